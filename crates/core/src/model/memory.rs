@@ -1,0 +1,154 @@
+//! What the agent remembers of a pod beyond what the runtime shows. This is what the journal keeps.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use serde::{Deserialize, Serialize};
+
+use super::{ContainerId, Name, PodUid, SandboxId, SavedTime, Source};
+
+/// One pod's durable half. Written as a whole, before the act it protects.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PodRecord {
+    /// Whose record it is.
+    pub uid: PodUid,
+    /// The source the pod came from.
+    pub source: Source,
+    /// The last good spec.
+    pub pod: Arc<Pod>,
+    /// The file it was read from, for a manifest that breaks later.
+    pub origin: Option<String>,
+    /// First sight, which orders static pods of one full name.
+    pub first_seen: Timestamp,
+    /// Admission said yes: it is never asked again.
+    pub admitted: bool,
+    /// The sandbox that counts, and how far init got in it.
+    pub cursor: Option<Cursor>,
+    /// Per container.
+    pub containers: BTreeMap<Name, ContainerMemory>,
+    /// Sandbox attempts so far: the next sandbox gets this number.
+    pub sandbox_attempts: u32,
+    /// Set when the end was asked for.
+    pub ending: Option<Ending>,
+    /// Every container was seen stopped: what is left is cleaning up.
+    pub terminated: bool,
+    /// The clean-up is done.
+    pub finished: bool,
+    /// A new life under the same UID was asked for while this one ends.
+    pub restart_requested: bool,
+    /// The last status published; startTime and transition times continue from it.
+    pub status: Option<PodStatus>,
+}
+
+/// Progress through the init containers of one sandbox: explicit, never guessed from leftovers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cursor {
+    /// The sandbox it belongs to.
+    pub sandbox: SandboxId,
+    /// How many init containers, from the front, have done their part: completed, or, if restartable, started (startup
+    /// probe included). Equal to their number: the app containers' turn.
+    pub done: usize,
+}
+
+/// The memory of one container.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ContainerMemory {
+    /// How often it was started again; the next instance gets this plus one if there was any.
+    pub restarts: u32,
+    /// Some instance was created at least once.
+    pub created: bool,
+    /// The end of its newest instance, if that ended.
+    pub exit: Option<Exit>,
+    /// The end of the one before, for `lastState`.
+    pub previous_exit: Option<Exit>,
+    /// The startup verdict, sticky for one instance.
+    pub started: Option<ContainerId>,
+    /// The readiness verdict of one instance.
+    pub ready: Option<(ContainerId, bool)>,
+    /// The instance whose postStart hook was begun, and whether it ended well.
+    pub post_start: Option<(ContainerId, HookState)>,
+    /// The instance whose preStop hook was begun for this termination.
+    pub pre_stop: Option<(ContainerId, HookState)>,
+    /// The crash backoff.
+    pub backoff: Option<Backoff>,
+}
+
+/// How far a hook got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HookState {
+    /// Sent; it may have run.
+    Begun,
+    /// It ended, well or cut short.
+    Done,
+    /// It failed.
+    Failed,
+}
+
+/// How one container instance ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Exit {
+    /// The instance.
+    pub id: ContainerId,
+    /// The sandbox it lived in.
+    pub sandbox: SandboxId,
+    /// Its exit code.
+    pub code: i32,
+    /// The signal, where known.
+    pub signal: i32,
+    /// `Completed`, `Error`, `OOMKilled`, …
+    pub reason: String,
+    /// The termination message.
+    pub message: String,
+    /// When it started, if it did.
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    pub finished_at: Option<Timestamp>,
+    /// The image it ran.
+    pub image: String,
+    /// That image's id.
+    pub image_id: String,
+    /// The hash of its spec.
+    pub hash: Option<String>,
+}
+
+/// A delay that doubles, on the wall clock so that it outlives the agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Backoff {
+    /// The delay now.
+    pub delay: Duration,
+    /// Since when it counts: the end of the instance that failed.
+    pub since: Timestamp,
+}
+
+/// Why a pod ends. The first cause stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Cause {
+    /// It has a deletionTimestamp.
+    Deleted,
+    /// The node needed its room.
+    Evicted,
+    /// Its source has it no more.
+    Removed,
+    /// All its containers ended, or its time was up.
+    Ended,
+    /// The runtime has it and nobody knows why.
+    Orphan,
+}
+
+/// A termination under way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ending {
+    /// The first cause.
+    pub cause: Cause,
+    /// Deleted or orphaned since, whatever the first cause: its content goes once it is terminated.
+    pub deleted: bool,
+    /// The grace in force.
+    pub grace: Duration,
+    /// When the last SIGKILL is due; it only moves earlier.
+    pub deadline: SavedTime,
+    /// What eviction wants the status to say: phase Failed with this reason and message.
+    pub status_override: Option<(String, String)>,
+}

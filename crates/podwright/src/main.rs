@@ -1,0 +1,2 @@
+//! podwright: the binary.
+fn main() {}
