@@ -3,4 +3,7 @@
 //! Synchronous, without files, clocks or chance of its own: what happened comes in as [`model::Event`], what to do about it goes
 //! out as [`model::Effect`], and what must survive the agent as [`model::Record`]. The hands perform effects and report back.
 
+pub mod config;
 pub mod model;
+
+pub use config::NodeConfig;

@@ -345,6 +345,7 @@ impl Call {
             Self::PrepareContainer { name, .. } | Self::CreateContainer { name, .. } => {
                 CallKey::Container(name.clone())
             }
+            Self::ImageStatus { name, .. } | Self::PullImage { name, .. } => CallKey::Container(name.clone()),
             Self::StartContainer { id, .. } | Self::RemoveContainer { id, .. } => CallKey::Instance(id.clone()),
             Self::StopContainer { id, .. } => CallKey::Stop(id.clone()),
             Self::Hook { kind, id, .. } => CallKey::Hook(id.clone(), *kind),

@@ -1,0 +1,57 @@
+//! What core needs to know of the node. Parsed and complete: nothing here is optional that must exist.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::model::Source;
+
+/// The node's settings, from flags and `KubeletConfiguration`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeConfig {
+    /// The node's name.
+    pub node_name: String,
+    /// The kernel's id of this boot.
+    pub boot_id: String,
+    /// The node's addresses, for `status.hostIPs`.
+    pub host_ips: Vec<String>,
+    /// Labels, for selectors and affinity of static pods.
+    pub labels: BTreeMap<String, String>,
+    /// The sources that are switched on: a pod of no source is cleaned up once all of these have reported.
+    pub sources: BTreeSet<Source>,
+    /// `maxPods`.
+    pub max_pods: usize,
+    /// Allocatable CPU in thousandths of a core.
+    pub allocatable_cpu_millis: i64,
+    /// Allocatable memory in bytes.
+    pub allocatable_memory: i64,
+    /// Allocatable local storage in bytes.
+    pub allocatable_ephemeral: i64,
+    /// Resync period (`syncFrequency`).
+    pub sync_frequency: Duration,
+    /// The ceiling of the crash backoff (`crashLoopBackOff.maxContainerRestartPeriod`).
+    pub backoff_max: Duration,
+    /// `runtimeRequestTimeout`.
+    pub runtime_request_timeout: Duration,
+    /// RunPodSandbox and StopPodSandbox under way at once.
+    pub sandbox_parallel: usize,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self {
+            node_name: "node".into(),
+            boot_id: String::new(),
+            host_ips: vec!["127.0.0.1".into()],
+            labels: BTreeMap::new(),
+            sources: BTreeSet::from([Source::File]),
+            max_pods: 110,
+            allocatable_cpu_millis: 1_000_000,
+            allocatable_memory: i64::MAX,
+            allocatable_ephemeral: i64::MAX,
+            sync_frequency: Duration::from_secs(60),
+            backoff_max: Duration::from_secs(300),
+            runtime_request_timeout: Duration::from_secs(120),
+            sandbox_parallel: 4,
+        }
+    }
+}
