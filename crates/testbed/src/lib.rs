@@ -1,1 +1,44 @@
-//! testbed
+//! Real peers for tests and benches: containerd (Debian's and 2.x), a registry, the Go kubelet, our own agent.
+//!
+//! Everything a test starts belongs to one [`Scratch`]: its own directory, cgroup root, bridge, subnet and log
+//! directories, so that several run at once without meeting. A scratch takes all of it away when it is dropped; what a
+//! killed test run left is swept by the next one.
+//!
+//! ```no_run
+//! # fn main() -> anyhow::Result<()> {
+//! use podwright_testbed::{Agent, Containerd, Flavor, Scratch};
+//! let scratch = Scratch::new()?;
+//! let containerd = Containerd::start(&scratch, Flavor::Debian16)?;
+//! let agent = Agent::new(&scratch).runtime(&containerd).start()?;
+//! # Ok(()) }
+//! ```
+//!
+//! Programs come from the cache that `make debs` and `make peers` fill; nothing installed on the machine is used or changed.
+
+pub mod image;
+
+mod agent;
+mod agent_config;
+mod cache;
+mod containerd;
+mod containerd_config;
+mod http;
+mod kubelet;
+mod leftovers;
+mod machine;
+mod process;
+mod registry;
+mod scratch;
+mod wait;
+
+pub use agent::{Agent, AgentBuilder};
+pub use agent_config::agent_config;
+pub use cache::Cache;
+pub use containerd::{Containerd, Flavor};
+pub use http::{Response, free_port, get};
+pub use kubelet::GoKubelet;
+pub use leftovers::leftovers;
+pub use process::Process;
+pub use registry::{PASSWORD, Registry, USER};
+pub use scratch::Scratch;
+pub use wait::wait_until;

@@ -1,0 +1,205 @@
+//! A containerd of one's own: Debian's 1.6, which has no event stream for CRI, or 2.x, which has.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::cache::Cache;
+use crate::containerd_config::{Layout, hosts_toml, network, version_2, version_3};
+use crate::process::{Process, run};
+use crate::registry::Registry;
+use crate::scratch::{Scratch, remove_shim_sockets};
+use crate::wait::wait_until;
+use crate::{image, machine};
+
+/// How long a start may take on a busy machine.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// Which containerd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flavor {
+    /// Debian 12's package, 1.6.
+    Debian16,
+    /// The pinned 2.x of `make peers`.
+    V2,
+}
+
+/// A running containerd with the test images in it.
+#[derive(Debug)]
+pub struct Containerd {
+    scratch: Scratch,
+    flavor: Flavor,
+    home: PathBuf,
+    program: PathBuf,
+    ctr: PathBuf,
+    process: Process,
+}
+
+impl Containerd {
+    /// Start it in the scratch and import the test images.
+    pub fn start(scratch: &Scratch, flavor: Flavor) -> Result<Self> {
+        let cache = Cache::find();
+        let find = |name| if flavor == Flavor::V2 { cache.peer(name) } else { cache.debian(name) };
+        let (program, ctr) = (find("containerd")?, find("ctr")?);
+        let home = scratch.dir("containerd")?;
+        configure(scratch, flavor, &home, &cache)?;
+        let process = launch(scratch, flavor, &program, &home)?;
+        let containerd = Self { scratch: scratch.clone(), flavor, home, program, ctr, process };
+        containerd.wait_ready()?;
+        containerd.import(&image::archive()?)?;
+        containerd.wait_images()?;
+        Ok(containerd)
+    }
+
+    /// Which one it is.
+    pub fn flavor(&self) -> Flavor {
+        self.flavor
+    }
+
+    /// The path of its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.home.join("c.sock")
+    }
+
+    /// Its socket as `--container-runtime-endpoint` wants it.
+    pub fn endpoint(&self) -> String {
+        format!("unix://{}", self.socket().display())
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// SIGKILL; shims and containers go on.
+    pub fn kill9(&mut self) -> Result<()> {
+        self.process.kill9().map(|_| ())
+    }
+
+    /// SIGTERM and wait; shims and containers go on.
+    pub fn stop(&mut self) -> Result<()> {
+        self.process.terminate(Duration::from_secs(20)).map(|_| ())
+    }
+
+    /// Start again on the same directories, after [`Self::kill9`] or [`Self::stop`].
+    pub fn start_again(&mut self) -> Result<()> {
+        self.process = launch(&self.scratch, self.flavor, &self.program, &self.home)?;
+        self.wait_ready()
+    }
+
+    /// Stop and start.
+    pub fn restart(&mut self) -> Result<()> {
+        self.stop()?;
+        self.start_again()
+    }
+
+    /// As after a power cut: containerd, shims and containers dead, mounts, cgroups and everything in /run gone, disks kept.
+    /// containerd stays down until [`Self::start_again`]; the agent must be dead already.
+    pub fn power_cut(&mut self) -> Result<()> {
+        self.kill9()?;
+        let (path, name) = (self.scratch.path(), self.scratch.name());
+        machine::kill_containers(&name, &path);
+        remove_shim_sockets(&path);
+        machine::unmount_below(&path);
+        machine::remove_cgroup(&name);
+        machine::make_cgroup(&name)?;
+        machine::delete_link(&name);
+        machine::delete_nat_rules(&name);
+        for volatile in [self.home.join("state"), self.home.join("runc"), self.scratch.run_dir()?] {
+            if volatile.exists() {
+                fs::remove_dir_all(&volatile).with_context(|| format!("remove {}", volatile.display()))?;
+            }
+        }
+        // Addresses are kept in /var by default and would leak; a real node cleans them at boot through its image.
+        let ipam = self.home.join("ipam");
+        if ipam.exists() {
+            fs::remove_dir_all(ipam)?;
+        }
+        Ok(())
+    }
+
+    /// Run `ctr` in the CRI namespace and return what it printed.
+    pub fn ctr(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new(&self.ctr);
+        command.arg("-a").arg(self.socket()).args(["-n", "k8s.io"]).args(arguments);
+        command.env("PATH", Cache::find().search_path(self.flavor == Flavor::V2));
+        run(&mut command)
+    }
+
+    /// Run a container to its end, past CRI; returns its output. `arguments` are its command.
+    pub fn ctr_run(&self, image: &str, id: &str, arguments: &[&str]) -> Result<String> {
+        let (cgroup, root) = (format!("{}/{id}", self.scratch.cgroup_root()), self.home.join("runc"));
+        let (fifos, runc) = (self.scratch.dir("fifos")?, Cache::find().debian("runc")?);
+        let mut words = vec!["run", "--rm", "--cgroup", &cgroup];
+        let (fifos, root, runc) = (fifos.display().to_string(), root.display().to_string(), runc.display().to_string());
+        words.extend(["--fifo-dir", &fifos, "--runc-root", &root, "--runc-binary", &runc, image, id]);
+        words.extend(arguments);
+        self.ctr(&words)
+    }
+
+    /// Import a docker-archive or an OCI archive.
+    pub fn import(&self, archive: &Path) -> Result<()> {
+        self.ctr(&["images", "import", &archive.display().to_string()]).map(|_| ())
+    }
+
+    /// Make `host` in image references mean this registry. Read at each pull: no restart needed.
+    pub fn use_registry(&self, host: &str, registry: &Registry) -> Result<()> {
+        let dir = self.home.join("certs.d").join(host);
+        fs::create_dir_all(&dir)?;
+        Ok(fs::write(dir.join("hosts.toml"), hosts_toml(&registry.address()))?)
+    }
+
+    /// The ids of the containers it knows, sandboxes included.
+    pub fn containers(&self) -> Result<Vec<String>> {
+        Ok(self.ctr(&["containers", "ls", "-q"])?.lines().map(str::to_owned).collect())
+    }
+
+    fn wait_ready(&self) -> Result<()> {
+        wait_until(START_LIMIT, "containerd to answer", || {
+            let plugins = self.ctr(&["plugins", "ls"])?;
+            let cri = plugins.lines().any(|line| line.contains("cri") && line.trim_end().ends_with("ok"));
+            if cri { Ok(()) } else { Err(anyhow::anyhow!("no CRI plugin in:\n{plugins}")) }
+        });
+        Ok(())
+    }
+
+    /// CRI learns of an import by an event, a moment later.
+    fn wait_images(&self) -> Result<()> {
+        wait_until(START_LIMIT, "CRI to know the imported images", || {
+            let listed = self.ctr(&["images", "ls"])?;
+            let managed = |name: &str| {
+                listed.lines().any(|line| line.starts_with(name) && line.contains("io.cri-containerd.image=managed"))
+            };
+            let missing: Vec<_> = image::ALL.into_iter().filter(|name| !managed(name)).collect();
+            if missing.is_empty() { Ok(()) } else { Err(anyhow::anyhow!("unknown to CRI: {missing:?}")) }
+        });
+        Ok(())
+    }
+}
+
+fn configure(scratch: &Scratch, flavor: Flavor, home: &Path, cache: &Cache) -> Result<()> {
+    let (runc, cni_plugins) = (cache.debian("runc")?, cache.cni_plugins()?);
+    let layout = Layout { home, runc: &runc, cni_plugins: &cni_plugins };
+    let config = if flavor == Flavor::V2 { version_3(&layout) } else { version_2(&layout) };
+    for dir in ["cni", "certs.d", "temp", "ipam"] {
+        fs::create_dir_all(home.join(dir))?;
+    }
+    fs::write(home.join("config.toml"), config)?;
+    let network = network(&scratch.name(), &scratch.subnet(), home);
+    Ok(fs::write(home.join("cni/10-testbed.conflist"), network.to_string())?)
+}
+
+fn launch(scratch: &Scratch, flavor: Flavor, program: &Path, home: &Path) -> Result<Process> {
+    let mut command = Command::new(program);
+    command.arg("--config").arg(home.join("config.toml"));
+    command.env("PATH", Cache::find().search_path(flavor == Flavor::V2));
+    Process::start(scratch, "containerd", &mut command)
+}

@@ -1,0 +1,56 @@
+//! The smallest HTTP client that can read a loopback endpoint, so that tests need no async runtime for it.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// Enough for any pod list or page of a test; more is a bug of the server.
+const MAX_BODY: u64 = 64 << 20;
+
+/// What a server answered.
+#[derive(Clone, Debug)]
+pub struct Response {
+    /// The status code.
+    pub status: u16,
+    /// The body as text.
+    pub body: String,
+}
+
+/// `GET http://{address}{path}` with a deadline of 5 s per read.
+pub fn get(address: &str, path: &str) -> Result<Response> {
+    let limit = Duration::from_secs(5);
+    let socket_address = address.to_socket_addrs()?.next().context("no address")?;
+    let mut stream = TcpStream::connect_timeout(&socket_address, limit)?;
+    stream.set_read_timeout(Some(limit))?;
+    stream.set_write_timeout(Some(limit))?;
+    // HTTP/1.0: the answer ends with the connection and is never chunked.
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+    let mut bytes = Vec::new();
+    stream.take(MAX_BODY).read_to_end(&mut bytes)?;
+    parse(&String::from_utf8_lossy(&bytes)).with_context(|| format!("answer of {address}{path}"))
+}
+
+/// A TCP port that is free on loopback right now.
+pub fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+fn parse(answer: &str) -> Result<Response> {
+    let (head, body) = answer.split_once("\r\n\r\n").context("no end of the headers")?;
+    let status = head.split_whitespace().nth(1).and_then(|code| code.parse().ok()).context("no status code")?;
+    Ok(Response { status, body: body.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_split_into_status_and_body() {
+        let response = parse("HTTP/1.0 404 Not Found\r\nA: b\r\n\r\nno\r\n\r\nbody").expect("well formed");
+        assert_eq!((response.status, response.body.as_str()), (404, "no\r\n\r\nbody"));
+        assert!(parse("HTTP/1.0 200 OK").is_err());
+    }
+}

@@ -1,0 +1,94 @@
+//! The Go kubelet in standalone mode: what ours is compared with.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::agent::find_pod;
+use crate::agent_config::{agent_config, write_config};
+use crate::cache::Cache;
+use crate::containerd::Containerd;
+use crate::http::{Response, free_port, get};
+use crate::process::Process;
+use crate::scratch::Scratch;
+use crate::wait::wait_until;
+
+/// A running Go kubelet without an API server, on the scratch's manifests.
+///
+/// Not at the same time as another agent on the same containerd: each would kill the other's pods.
+#[derive(Debug)]
+pub struct GoKubelet {
+    port: u16,
+    process: Process,
+}
+
+impl GoKubelet {
+    /// Start it and wait until it answers. `changes` are laid over the testbed's KubeletConfiguration.
+    pub fn start_standalone(
+        scratch: &Scratch,
+        containerd: &Containerd,
+        hostname: &str,
+        changes: &Value,
+    ) -> Result<Self> {
+        let port = free_port()?;
+        let mut config = agent_config(scratch, &containerd.endpoint(), changes)?;
+        let own = json!({
+            "address": "127.0.0.1", "port": free_port()?, "readOnlyPort": port, "healthzPort": 0, "enableServer": true,
+            "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
+            "authorization": {"mode": "AlwaysAllow"},
+            // Its default takes half of the machine's ports for nobody here.
+            "enableControllerAttachDetach": false,
+        });
+        for (key, value) in own.as_object().into_iter().flatten() {
+            config[key] = value.clone();
+        }
+        let file = write_config(scratch, "kubelet.yaml", &config)?;
+        let mut command = Command::new(Cache::find().peer("kubelet")?);
+        command.arg("--config").arg(file).arg("--root-dir").arg(scratch.dir("kubelet")?);
+        command.args(["--hostname-override", hostname, "--v", "2"]);
+        command.arg("--cert-dir").arg(scratch.dir("kubelet-certs")?);
+        command.env("PATH", Cache::find().search_path(true));
+        let kubelet = Self { port, process: Process::start(scratch, "kubelet", &mut command)? };
+        wait_until(Duration::from_secs(60), "the kubelet to answer", || kubelet.pods());
+        Ok(kubelet)
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// `GET path` on its read-only port.
+    pub fn get(&self, path: &str) -> Result<Response> {
+        get(&format!("127.0.0.1:{}", self.port), path)
+    }
+
+    /// The v1 PodList of `/pods`.
+    pub fn pods(&self) -> Result<Value> {
+        let response = self.get("/pods")?;
+        ensure!(response.status == 200, "/pods answers {}", response.status);
+        serde_json::from_str(&response.body).context("/pods is no JSON")
+    }
+
+    /// One pod of `/pods`, by its name.
+    pub fn pod(&self, name: &str) -> Result<Option<Value>> {
+        Ok(find_pod(&self.pods()?, name))
+    }
+
+    /// SIGTERM and wait; containers go on.
+    pub fn stop(&mut self) -> Result<()> {
+        self.process.terminate(Duration::from_secs(20)).map(|_| ())
+    }
+
+    /// SIGKILL; containers go on.
+    pub fn kill9(&mut self) -> Result<()> {
+        self.process.kill9().map(|_| ())
+    }
+}

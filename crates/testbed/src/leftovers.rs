@@ -1,0 +1,57 @@
+//! What is still there when nothing should be.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::containerd::Containerd;
+use crate::machine;
+use crate::scratch::Scratch;
+
+/// Cgroups an agent keeps while it lives: they belong to no pod.
+const QOS_CGROUPS: [&str; 3] = ["kubepods", "kubepods/burstable", "kubepods/besteffort"];
+
+/// Everything of pods that remains in this instance, one line each, sorted: mounts, cgroups, processes, network namespaces and addresses,
+/// port maps, pod directories, logs and their links, containers and sandboxes.
+pub fn leftovers(scratch: &Scratch, containerd: &Containerd) -> Result<Vec<String>> {
+    let (path, name) = (scratch.path(), scratch.name());
+    let mut found: Vec<String> = Vec::new();
+    let mut add = |kind: &str, what: &str| found.push(format!("{kind} {what}"));
+
+    machine::mounts_below(&path).iter().for_each(|at| add("mount", &at.display().to_string()));
+    for hierarchy in machine::hierarchies() {
+        for dir in machine::cgroups_below_in(&hierarchy, &name) {
+            let relative = dir.strip_prefix(hierarchy.join(&name)).unwrap_or(&dir);
+            if !QOS_CGROUPS.iter().any(|kept| relative == Path::new(kept)) {
+                add("cgroup", &dir.display().to_string());
+            }
+        }
+    }
+    machine::container_processes(&name, &path).iter().for_each(|pid| add("process", &pid.to_string()));
+    machine::nat_rules(&name).iter().for_each(|(chain, rule)| add("port map", &format!("{chain} {}", rule.join(" "))));
+    for (kind, dir) in [
+        ("netns", path.join("containerd/state/io.containerd.grpc.v1.cri/netns")),
+        ("netns", path.join("containerd/state/netns")),
+        ("address", path.join("containerd/ipam").join(&name)),
+        ("pod directory", path.join("root/pods")),
+        ("pod directory", path.join("kubelet/pods")),
+        ("pod log", path.join("logs/pods")),
+        ("log link", path.join("logs/containers")),
+    ] {
+        entries(&dir).iter().filter(|entry| !is_ipam_bookkeeping(entry)).for_each(|entry| add(kind, entry));
+    }
+    containerd.containers()?.iter().for_each(|id| add("container", id));
+    found.sort();
+    Ok(found)
+}
+
+/// host-local keeps its cursor and its lock.
+fn is_ipam_bookkeeping(entry: &str) -> bool {
+    entry == "lock" || entry.starts_with("last_reserved_ip")
+}
+
+fn entries(dir: &Path) -> Vec<String> {
+    let listed = fs::read_dir(dir).into_iter().flatten().flatten();
+    listed.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}

@@ -1,0 +1,261 @@
+//! What an instance leaves in the kernel, and how it is taken away: processes, mounts, cgroups, links, NAT rules.
+//!
+//! Everything is found by the instance's own names (its directory, its cgroup root, its network), never by a program's name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::Result;
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::cache::Cache;
+use crate::process::run;
+
+/// Mount points below `dir`, deepest and latest first.
+pub(crate) fn mounts_below(dir: &Path) -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mount_points(&table).filter(|at| at.starts_with(dir) && at != dir).collect::<Vec<_>>().into_iter().rev().collect()
+}
+
+/// Unmount all of them, detached: a hung or busy one must not keep the rest.
+pub(crate) fn unmount_below(dir: &Path) {
+    for at in mounts_below(dir) {
+        if let Err(error) = unmount(&at, UnmountFlags::DETACH) {
+            eprintln!("testbed: unmount {}: {error}", at.display());
+        }
+    }
+}
+
+/// The mounted cgroup hierarchies: every v1 controller, and v2.
+pub(crate) fn hierarchies() -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    table.lines().filter(|line| line.contains(" - cgroup")).filter_map(|line| mount_points(line).next()).collect()
+}
+
+/// Make the cgroup in every hierarchy, usable as a parent.
+pub(crate) fn make_cgroup(name: &str) -> Result<()> {
+    for hierarchy in hierarchies() {
+        let dir = hierarchy.join(name);
+        fs::create_dir_all(&dir)?;
+        // A v1 cpuset without cpus and memory nodes lets nobody in.
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            if let Ok(value) = fs::read_to_string(hierarchy.join(file)) {
+                fs::write(dir.join(file), value)?;
+            }
+        }
+        if let Ok(controllers) = fs::read_to_string(dir.join("cgroup.controllers")) {
+            for controller in controllers.split_whitespace() {
+                // Some can't be delegated here; whoever needs them fails with a clear message.
+                let _ = fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The cgroups below `name` in one hierarchy, deepest first, without `name` itself.
+pub(crate) fn cgroups_below_in(hierarchy: &Path, name: &str) -> Vec<PathBuf> {
+    directories_below(&hierarchy.join(name))
+}
+
+/// Remove the cgroup and all below it; their processes must be dead.
+pub(crate) fn remove_cgroup(name: &str) {
+    for hierarchy in hierarchies() {
+        let top = hierarchy.join(name);
+        if !top.exists() {
+            continue;
+        }
+        for dir in directories_below(&top).into_iter().chain([top]) {
+            // A cgroup stays busy for a moment after its last process has died.
+            let tries = (0..100).any(|_| match fs::remove_dir(&dir) {
+                Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+                    sleep(Duration::from_millis(20));
+                    false
+                }
+                _ => true,
+            });
+            if !tries {
+                eprintln!("testbed: {} stays busy", dir.display());
+            }
+        }
+    }
+}
+
+/// Kill the processes in the instance's cgroups, its shims (they name its socket), and all of their descendants.
+pub(crate) fn kill_containers(cgroup: &str, dir: &Path) {
+    for _ in 0..50 {
+        let victims = container_processes(cgroup, dir);
+        if victims.is_empty() {
+            return;
+        }
+        victims.into_iter().for_each(kill9);
+        sleep(Duration::from_millis(20));
+    }
+    eprintln!("testbed: processes of {cgroup} refuse to die: {:?}", container_processes(cgroup, dir));
+}
+
+/// The living processes of the instance's containers and their shims.
+pub(crate) fn container_processes(cgroup: &str, dir: &Path) -> Vec<u32> {
+    let mut found: BTreeSet<u32> = BTreeSet::new();
+    for group in hierarchies().iter().map(|hierarchy| hierarchy.join(cgroup)) {
+        for dir in directories_below(&group).into_iter().chain([group]) {
+            let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+            found.extend(procs.lines().filter_map(|line| line.parse::<u32>().ok()));
+        }
+    }
+    let parents: BTreeMap<u32, u32> = pids().into_iter().filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    found.extend(parents.keys().filter(|pid| is_shim_of(**pid, dir)));
+    loop {
+        let before = found.len();
+        let children: Vec<u32> =
+            parents.iter().filter(|(_, parent)| found.contains(parent)).map(|(child, _)| *child).collect();
+        found.extend(children);
+        if found.len() == before {
+            break;
+        }
+    }
+    found.into_iter().filter(|pid| *pid > 1 && *pid != std::process::id() && alive(*pid)).collect()
+}
+
+/// SIGKILL by pid; one that is gone is no error.
+pub(crate) fn kill9(pid: u32) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+/// The kernel's start time of a process: with the pid it names one process for good.
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
+    stat_fields(pid)?.get(19)?.parse().ok()
+}
+
+/// Delete a network link if it is there.
+pub(crate) fn delete_link(name: &str) {
+    if Path::new("/sys/class/net").join(name).exists()
+        && let Ok(busybox) = Cache::find().debian("busybox")
+        && let Err(error) = run(Command::new(busybox).args(["ip", "link", "delete", name]))
+    {
+        eprintln!("testbed: delete link {name}: {error:#}");
+    }
+}
+
+/// Port-map rules that name the network, as `(chain, specification)`.
+pub(crate) fn nat_rules(network: &str) -> Vec<(String, Vec<String>)> {
+    let Some(saved) = iptables(&["-t", "nat", "-S"]) else { return Vec::new() };
+    let mark = format!("\"{network}\\\"");
+    saved.lines().filter(|line| line.starts_with("-A ") && line.contains(&mark)).filter_map(split_rule).collect()
+}
+
+/// Remove the network's port-map rules and the chains only they used.
+pub(crate) fn delete_nat_rules(network: &str) {
+    for (chain, rule) in nat_rules(network) {
+        let mut arguments = vec!["-t", "nat", "-D", chain.as_str()];
+        arguments.extend(rule.iter().map(String::as_str));
+        iptables(&arguments);
+        if let Some(target) = rule.iter().position(|word| word == "-j").and_then(|at| rule.get(at + 1))
+            && target.starts_with("CNI-DN-")
+        {
+            iptables(&["-t", "nat", "-F", target]);
+            iptables(&["-t", "nat", "-X", target]);
+        }
+    }
+}
+
+fn iptables(arguments: &[&str]) -> Option<String> {
+    let program = Cache::find().debian("iptables").ok()?;
+    run(Command::new(program).arg("-w").args(arguments)).ok()
+}
+
+/// `-A CHAIN a "b c"` → the chain and its words, quotes resolved.
+fn split_rule(line: &str) -> Option<(String, Vec<String>)> {
+    let mut words = vec![String::new()];
+    let (mut quoted, mut letters) = (false, line.strip_prefix("-A ")?.chars());
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\\' => words.last_mut()?.extend(letters.next()),
+            '"' => quoted = !quoted,
+            ' ' if !quoted => words.push(String::new()),
+            _ => words.last_mut()?.push(letter),
+        }
+    }
+    let chain = words.remove(0);
+    Some((chain, words))
+}
+
+/// The fifth field of each line, with the kernel's octal escapes resolved.
+fn mount_points(table: &str) -> impl Iterator<Item = PathBuf> {
+    table.lines().filter_map(|line| {
+        let field = line.split(' ').nth(4)?;
+        Some(PathBuf::from(field.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")))
+    })
+}
+
+/// Every directory below `top`, deepest first, without `top`.
+fn directories_below(top: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(top) else { return Vec::new() };
+    let dirs = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    dirs.flat_map(|entry| {
+        let mut below = directories_below(&entry.path());
+        below.push(entry.path());
+        below
+    })
+    .collect()
+}
+
+fn pids() -> Vec<u32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The fields of `/proc/PID/stat` after the name, which may itself hold spaces: state first.
+fn stat_fields(pid: u32) -> Option<Vec<String>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(stat.rsplit_once(") ")?.1.split(' ').map(str::to_owned).collect())
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    stat_fields(pid)?.get(1)?.parse().ok()
+}
+
+fn alive(pid: u32) -> bool {
+    stat_fields(pid).is_some_and(|fields| !matches!(fields.first().map(String::as_str), Some("Z" | "X") | None))
+}
+
+fn is_shim_of(pid: u32, dir: &Path) -> bool {
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = arguments.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    words.next().is_some_and(|program| program.contains("containerd-shim"))
+        && words.any(|word| Path::new(word.as_ref()).starts_with(dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_are_unescaped() {
+        let table = "36 35 98:0 / /tmp/a\\040b rw - ext4 /dev/x rw\n37 36 0:2 / /sys rw - sysfs s rw\n";
+        assert_eq!(mount_points(table).collect::<Vec<_>>(), ["/tmp/a b", "/sys"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn rules_keep_their_quoted_words() {
+        let line = r#"-A CNI-HOSTPORT-DNAT -p tcp -m comment --comment "dnat name: \"pw1\" id: \"x\"" -j CNI-DN-1"#;
+        let (chain, words) = split_rule(line).expect("a rule");
+        assert_eq!(chain, "CNI-HOSTPORT-DNAT");
+        assert_eq!(words[5], r#"dnat name: "pw1" id: "x""#);
+        assert_eq!(words.last().map(String::as_str), Some("CNI-DN-1"));
+    }
+
+    #[test]
+    fn this_process_is_alive_and_has_a_start_time() {
+        assert!(alive(std::process::id()));
+        assert!(start_time(std::process::id()).is_some());
+        assert!(start_time(u32::MAX).is_none());
+    }
+}

@@ -1,0 +1,302 @@
+//! The place of one test instance: a directory and the names derived from its number.
+//!
+//! ```text
+//! /tmp/pw/<n>/        short, because a unix socket's path holds 107 bytes
+//! ├─ owner            locked while the owner lives: the kernel forgets the lock, whatever ends the owner
+//! ├─ pids             what was started: pid and start time
+//! ├─ keep             present: belongs to `testbed up`, no sweep takes it
+//! ├─ log/             what the programs print
+//! ├─ manifests/ root/ run/ logs/pods/ logs/containers/        the agent's directories
+//! └─ containerd/ …    one directory per peer
+//! ```
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::machine;
+
+/// Instances that can live at once; each has a /24 of 10.200.0.0/16.
+const MAX_INSTANCES: u32 = 250;
+
+/// A place for one set of peers. Clones share it; the last one dropped cleans up.
+#[derive(Clone, Debug)]
+pub struct Scratch {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    place: Place,
+    kept: AtomicBool,
+    _owner: File,
+}
+
+/// An instance's number, from which all of its names follow.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    number: u32,
+}
+
+impl Scratch {
+    /// Take the first free number, after sweeping what dead runs have left.
+    pub fn new() -> Result<Self> {
+        ensure!(
+            rustix::process::geteuid().is_root(),
+            "a test instance needs root: cgroups, mounts and network namespaces"
+        );
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(base())?;
+        Self::sweep();
+        // Locked before it gets its number: a sweep never meets a directory that seems to have no owner.
+        let (nursery, owner) = nursery()?;
+        for number in 1..=MAX_INSTANCES {
+            let place = Place { number };
+            if place.subnet_taken() {
+                continue;
+            }
+            match fs::rename(&nursery, place.path()) {
+                Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty) => {
+                    continue;
+                }
+                named => named.with_context(|| format!("create {}", place.path().display()))?,
+            }
+            machine::make_cgroup(&place.name())?;
+            return Ok(Self { inner: Arc::new(Inner { place, kept: false.into(), _owner: owner }) });
+        }
+        fs::remove_dir_all(&nursery)?;
+        bail!("all {MAX_INSTANCES} test instances are in use below {}", base().display())
+    }
+
+    /// Remove the leftovers of runs whose owner is dead.
+    pub fn sweep() {
+        for place in Place::all() {
+            if !place.path().join("keep").exists()
+                && let Ok(Some(_owner)) = place.lock()
+            {
+                place.destroy();
+            }
+        }
+    }
+
+    /// Remove every instance made by [`Scratch::keep`]; returns their directories.
+    pub fn remove_kept() -> Vec<PathBuf> {
+        let kept = Place::all().into_iter().filter(|place| place.path().join("keep").exists());
+        kept.map(|place| {
+            place.destroy();
+            place.path()
+        })
+        .collect()
+    }
+
+    /// Leave everything running when this process ends, until [`Scratch::remove_kept`].
+    pub fn keep(&self) -> Result<()> {
+        fs::write(self.path().join("keep"), "")?;
+        self.inner.kept.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The instance's directory.
+    pub fn path(&self) -> PathBuf {
+        self.inner.place.path()
+    }
+
+    /// A directory in it, created if needed.
+    pub fn dir(&self, name: &str) -> Result<PathBuf> {
+        let dir = self.path().join(name);
+        fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+        Ok(dir)
+    }
+
+    /// The instance's name: its bridge and its CNI network are called so.
+    pub fn name(&self) -> String {
+        self.inner.place.name()
+    }
+
+    /// The agent's cgroup root, as KubeletConfiguration writes it.
+    pub fn cgroup_root(&self) -> String {
+        format!("/{}", self.name())
+    }
+
+    /// The pods' subnet.
+    pub fn subnet(&self) -> String {
+        format!("10.200.{}.0/24", self.inner.place.number)
+    }
+
+    /// Where manifests are dropped.
+    pub fn manifests(&self) -> Result<PathBuf> {
+        self.dir("manifests")
+    }
+
+    /// The agent's root directory.
+    pub fn root_dir(&self) -> Result<PathBuf> {
+        self.dir("root")
+    }
+
+    /// The agent's run directory.
+    pub fn run_dir(&self) -> Result<PathBuf> {
+        self.dir("run")
+    }
+
+    /// `podLogsDir`.
+    pub fn pod_logs(&self) -> Result<PathBuf> {
+        self.dir("logs/pods")
+    }
+
+    /// The directory of links to container logs.
+    pub fn log_links(&self) -> Result<PathBuf> {
+        self.dir("logs/containers")
+    }
+
+    /// Write a manifest as editors do: beside the directory, then renamed into it.
+    pub fn put_manifest(&self, name: &str, pod: &serde_json::Value) -> Result<()> {
+        let aside = self.dir("manifests-aside")?.join(name);
+        fs::write(&aside, serde_json::to_vec_pretty(pod)?)?;
+        Ok(fs::rename(&aside, self.manifests()?.join(name))?)
+    }
+
+    /// Remove a manifest.
+    pub fn remove_manifest(&self, name: &str) -> Result<()> {
+        Ok(fs::remove_file(self.manifests()?.join(name))?)
+    }
+
+    /// Note a child, so that a later run can kill it if this one can't.
+    pub(crate) fn remember_pid(&self, pid: u32) -> Result<()> {
+        let mut pids = OpenOptions::new().create(true).append(true).open(self.path().join("pids"))?;
+        writeln!(pids, "{pid} {}", machine::start_time(pid).unwrap_or_default())?;
+        Ok(())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !*self.kept.get_mut() {
+            self.place.destroy();
+        }
+    }
+}
+
+impl Place {
+    fn all() -> Vec<Self> {
+        let entries = fs::read_dir(base()).into_iter().flatten().flatten();
+        entries.filter_map(|entry| Some(Self { number: entry.file_name().to_str()?.parse().ok()? })).collect()
+    }
+
+    fn path(self) -> PathBuf {
+        base().join(self.number.to_string())
+    }
+
+    fn name(self) -> String {
+        format!("pw{}", self.number)
+    }
+
+    /// The owner's lock if nobody else holds it.
+    fn lock(self) -> Result<Option<File>> {
+        lock(&self.path())
+    }
+
+    /// Whether the machine itself routes this subnet elsewhere (our own bridge, left by a dead run, doesn't count).
+    fn subnet_taken(self) -> bool {
+        let routes = fs::read_to_string("/proc/net/route").unwrap_or_default();
+        let wanted = u32::from_be_bytes([10, 200, u8::try_from(self.number).unwrap_or_default(), 0]);
+        routes.lines().skip(1).any(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let number = |at: usize| Some(u32::from_str_radix(fields.get(at)?, 16).ok()?.swap_bytes());
+            let (Some(destination), Some(mask)) = (number(1), number(7)) else { return false };
+            // The table is in network order; a default route has an empty mask and takes nothing.
+            mask != 0 && wanted & mask == destination & mask && fields[0] != self.name()
+        })
+    }
+
+    /// Take away everything, in the order in which it depends on one another.
+    fn destroy(self) {
+        let (path, name) = (self.path(), self.name());
+        for line in fs::read_to_string(path.join("pids")).unwrap_or_default().lines() {
+            let mut numbers = line.split(' ').filter_map(|word| word.parse::<u64>().ok());
+            if let (Some(pid), started) = (numbers.next().and_then(|pid| u32::try_from(pid).ok()), numbers.next())
+                && machine::start_time(pid) == started
+            {
+                machine::kill9(pid);
+            }
+        }
+        machine::kill_containers(&name, &path);
+        remove_shim_sockets(&path);
+        machine::unmount_below(&path);
+        machine::remove_cgroup(&name);
+        machine::delete_link(&name);
+        machine::delete_nat_rules(&name);
+        if let Err(error) = fs::remove_dir_all(&path) {
+            eprintln!("testbed: remove {}: {error}", path.display());
+        }
+    }
+}
+
+/// Shims listen in a directory that all containerds share; a killed one leaves its socket there.
+pub(crate) fn remove_shim_sockets(dir: &Path) {
+    let tasks = dir.join("containerd/state/io.containerd.runtime.v2.task");
+    let bundles = fs::read_dir(tasks).into_iter().flatten().flatten().flat_map(|ns| fs::read_dir(ns.path())).flatten();
+    for bundle in bundles.flatten() {
+        let address = fs::read_to_string(bundle.path().join("address")).unwrap_or_default();
+        if let Some(socket) = address.trim().strip_prefix("unix://").filter(|at| at.starts_with("/run/containerd/s/")) {
+            let _ = fs::remove_file(socket);
+        }
+    }
+}
+
+fn lock(dir: &Path) -> Result<Option<File>> {
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(dir.join("owner"))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A directory that has an owner but no number yet.
+fn nursery() -> Result<(PathBuf, File)> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let (pid, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let dir = base().join(format!("new-{pid}-{count}"));
+    fs::DirBuilder::new().mode(0o755).create(&dir)?;
+    let owner = lock(&dir)?.context("a new directory has no owner")?;
+    write!(&owner, "{pid}")?;
+    Ok((dir, owner))
+}
+
+fn base() -> PathBuf {
+    std::env::temp_dir().join("pw")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_is_its_own_and_goes_without_a_trace() {
+        let (one, two) = (Scratch::new().expect("first"), Scratch::new().expect("second"));
+        assert_ne!(one.subnet(), two.subnet());
+        let (path, name) = (one.path(), one.name());
+        assert!(machine::hierarchies().iter().all(|hierarchy| hierarchy.join(&name).exists()));
+        let mut sleeper = std::process::Command::new("sleep");
+        let process = crate::Process::start(&one, "sleeper", sleeper.arg("600")).expect("sleep");
+        let pid = process.pid();
+        std::mem::forget(process); // as if the test had been killed
+        drop(one);
+        assert!(!path.exists());
+        assert!(!machine::hierarchies().iter().any(|hierarchy| hierarchy.join(&name).exists()));
+        assert!(!machine::container_processes(&name, &path).contains(&pid));
+        assert!(two.path().exists());
+    }
+
+    #[test]
+    fn a_sweep_leaves_the_living_alone() {
+        let living = Scratch::new().expect("living");
+        Scratch::sweep();
+        assert!(living.path().exists());
+    }
+}

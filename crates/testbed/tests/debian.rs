@@ -1,0 +1,72 @@
+//! Debian's containerd and registry, from the cache, start to nothing left.
+
+use std::path::Path;
+
+use podwright_testbed::{Containerd, Flavor, PASSWORD, Registry, Scratch, USER, image, leftovers};
+
+#[test]
+fn a_container_runs_and_nothing_is_left() {
+    let scratch = Scratch::new().expect("a scratch");
+    let containerd = Containerd::start(&scratch, Flavor::Debian16).expect("containerd starts");
+    let said = containerd.ctr_run(image::BUSYBOX, "one", &["sh", "-c", "echo hello; id -u"]).expect("it runs");
+    assert_eq!(said, "hello\n0\n");
+    assert!(containerd.ctr_run(image::BUSYBOX, "two", &["false"]).is_err(), "exit codes come through");
+    assert_eq!(leftovers(&scratch, &containerd).expect("looked"), Vec::<String>::new());
+    let (path, name, pid) = (scratch.path(), scratch.name(), containerd.pid());
+    drop(containerd);
+    drop(scratch);
+    assert_gone(&path, &name, pid);
+}
+
+#[test]
+fn a_container_left_running_is_found_and_taken_away() {
+    let scratch = Scratch::new().expect("a scratch");
+    let mut containerd = Containerd::start(&scratch, Flavor::Debian16).expect("containerd starts");
+    let cgroup = format!("{}/left", scratch.cgroup_root());
+    let root = scratch.path().join("containerd/runc").display().to_string();
+    let words = ["run", "-d", "--cgroup", &cgroup, "--runc-root", &root, image::PAUSE, "left"];
+    containerd.ctr(&words).expect("it starts");
+    containerd.restart().expect("containerd restarts under it");
+
+    let left = leftovers(&scratch, &containerd).expect("looked");
+    for kind in ["mount ", "cgroup ", "process ", "container left"] {
+        assert!(left.iter().any(|line| line.starts_with(kind)), "{kind}is reported in {left:#?}");
+    }
+    let (path, name, pid) = (scratch.path(), scratch.name(), containerd.pid());
+    drop(containerd);
+    drop(scratch);
+    assert_gone(&path, &name, pid);
+}
+
+#[test]
+fn images_are_pulled_from_a_registry_with_and_without_a_password() {
+    let scratch = Scratch::new().expect("a scratch");
+    let containerd = Containerd::start(&scratch, Flavor::Debian16).expect("containerd starts");
+    let open = Registry::start(&scratch).expect("a registry");
+    open.push_all().expect("pushed");
+    let private = Registry::start_private(&scratch).expect("a private registry");
+    private.push(image::BUSYBOX, "team/busybox:1").expect("pushed");
+
+    let pull = |registry: &Registry, name: &str, credentials: Option<&str>| {
+        let reference = format!("{}/{name}", registry.address());
+        let mut words = vec!["images", "pull", "--plain-http"];
+        words.extend(credentials.iter().flat_map(|given| ["--user", given]));
+        containerd.ctr(&[words.as_slice(), &[reference.as_str()]].concat())
+    };
+    pull(&open, "podwright/busybox:1", None).expect("anyone may pull");
+    assert!(pull(&open, "podwright/no-such:1", None).is_err());
+    assert!(pull(&private, "team/busybox:1", None).is_err(), "a password is asked for");
+    assert!(pull(&private, "team/busybox:1", Some("puller:wrong")).is_err());
+    pull(&private, "team/busybox:1", Some(&format!("{USER}:{PASSWORD}"))).expect("the right one opens");
+}
+
+fn assert_gone(path: &Path, name: &str, pid: u32) {
+    assert!(!path.exists(), "{} is gone", path.display());
+    assert!(!Path::new("/sys/class/net").join(name).exists(), "bridge {name} is gone");
+    assert!(!Path::new("/proc").join(pid.to_string()).exists(), "containerd is gone");
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+    assert!(!mounts.contains(&format!("{}/", path.display())), "no mount is left");
+    for hierarchy in std::fs::read_dir("/sys/fs/cgroup").expect("cgroups").flatten() {
+        assert!(!hierarchy.path().join(name).exists(), "cgroup {name} is gone from {:?}", hierarchy.path());
+    }
+}

@@ -1,0 +1,48 @@
+//! The Go peers: containerd 2.x and the kubelet without an API server.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use podwright_testbed::{Containerd, Flavor, GoKubelet, Scratch, image, leftovers, wait_until};
+use serde_json::json;
+
+#[test]
+fn containerd_2_runs_a_container_and_nothing_is_left() {
+    let scratch = Scratch::new().expect("a scratch");
+    let containerd = Containerd::start(&scratch, Flavor::V2).expect("containerd starts");
+    let said = containerd.ctr_run(image::BUSYBOX, "one", &["echo", "hello"]).expect("it runs");
+    assert_eq!(said, "hello\n");
+    assert_eq!(leftovers(&scratch, &containerd).expect("looked"), Vec::<String>::new());
+}
+
+#[test]
+fn the_go_kubelet_runs_a_static_pod_on_either_containerd() {
+    for flavor in [Flavor::Debian16, Flavor::V2] {
+        let scratch = Scratch::new().expect("a scratch");
+        let containerd = Containerd::start(&scratch, flavor).expect("containerd starts");
+        let mut kubelet = GoKubelet::start_standalone(&scratch, &containerd, "node", &json!({})).expect("it starts");
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
+            "spec": {"terminationGracePeriodSeconds": 1, "containers": [{
+                "name": "web", "image": image::BUSYBOX, "command": ["sleep", "600"],
+                "ports": [{"containerPort": 80, "hostPort": 12080}],
+            }]},
+        });
+        scratch.put_manifest("web.json", &pod).expect("written");
+        wait_until(Duration::from_secs(60), "the pod to run", || {
+            let pod = kubelet.pod("web-node")?.context("not known")?;
+            ensure!(pod["status"]["phase"] == "Running", "{:#}", pod["status"]);
+            Ok(())
+        });
+        assert!(leftovers(&scratch, &containerd).expect("looked").len() > 10, "a running pod is seen");
+        scratch.remove_manifest("web.json").expect("removed");
+        wait_until(Duration::from_secs(90), "the pod to be gone", || {
+            // The kubelet keeps dead containers and their logs for its garbage collector: not pods' business here.
+            let left = leftovers(&scratch, &containerd)?;
+            let running: Vec<_> = left.into_iter().filter(|line| line.starts_with("process")).collect();
+            ensure!(running.is_empty(), "{running:#?}");
+            Ok(())
+        });
+        kubelet.stop().expect("it stops");
+    }
+}
