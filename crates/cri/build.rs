@@ -10,6 +10,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = Path::new("proto");
     println!("cargo:rerun-if-changed=proto");
     let descriptors = protox::compile([root.join("runtime/v1/api.proto")], [root])?;
-    tonic_prost_build::configure().bytes(".").skip_debug(SECRET).compile_fds(descriptors)?;
+    tonic_prost_build::configure().bytes(".").btree_map(".").skip_debug(SECRET).compile_fds(descriptors)?;
     Ok(())
 }

@@ -1,0 +1,278 @@
+//! The client against `serve`, over a real socket, with a small runtime that misbehaves on request.
+
+mod fake;
+
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::StreamExt;
+
+use self::fake::Fake;
+use super::*;
+use crate::{ImageService, RuntimeService, serve::Socket, v1};
+
+/// Long enough that only a hang reaches it.
+const LONG: Duration = Duration::from_secs(20);
+
+/// A server with threads of its own, so that it can die as a process does: at once, with everything under way.
+struct Served {
+    dir: tempfile::TempDir,
+    threads: Option<tokio::runtime::Runtime>,
+}
+
+impl Served {
+    fn start(fake: Arc<Fake>) -> Self {
+        let mut served = Self { dir: tempfile::tempdir().expect("a directory"), threads: None };
+        served.restart(fake);
+        served
+    }
+
+    fn restart(&mut self, fake: Arc<Fake>) {
+        let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let threads = threads.expect("a runtime");
+        let _entered = threads.enter();
+        let socket = Socket::bind(&self.socket()).expect("bound");
+        threads.spawn(socket.serve(fake.clone(), fake, std::future::pending()));
+        drop(_entered);
+        self.threads = Some(threads);
+    }
+
+    fn die(&mut self) {
+        self.threads.take().expect("it lives").shutdown_background();
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("cri.sock")
+    }
+
+    fn client(&self) -> RemoteRuntime {
+        RemoteRuntime::connect(&format!("unix://{}", self.socket().display())).expect("a good endpoint")
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if self.threads.is_some() {
+            self.die();
+        }
+    }
+}
+
+#[tokio::test]
+async fn calls_and_their_time_limit_reach_the_runtime() {
+    let fake = Arc::new(Fake::default());
+    let served = Served::start(fake.clone());
+    let client = served.client();
+
+    let config = v1::PodSandboxConfig { hostname: "web".into(), ..Default::default() };
+    let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler: "kata".into() };
+    assert_eq!(client.run_pod_sandbox(request, LONG).await, Ok("web/kata".to_owned()));
+    client.stop_container("c1", 7, Duration::from_secs(150)).await.expect("stopped");
+    assert_eq!(fake.seen(), ["run web kata 20s", "stop c1 7 150s"]);
+
+    let image = v1::ImageSpec { image: "busybox".into(), ..Default::default() };
+    let status = client.image_status(image.clone(), false, LONG).await.expect("answered");
+    assert_eq!(status.image.map(|i| i.id), Some("busybox".to_owned()));
+    let pulled = client.pull_image(v1::PullImageRequest { image: Some(image), ..Default::default() }, LONG).await;
+    assert_eq!(pulled, Ok("sha256:busybox".to_owned()));
+}
+
+#[tokio::test]
+async fn a_deadline_fires_and_the_call_is_in_doubt() {
+    let served = Served::start(Arc::default());
+    let client = served.client();
+    client.version(LONG).await.expect("there");
+
+    let limit = Duration::from_millis(150);
+    let started = Instant::now();
+    let error = client.start_container("hangs", limit).await.expect_err("it hangs");
+    assert_eq!((error.code, error.call), (Code::DeadlineExceeded, "StartContainer"));
+    assert!(error.in_doubt());
+    assert!(started.elapsed() >= limit && started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    client.version(LONG).await.expect("the connection is as good as before");
+}
+
+#[tokio::test]
+async fn a_deadline_fires_under_a_runtime_that_takes_the_connection_and_says_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("mute.sock");
+    let _mute = std::os::unix::net::UnixListener::bind(&path).expect("bound");
+    let client = RemoteRuntime::connect(path.to_str().expect("plain")).expect("a good endpoint");
+    let error = client.version(Duration::from_millis(100)).await.expect_err("mute");
+    assert_eq!(error.code, Code::DeadlineExceeded);
+}
+
+#[tokio::test]
+async fn a_time_limit_without_end_is_no_accident() {
+    let served = Served::start(Arc::default());
+    served.client().version(Duration::MAX).await.expect("answered");
+}
+
+#[tokio::test]
+async fn a_dropped_call_is_dropped_by_the_runtime_too() {
+    let fake = Arc::new(Fake::default());
+    let served = Served::start(fake.clone());
+    let client = served.client();
+    let waited = tokio::time::timeout(Duration::from_millis(200), client.start_container("hangs", LONG)).await;
+    assert!(waited.is_err(), "it hangs");
+    tokio::time::timeout(LONG, fake.abandoned.notified()).await.expect("the runtime hears of it");
+}
+
+#[tokio::test]
+async fn failures_keep_their_kind() {
+    let served = Served::start(Arc::default());
+    let client = served.client();
+
+    let error = client.container_status("gone", false, LONG).await.expect_err("gone");
+    assert!(error.is_not_found() && !error.in_doubt(), "{error:?}");
+    assert_eq!(error.to_string(), "ContainerStatus: no container gone");
+
+    let error = client.runtime_config(LONG).await.expect_err("too old");
+    assert_eq!(error.code, Code::Unimplemented);
+    assert!(!error.in_doubt());
+
+    let error = client.create_container(v1::CreateContainerRequest::default(), LONG).await.expect_err("taken");
+    assert_eq!(error.code, Code::AlreadyExists);
+}
+
+#[tokio::test]
+async fn answers_that_make_no_sense_are_errors_in_doubt() {
+    let served = Served::start(Arc::default());
+    let client = served.client();
+
+    let error = client.run_pod_sandbox(v1::RunPodSandboxRequest::default(), LONG).await.expect_err("no id");
+    assert!(error.in_doubt() && error.message.contains("without an id"), "{error:?}");
+    let error = client.container_status("empty", false, LONG).await.expect_err("no status");
+    assert!(error.message.contains("without a status"), "{error:?}");
+    let error = client.container_status("nameless", false, LONG).await.expect_err("no metadata");
+    assert!(error.message.contains("no metadata"), "{error:?}");
+}
+
+/// A peer that speaks no HTTP/2 at all.
+#[tokio::test]
+async fn garbage_on_the_socket_is_an_error_and_not_a_hang() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("garbage.sock");
+    let listener = tokio::net::UnixListener::bind(&path).expect("bound");
+    let babble = tokio::spawn(async move {
+        while let Ok((mut peer, _)) = listener.accept().await {
+            let _ = tokio::io::AsyncWriteExt::write_all(&mut peer, &[0xff; 4096]).await;
+        }
+    });
+    let client = RemoteRuntime::connect(path.to_str().expect("plain")).expect("a good endpoint");
+    let error = client.version(LONG).await.expect_err("garbage");
+    assert_eq!(error.code, Code::Unavailable, "{error:?}");
+    babble.abort();
+}
+
+#[tokio::test]
+async fn a_missing_socket_is_unavailable_by_name_and_not_in_doubt() {
+    let client = RemoteRuntime::connect("unix:///nowhere/cri.sock").expect("a good endpoint");
+    let error = client.version(LONG).await.expect_err("nobody there");
+    assert_eq!(error.code, Code::Unavailable);
+    assert!(!error.in_doubt(), "{error:?}");
+    assert!(error.message.contains("unix:///nowhere/cri.sock"), "{error}");
+    assert!(error.message.contains("No such file"), "{error}");
+
+    let first = client.container_events().next().await.expect("an item").expect_err("nobody there");
+    assert_eq!((first.code, first.call), (Code::Unavailable, "GetContainerEvents"));
+}
+
+#[tokio::test]
+async fn a_server_that_dies_under_a_call_leaves_it_in_doubt_and_the_next_one_is_found() {
+    let fake = Arc::new(Fake::default());
+    let mut served = Served::start(fake.clone());
+    let client = served.client();
+    let call = tokio::spawn({
+        let client = client.clone();
+        async move { client.start_container("hangs", LONG).await }
+    });
+    tokio::time::timeout(LONG, fake.hanging.notified()).await.expect("the call arrived");
+    served.die();
+    let error = tokio::time::timeout(LONG, call).await.expect("no hang").expect("no panic").expect_err("died");
+    assert_eq!(error.code, Code::Unavailable, "{error:?}");
+    assert!(error.in_doubt());
+
+    served.restart(fake);
+    // The first call may still meet the broken connection; it says so and makes a new one.
+    let mut tries = 0;
+    while let Err(error) = client.version(LONG).await {
+        tries += 1;
+        assert!(error.code == Code::Unavailable && tries < 10, "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn events_come_and_the_stream_ends_when_the_server_dies() {
+    let fake = Arc::new(Fake::default());
+    let mut served = Served::start(fake.clone());
+    let mut events = served.client().container_events();
+    let first = async {
+        tokio::join!(events.next(), async {
+            while fake.subscribers() == 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            fake.emit("c1");
+        })
+        .0
+    };
+    let event = tokio::time::timeout(LONG, first).await.expect("no hang").expect("an event").expect("a good one");
+    assert_eq!(event.container_id, "c1");
+
+    served.die();
+    let rest: Vec<_> = tokio::time::timeout(LONG, events.collect::<Vec<_>>()).await.expect("it ends");
+    assert!(rest.len() <= 1 && rest.iter().all(Result::is_err), "{rest:?}");
+}
+
+#[tokio::test]
+async fn a_list_of_a_full_node_with_long_annotations_comes_whole() {
+    let served = Served::start(Arc::default());
+    // 20 000 containers with 1 KiB each: five times what tonic takes by default, more than the Go client does.
+    let filter = v1::ContainerFilter { id: "20000".into(), ..Default::default() };
+    let containers = served.client().list_containers(Some(filter), LONG).await.expect("listed");
+    assert_eq!(containers.len(), 20_000);
+    assert_eq!(containers[19_999].id, "c19999");
+}
+
+/// Error messages travel in headers, which have a limit of their own; `serve` keeps far below it, others do not.
+#[tokio::test]
+async fn a_failure_that_tells_a_long_story_keeps_its_code() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("story.sock");
+    let listener = tokio::net::UnixListener::bind(&path).expect("bound");
+    let refuse = tower::service_fn(|_| async {
+        let status = Status::invalid_argument("a \u{fffd} story ".repeat(10_000));
+        Ok::<_, std::convert::Infallible>(status.into_http::<tonic::body::Body>())
+    });
+    let connections = futures::stream::once(async move { listener.accept().await.map(|(connection, _)| connection) });
+    let server = tokio::spawn(tonic::transport::Server::builder().serve_with_incoming(refuse, connections));
+
+    let client = RemoteRuntime::connect(path.to_str().expect("plain")).expect("a good endpoint");
+    let error = client.remove_container("c1", LONG).await.expect_err("refused");
+    assert_eq!(error.code, Code::InvalidArgument, "{error:?}");
+    assert!(error.message.starts_with("a \u{fffd} story ") && error.message.len() <= crate::error::MESSAGE_BYTES_MAX);
+    server.abort();
+}
+
+#[tokio::test]
+async fn a_server_told_to_stop_ends_its_streams_and_removes_its_socket() {
+    let fake = Arc::new(Fake::default());
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cri.sock");
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let socket = Socket::bind(&path).expect("bound");
+    let server = tokio::spawn(socket.serve(fake.clone(), fake.clone(), async { drop(stopped.await) }));
+    let client = RemoteRuntime::connect(path.to_str().expect("plain")).expect("a good endpoint");
+    let events = tokio::spawn(client.container_events().collect::<Vec<_>>());
+    while fake.subscribers() == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    stop.send(()).expect("it listens");
+    let ended = tokio::time::timeout(LONG, server).await.expect("no hang").expect("no panic");
+    ended.expect("a clean end");
+    assert!(events.await.expect("no panic").iter().all(Result::is_err), "no event was sent");
+    assert!(!path.exists());
+}
