@@ -19,10 +19,13 @@ use crate::{
 pub use socket::BindError;
 
 /// A socket that is bound and not yet served. The file goes when this does.
+///
+/// The file goes first: as long as the listener answers, no successor takes the path, so it is not a successor's file
+/// that is removed.
 #[derive(Debug)]
 pub struct Socket {
-    listener: UnixListener,
     file: socket::SocketFile,
+    listener: UnixListener,
 }
 
 /// The server ended by itself.
@@ -38,7 +41,7 @@ impl Socket {
     /// Binds `path`, for this user alone (mode 0600). A socket left by a dead server is replaced, a living one's is not.
     pub fn bind(path: &Path) -> Result<Self, BindError> {
         let (listener, file) = socket::bind(path)?;
-        Ok(Self { listener, file })
+        Ok(Self { file, listener })
     }
 
     /// Serves until `shutdown`, then lets the calls under way finish for a while ([`DRAIN`]) and ends the event streams.
@@ -48,7 +51,7 @@ impl Socket {
         images: Arc<dyn ImageService>,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), ServeError> {
-        let Self { listener, file } = self;
+        let path = self.file.path().display().to_string();
         // Dropping this future abandons the calls as well: their tasks are not its own.
         let (closing, closed) = (CancellationToken::new(), CancellationToken::new());
         let _abandon = [closing.clone().drop_guard(), closed.clone().drop_guard()];
@@ -60,7 +63,7 @@ impl Socket {
             .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
             .add_service(runtime)
             .add_service(images)
-            .serve_with_incoming_shutdown(connections(listener), async {
+            .serve_with_incoming_shutdown(connections(self), async {
                 shutdown.await;
                 closing.cancel();
             });
@@ -68,21 +71,22 @@ impl Socket {
             closing.cancelled().await;
             tokio::time::sleep(DRAIN).await;
             closed.cancel();
-            std::future::pending::<()>().await
+            // The abandoned calls are told; a peer that does not even read is not waited for.
+            tokio::time::sleep(FAREWELL).await;
         };
         tokio::select! {
-            ended = server => ended.map_err(|source| ServeError { path: file.path().display().to_string(), source }),
+            ended = server => ended.map_err(|source| ServeError { path, source }),
             () = drained => Ok(()),
         }
     }
 }
 
 /// Accepts for ever. A failed accept is tried again after a pause: out of descriptors, it would fail at once again.
-fn connections(listener: UnixListener) -> impl futures::Stream<Item = std::io::Result<tokio::net::UnixStream>> {
-    stream::unfold(listener, |listener| async {
+fn connections(socket: Socket) -> impl futures::Stream<Item = std::io::Result<tokio::net::UnixStream>> {
+    stream::unfold(socket, |socket| async {
         loop {
-            match listener.accept().await {
-                Ok((connection, _)) => return Some((Ok(connection), listener)),
+            match socket.listener.accept().await {
+                Ok((connection, _)) => return Some((Ok(connection), socket)),
                 Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
             }
         }
@@ -91,6 +95,9 @@ fn connections(listener: UnixListener) -> impl futures::Stream<Item = std::io::R
 
 /// How long calls under way may take to finish once the server is told to stop.
 pub const DRAIN: Duration = Duration::from_secs(5);
+
+/// How long peers have to hear that their calls are abandoned.
+const FAREWELL: Duration = Duration::from_millis(500);
 
 /// The Go runtimes take 16 MiB.
 const REQUEST_BYTES_MAX: usize = 16 << 20;

@@ -12,7 +12,11 @@ use futures::StreamExt;
 
 use self::fake::Fake;
 use super::*;
-use crate::{ImageService, RuntimeService, serve::Socket, v1};
+use crate::{
+    ImageService, RuntimeService,
+    serve::{BindError, Socket},
+    v1,
+};
 
 /// Long enough that only a hang reaches it.
 const LONG: Duration = Duration::from_secs(20);
@@ -34,10 +38,23 @@ impl Served {
         let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let threads = threads.expect("a runtime");
         let _entered = threads.enter();
-        let socket = Socket::bind(&self.socket()).expect("bound");
+        let socket = self.bind();
         threads.spawn(socket.serve(fake.clone(), fake, std::future::pending()));
         drop(_entered);
         self.threads = Some(threads);
+    }
+
+    /// A server that died here, unlike a process, may still be closing its socket.
+    fn bind(&self) -> Socket {
+        let started = Instant::now();
+        loop {
+            match Socket::bind(&self.socket()) {
+                Err(BindError::InUse { .. }) if started.elapsed() < LONG => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                bound => return bound.expect("bound"),
+            }
+        }
     }
 
     fn die(&mut self) {
@@ -275,4 +292,25 @@ async fn a_server_told_to_stop_ends_its_streams_and_removes_its_socket() {
     ended.expect("a clean end");
     assert!(events.await.expect("no panic").iter().all(Result::is_err), "no event was sent");
     assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn a_server_told_to_stop_waits_neither_for_a_call_that_hangs_nor_for_a_mute_peer() {
+    let fake = Arc::new(Fake::default());
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("cri.sock");
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let socket = Socket::bind(&path).expect("bound");
+    let server = tokio::spawn(socket.serve(fake.clone(), fake.clone(), async { drop(stopped.await) }));
+    let _mute = UnixStream::connect(&path).await.expect("taken");
+    let client = RemoteRuntime::connect(path.to_str().expect("plain")).expect("a good endpoint");
+    let call = tokio::spawn(async move { client.start_container("hangs", LONG).await });
+    tokio::time::timeout(LONG, fake.hanging.notified()).await.expect("the call arrived");
+
+    stop.send(()).expect("it listens");
+    let ended = tokio::time::timeout(LONG, server).await.expect("no hang").expect("no panic");
+    ended.expect("a clean end");
+    let error = call.await.expect("no panic").expect_err("abandoned");
+    assert_eq!(error.code, Code::Unavailable, "{error:?}");
+    assert!(error.in_doubt());
 }
