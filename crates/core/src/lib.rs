@@ -4,6 +4,9 @@
 //! out as [`model::Effect`], and what must survive the agent as [`model::Record`]. The hands perform effects and report back.
 
 pub mod config;
+pub mod hash;
 pub mod model;
+pub mod qos;
+pub mod quantity;
 
 pub use config::NodeConfig;

@@ -1,0 +1,21 @@
+//! What a pod may use: its class of service, what it asks for in all, its cgroup values and its place in an OOM kill.
+//!
+//! The rules are the Go kubelet's (`ComputePodQOS`, `PodRequests`, `ResourceConfigForPod`, `GetContainerOOMScoreAdjust`), since
+//! a node that changes hands must find the same cgroups. Quantities that don't parse count as absent here: validation
+//! refuses them long before.
+
+mod cgroup;
+mod class;
+mod oom;
+mod resources;
+
+pub use cgroup::{
+    CgroupLimits, burstable_shares, container_cgroup, cpu_weight, milli_cpu_to_quota, milli_cpu_to_shares, pod_cgroup,
+    pod_cgroup_name, qos_cgroup_name,
+};
+pub use class::{BEST_EFFORT, BURSTABLE, GUARANTEED, qos_class};
+pub use oom::oom_score_adj;
+pub use resources::{Amounts, amounts, container_requests, is_sidecar, pod_limits, pod_requests};
+
+#[cfg(test)]
+mod tests;
