@@ -1,5 +1,7 @@
 //! The Go kubelet in standalone mode: what ours is compared with.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -22,7 +24,22 @@ use crate::wait::wait_until;
 pub struct GoKubelet {
     port: u16,
     process: Process,
+    sysctls: Vec<(PathBuf, String)>,
+    had_device_plugins: bool,
 }
+
+/// Kernel settings it changes at its start, unasked.
+const SYSCTLS: [&str; 6] = [
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+    "kernel/panic",
+    "kernel/panic_on_oops",
+    "kernel/keys/root_maxkeys",
+    "kernel/keys/root_maxbytes",
+];
+
+/// Where it keeps device plugins, wherever its root directory is.
+const DEVICE_PLUGINS: &str = "/var/lib/kubelet/device-plugins";
 
 impl GoKubelet {
     /// Start it and wait until it answers. `changes` are laid over the testbed's KubeletConfiguration.
@@ -38,8 +55,9 @@ impl GoKubelet {
             "address": "127.0.0.1", "port": free_port()?, "readOnlyPort": port, "healthzPort": 0, "enableServer": true,
             "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
             "authorization": {"mode": "AlwaysAllow"},
-            // Its default takes half of the machine's ports for nobody here.
             "enableControllerAttachDetach": false,
+            // Its defaults write into the machine: chains for kube-proxy, a directory in /usr/libexec.
+            "makeIPTablesUtilChains": false, "volumePluginDir": scratch.dir("kubelet/volume-plugins")?,
         });
         for (key, value) in own.as_object().into_iter().flatten() {
             config[key] = value.clone();
@@ -50,7 +68,12 @@ impl GoKubelet {
         command.args(["--hostname-override", hostname, "--v", "2"]);
         command.arg("--cert-dir").arg(scratch.dir("kubelet-certs")?);
         command.env("PATH", Cache::find().search_path(true));
-        let kubelet = Self { port, process: Process::start(scratch, "kubelet", &mut command)? };
+        let paths = SYSCTLS.map(|name| Path::new("/proc/sys").join(name));
+        let sysctls =
+            paths.into_iter().filter_map(|path| Some((path.clone(), fs::read_to_string(path).ok()?))).collect();
+        let had_device_plugins = Path::new(DEVICE_PLUGINS).exists();
+        let process = Process::start(scratch, "kubelet", &mut command)?;
+        let kubelet = Self { port, process, sysctls, had_device_plugins };
         wait_until(Duration::from_secs(60), "the kubelet to answer", || kubelet.pods());
         Ok(kubelet)
     }
@@ -90,5 +113,24 @@ impl GoKubelet {
     /// SIGKILL; containers go on.
     pub fn kill9(&mut self) -> Result<()> {
         self.process.kill9().map(|_| ())
+    }
+}
+
+impl Drop for GoKubelet {
+    fn drop(&mut self) {
+        // Dead first, or it might write again.
+        let _ = self.process.kill9();
+        for (path, value) in &self.sysctls {
+            if fs::read_to_string(path).is_ok_and(|now| now != *value) {
+                let _ = fs::write(path, value);
+            }
+        }
+        if !self.had_device_plugins {
+            let _ = fs::remove_dir_all(DEVICE_PLUGINS);
+        }
+        // Only when empty, that is, when nobody else uses them.
+        for dir in ["/var/lib/kubelet", "/var/log/containers"] {
+            let _ = fs::remove_dir(dir);
+        }
     }
 }

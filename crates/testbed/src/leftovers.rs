@@ -30,6 +30,8 @@ pub fn leftovers(scratch: &Scratch, containerd: &Containerd) -> Result<Vec<Strin
     }
     machine::container_processes(&name, &path).iter().for_each(|pid| add("process", &pid.to_string()));
     machine::nat_rules(&name).iter().for_each(|(chain, rule)| add("port map", &format!("{chain} {}", rule.join(" "))));
+    machine::cni_results(&name).iter().for_each(|file| add("cni result", &file.display().to_string()));
+    machine::log_links_into(&path).iter().for_each(|link| add("log link", &link.display().to_string()));
     for (kind, dir) in [
         ("netns", path.join("containerd/state/io.containerd.grpc.v1.cri/netns")),
         ("netns", path.join("containerd/state/netns")),

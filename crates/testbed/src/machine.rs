@@ -166,6 +166,40 @@ pub(crate) fn delete_nat_rules(network: &str) {
     }
 }
 
+/// Remove the port mapper's own chains if no map is left in them: it makes them anew when it needs them.
+pub(crate) fn delete_empty_nat_chains() {
+    let Some(saved) = iptables(&["-t", "nat", "-S"]) else { return };
+    if !saved.contains("-N CNI-HOSTPORT-DNAT") || saved.contains("-A CNI-HOSTPORT-DNAT") {
+        return;
+    }
+    let jumps = |line: &&str| line.starts_with("-A ") && line.contains("-j CNI-HOSTPORT-");
+    for (chain, rule) in saved.lines().filter(jumps).filter_map(split_rule) {
+        let rule: Vec<&str> = rule.iter().map(String::as_str).collect();
+        iptables(&[&["-t", "nat", "-D", chain.as_str()], rule.as_slice()].concat());
+    }
+    for chain in ["CNI-HOSTPORT-DNAT", "CNI-HOSTPORT-MASQ", "CNI-HOSTPORT-SETMARK"] {
+        iptables(&["-t", "nat", "-F", chain]);
+        iptables(&["-t", "nat", "-X", chain]);
+    }
+}
+
+/// What CNI remembers of the network's attachments, in the one directory that all networks of a machine share.
+pub(crate) fn cni_results(network: &str) -> Vec<PathBuf> {
+    let prefix = format!("{network}-");
+    entries("/var/lib/cni/results")
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix)))
+        .collect()
+}
+
+/// Links in the machine's own `/var/log/containers` that lead into `dir`: the Go kubelet knows no other place for them.
+pub(crate) fn log_links_into(dir: &Path) -> Vec<PathBuf> {
+    entries("/var/log/containers").filter(|link| fs::read_link(link).is_ok_and(|to| to.starts_with(dir))).collect()
+}
+
+fn entries(dir: &str) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
 fn iptables(arguments: &[&str]) -> Option<String> {
     let program = Cache::find().debian("iptables").ok()?;
     run(Command::new(program).arg("-w").args(arguments)).ok()

@@ -230,6 +230,14 @@ impl Place {
         machine::remove_cgroup(&name);
         machine::delete_link(&name);
         machine::delete_nat_rules(&name);
+        if Self::all().len() == 1 {
+            machine::delete_empty_nat_chains();
+        }
+        for file in machine::cni_results(&name).into_iter().chain(machine::log_links_into(&path)) {
+            let _ = fs::remove_file(&file);
+            // Empty: made by the Go kubelet for these links alone.
+            let _ = file.parent().map(fs::remove_dir);
+        }
         if let Err(error) = fs::remove_dir_all(&path) {
             eprintln!("testbed: remove {}: {error}", path.display());
         }

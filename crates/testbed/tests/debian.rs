@@ -1,6 +1,7 @@
 //! Debian's containerd and registry, from the cache, start to nothing left.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use podwright_testbed::{Containerd, Flavor, PASSWORD, Registry, Scratch, USER, image, leftovers};
 
@@ -24,7 +25,8 @@ fn a_container_left_running_is_found_and_taken_away() {
     let mut containerd = Containerd::start(&scratch, Flavor::Debian16).expect("containerd starts");
     let cgroup = format!("{}/left", scratch.cgroup_root());
     let root = scratch.path().join("containerd/runc").display().to_string();
-    let words = ["run", "-d", "--cgroup", &cgroup, "--runc-root", &root, image::PAUSE, "left"];
+    let fifos = scratch.dir("fifos").expect("a directory").display().to_string();
+    let words = ["run", "-d", "--fifo-dir", &fifos, "--cgroup", &cgroup, "--runc-root", &root, image::PAUSE, "left"];
     containerd.ctr(&words).expect("it starts");
     containerd.restart().expect("containerd restarts under it");
 
@@ -35,6 +37,23 @@ fn a_container_left_running_is_found_and_taken_away() {
     let (path, name, pid) = (scratch.path(), scratch.name(), containerd.pid());
     drop(containerd);
     drop(scratch);
+    assert_gone(&path, &name, pid);
+}
+
+#[test]
+fn what_a_dead_run_left_is_swept_by_the_next() {
+    let up = Command::new(env!("CARGO_BIN_EXE_testbed")).arg("up").output().expect("testbed runs");
+    let printed = String::from_utf8(up.stdout).expect("text");
+    let value = |name: &str| printed.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+    let path = PathBuf::from(value("TESTBED=").expect("its directory is printed"));
+    let name = value("TESTBED_CGROUP_ROOT=/").expect("its cgroup is printed");
+    let pids = std::fs::read_to_string(path.join("pids")).expect("pids are noted");
+    let pid: u32 = pids.split(' ').next().and_then(|pid| pid.parse().ok()).expect("a pid");
+    Scratch::sweep();
+    assert!(Path::new("/proc").join(pid.to_string()).exists(), "what is kept survives a sweep");
+    // Without the mark it is what a killed test run leaves: a running containerd whose owner is dead.
+    std::fs::remove_file(path.join("keep")).expect("it was kept");
+    Scratch::sweep();
     assert_gone(&path, &name, pid);
 }
 

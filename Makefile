@@ -1,0 +1,62 @@
+# podwright: every command a developer or the build server needs. `make` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help build release lint test test-vm test-peers peers debs bench soak demo ci clean
+
+export PODWRIGHT_CACHE ?= $(HOME)/.cache/podwright
+# What could not run is noted here and named at the end; on the build server (CI=true) it fails the run.
+export PODWRIGHT_SKIPPED ?= $(PODWRIGHT_CACHE)/skipped.$(shell echo $$PPID)
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+build: ## the agent, for development
+	@hack/need cargo
+	cargo build -p podwright
+
+release: ## the agent as it is shipped: small, stripped, at most 25 MB
+	@hack/need cargo
+	cargo build --release -p podwright
+	hack/size podwright 25
+
+lint: ## format, clippy, docs, dependency rules, every crate on its own (6 min)
+	@hack/need cargo
+	@hack/timed lint 6 hack/lint
+
+test: ## everything that needs only crates and Debian packages (12 min)
+	@hack/need cargo cc root
+	@hack/timed test 12 hack/test
+
+test-vm: ## what needs another kernel or cgroup v2, in a qemu VM (4 min)
+	@hack/need cargo cc
+	@hack/timed test-vm 4 hack/vm/test
+
+test-peers: peers ## the suites against containerd 2.x and the Go kubelet (18 min)
+	@hack/need cargo cc root
+	@hack/timed test-peers 18 hack/suite peers
+
+peers: ## build the Go programs we are compared with, into the cache
+	@hack/timed peers 35 hack/peers
+
+debs: ## unpack the Debian programs the tests start, into the cache
+	@hack/debs runtime registry
+
+bench: peers ## latencies and costs, beside the Go kubelet and the bare runtime
+	@hack/need cargo cc root
+	@hack/timed bench 60 hack/suite bench --profile quick
+
+soak: peers ## the long versions of the tests
+	@hack/need cargo cc root
+	@hack/timed soak 240 hack/suite soak
+
+demo: ## a pod with a web server, a sidecar and a probe, from manifest to nothing left
+	@hack/need cargo cc root
+	@hack/demo
+
+ci: ## what the build server runs: lint, test, test-vm, test-peers
+	@hack/timed ci 40 $(MAKE) -k --no-print-directory lint test test-vm test-peers
+
+clean: ## remove what was built; the cache of tools stays
+	cargo clean
+	@echo "the cache of tools is $(PODWRIGHT_CACHE); it may be removed by hand"
