@@ -129,6 +129,18 @@ pub(crate) fn kill9(pid: u32) {
     }
 }
 
+/// SIGKILL, then wait a little for the end: what it holds open is only free afterwards.
+pub(crate) fn kill9_and_wait(pid: u32) {
+    kill9(pid);
+    for _ in 0..200 {
+        if !alive(pid) {
+            return;
+        }
+        sleep(Duration::from_millis(10));
+    }
+    eprintln!("testbed: process {pid} refuses to die");
+}
+
 /// The kernel's start time of a process: with the pid it names one process for good.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     stat_fields(pid)?.get(19)?.parse().ok()

@@ -221,7 +221,7 @@ impl Place {
             if let (Some(pid), started) = (numbers.next().and_then(|pid| u32::try_from(pid).ok()), numbers.next())
                 && machine::start_time(pid) == started
             {
-                machine::kill9(pid);
+                machine::kill9_and_wait(pid);
             }
         }
         machine::kill_containers(&name, &path);
