@@ -1,0 +1,353 @@
+//! The pods' records on disk: written before the act they protect, read once at start.
+//!
+//! ```text
+//! <root-dir>/
+//! ├─ agent.lock          the pid of the agent that owns this directory, under flock
+//! ├─ journal             header · frames: whole records, newest per pod wins
+//! ├─ journal.new         a compaction under way, renamed over `journal` when it is complete
+//! └─ journal.corrupt-<n> what could not be read, put aside
+//! ```
+//!
+//! An append-only log of whole records, because the state is small and a commit is then one write and one sync. The log
+//! is written anew when most of it is superseded. Whatever is wrong with the file costs only what the file held: the agent
+//! starts empty with a warning and adopts what the runtime has. Why not a database: `docs/decisions/001-journal.md`.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use podwright_core::model::{PodRecord, PodUid, Record};
+
+mod frame;
+mod lock;
+mod replay;
+
+pub use lock::{AgentLock, LockError};
+
+use frame::{Frame, Header, Op};
+use replay::{Replay, Slot};
+
+/// Why a record is not on disk, or the journal cannot be used at all.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The root directory can't be made or locked.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// A step on the file failed; none of the records of this commit count as written.
+    #[error("{step} {path}: {source}")]
+    Io {
+        /// What was tried.
+        step: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// One record is too big for the format.
+    #[error("the record of pod {uid} has {size} bytes, more than the journal takes")]
+    TooLarge {
+        /// Whose.
+        uid: PodUid,
+        /// Its size.
+        size: usize,
+    },
+    /// A record could not be put into JSON.
+    #[error("encode the record of pod {uid}")]
+    Encode {
+        /// Whose.
+        uid: PodUid,
+        /// What is wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+impl JournalError {
+    /// There is no room: the next commit may find some.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+    }
+}
+
+/// The open journal. Its calls block: it lives on a thread of its own.
+#[derive(Debug)]
+pub struct Journal {
+    dir: PathBuf,
+    /// `None` until a file could be made: each commit tries again.
+    log: Option<Log>,
+    /// Held as long as the agent lives.
+    _lock: AgentLock,
+}
+
+/// The file and what is alive in it.
+#[derive(Debug)]
+struct Log {
+    dir: PathBuf,
+    file: File,
+    /// The file's name may not outlive a crash yet: no commit is done before it does.
+    unnamed: bool,
+    /// The end of the last commit that was synced.
+    end: u64,
+    /// Something may lie beyond `end`, from a commit that failed: it is cut off before the next one.
+    ragged: bool,
+    /// The number of the last commit.
+    commit: u64,
+    live: BTreeMap<PodUid, Slot>,
+    /// Bytes of `live`'s frames.
+    live_size: u64,
+    /// The next size at which writing the log anew is worth it.
+    compact_at: u64,
+}
+
+impl Journal {
+    /// Take the root directory for this process and read what the last one left, with warnings for people.
+    ///
+    /// Only a directory that can't be locked is an error. A file that can't be read is put aside; one that can't be made
+    /// (a full disk) is made by a later commit.
+    pub fn open(root_dir: &Path) -> Result<(Self, Vec<PodRecord>, Vec<String>), JournalError> {
+        let lock = AgentLock::take(root_dir)?;
+        let mut warnings = Vec::new();
+        // Left by a crash in the middle of a compaction; the journal itself is whole.
+        let _ = fs::remove_file(root_dir.join(NEW));
+        let mut journal = Self { dir: root_dir.to_owned(), log: None, _lock: lock };
+        let records = match replay::read(&journal.path()) {
+            Ok(Replay::Absent) => Vec::new(),
+            Ok(Replay::Read(read)) => {
+                warnings.extend(read.warnings);
+                let mut log = read.log;
+                if read.version != VERSION
+                    && let Err(error) = log.compact()
+                {
+                    warnings.push(format!("the journal of version {} stays as it is: {error}", read.version));
+                }
+                journal.log = Some(log);
+                read.records
+            }
+            Ok(Replay::Unusable(why)) => {
+                warnings.push(journal.put_aside(&why));
+                Vec::new()
+            }
+            Err(error) => {
+                warnings.push(journal.put_aside(&format!("{error}")));
+                Vec::new()
+            }
+        };
+        if journal.log.is_none()
+            && let Err(error) = journal.log()
+        {
+            warnings.push(format!("no journal can be kept for now: {error}"));
+        }
+        Ok((journal, records, warnings))
+    }
+
+    /// Put these records on disk, all or none. They are there when this returns.
+    ///
+    /// After an error the caller may give the newest record of each pod again: a record replaces all before it.
+    pub fn commit(&mut self, records: &[Record]) -> Result<(), JournalError> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let log = self.log()?;
+        log.append(records)?;
+        if log.end >= log.compact_at && log.end > COMPACT_FACTOR * log.live_size {
+            // The commit is done; a compaction that fails (no room for both files) only comes later.
+            if let Err(error) = log.compact() {
+                tracing::warn!(%error, "the journal could not be compacted");
+                log.compact_at = log.end + COMPACT_SIZE;
+            }
+        }
+        Ok(())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.join(FILE)
+    }
+
+    fn log(&mut self) -> Result<&mut Log, JournalError> {
+        if self.log.is_none() {
+            self.log = Some(Log::create(&self.dir, None)?);
+        }
+        Ok(self.log.as_mut().expect("made above"))
+    }
+
+    /// Keep the unreadable file for people, but only the last few of them.
+    fn put_aside(&self, why: &str) -> String {
+        let mut kept = aside(&self.dir);
+        let next = kept.last().map_or(1, |(n, _)| n.saturating_add(1));
+        let to = self.dir.join(format!("{ASIDE}{next}"));
+        let done = fs::rename(self.path(), &to);
+        kept.push((next, to.clone()));
+        for (_, old) in kept.iter().rev().skip(ASIDE_KEPT) {
+            let _ = fs::remove_file(old);
+        }
+        match done {
+            Ok(()) => format!("the journal can't be used ({why}): put aside as {}, starting empty", to.display()),
+            Err(error) => format!("the journal can't be used ({why}) nor put aside ({error}): starting empty"),
+        }
+    }
+}
+
+impl Log {
+    fn empty(dir: &Path, file: File) -> Self {
+        let (dir, live) = (dir.to_owned(), BTreeMap::new());
+        let compact_at = COMPACT_SIZE;
+        Self { dir, file, unnamed: true, end: 0, ragged: false, commit: 0, live, live_size: 0, compact_at }
+    }
+
+    /// A new file with what is alive in the old one, put in its place.
+    fn create(dir: &Path, old: Option<&Self>) -> Result<Self, JournalError> {
+        let new = dir.join(NEW);
+        let open = OpenOptions::new().create(true).truncate(true).read(true).write(true).mode(0o600).open(&new);
+        let mut log = Self::empty(dir, open.map_err(io_error("make", &new))?);
+        let done = log.fill(&new, old).and_then(|()| {
+            let path = dir.join(FILE);
+            fs::rename(&new, &path).map_err(io_error("put in place", &path))
+        });
+        if let Err(error) = done {
+            let _ = fs::remove_file(&new);
+            return Err(error);
+        }
+        // The old file is gone by now, so this one is the journal; a sync that failed is made up for by the next commit.
+        let _ = log.sync_name();
+        Ok(log)
+    }
+
+    fn fill(&mut self, path: &Path, old: Option<&Self>) -> Result<(), JournalError> {
+        self.end = Header::SIZE;
+        let count = old.map_or(0, |old| old.live.len());
+        for (i, (uid, slot)) in old.iter().flat_map(|old| &old.live).enumerate() {
+            let bytes = old.expect("it has frames").read(uid, slot)?;
+            let frame = Frame::check(&bytes, slot.crc).expect("just checked");
+            let mut copy = Vec::with_capacity(bytes.len());
+            let crc = Frame { commit: 0, last: i + 1 == count, ..frame }.write(&mut copy).expect("it fitted before");
+            self.file.write_all_at(&copy, self.end).map_err(io_error("write", path))?;
+            self.note(uid.clone(), Some(Slot { at: self.end, size: copy.len() as u64, crc }));
+            self.end += copy.len() as u64;
+        }
+        self.compact_at = (self.end * COMPACT_FACTOR).max(COMPACT_SIZE);
+        Header { version: VERSION, base: self.end }.write(&self.file).map_err(io_error("write", path))?;
+        self.file.sync_data().map_err(io_error("sync", path))
+    }
+
+    fn read(&self, uid: &PodUid, slot: &Slot) -> Result<Vec<u8>, JournalError> {
+        let mut bytes = vec![0; usize::try_from(slot.size).expect("a frame fits in memory")];
+        let done = self.file.read_exact_at(&mut bytes, slot.at).and_then(|()| match Frame::check(&bytes, slot.crc) {
+            Some(_) => Ok(()),
+            None => Err(io::Error::new(io::ErrorKind::InvalidData, format!("the record of pod {uid} has changed"))),
+        });
+        done.map_err(io_error("read", &self.dir.join(FILE)))?;
+        Ok(bytes)
+    }
+
+    /// Write what is alive into a new file.
+    fn compact(&mut self) -> Result<(), JournalError> {
+        *self = Self::create(&self.dir, Some(self))?;
+        Ok(())
+    }
+
+    fn sync_name(&mut self) -> Result<(), JournalError> {
+        if self.unnamed {
+            File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(io_error("sync", &self.dir))?;
+            self.unnamed = false;
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
+        let commit = self.commit + 1;
+        let mut bytes = Vec::new();
+        let mut slots = Vec::with_capacity(records.len());
+        for (i, record) in records.iter().enumerate() {
+            let (uid, op, body) = match record {
+                Record::Put(record) => (&record.uid, Op::Put, encode(record)?),
+                Record::Forget(uid) => (uid, Op::Forget, Vec::new()),
+            };
+            let start = bytes.len();
+            let frame = Frame { commit, op, last: i + 1 == records.len(), uid: uid.as_str(), body: &body };
+            let crc =
+                frame.write(&mut bytes).ok_or_else(|| JournalError::TooLarge { uid: uid.clone(), size: body.len() })?;
+            let slot = Slot { at: self.end + start as u64, size: (bytes.len() - start) as u64, crc };
+            slots.push((uid.clone(), (op == Op::Put).then_some(slot)));
+        }
+        self.write_tail(&bytes)?;
+        self.end += bytes.len() as u64;
+        self.commit = commit;
+        for (uid, slot) in slots {
+            self.note(uid, slot);
+        }
+        Ok(())
+    }
+
+    /// Write and sync at the end; after a failure the file again ends where it ended.
+    fn write_tail(&mut self, bytes: &[u8]) -> Result<(), JournalError> {
+        let journal = &self.dir.join(FILE);
+        if self.ragged {
+            self.file.set_len(self.end).map_err(io_error("cut off", journal))?;
+            self.ragged = false;
+        }
+        let done = self.file.write_all_at(bytes, self.end).map_err(io_error("write", journal));
+        // A failed sync may have dropped the pages it could not write, so the tail is given up in that case too: what was
+        // committed before lies ahead of it and was synced then.
+        let done = done.and_then(|()| self.file.sync_data().map_err(io_error("sync", journal)));
+        let done = done.and_then(|()| self.sync_name());
+        if done.is_err() {
+            self.ragged = self.file.set_len(self.end).is_err();
+        }
+        done
+    }
+
+    /// This pod's newest frame is now there, or it has none.
+    fn note(&mut self, uid: PodUid, slot: Option<Slot>) {
+        let old = match slot {
+            Some(slot) => {
+                self.live_size += slot.size;
+                self.live.insert(uid, slot)
+            }
+            None => self.live.remove(&uid),
+        };
+        self.live_size -= old.map_or(0, |old| old.size);
+    }
+}
+
+fn encode(record: &PodRecord) -> Result<Vec<u8>, JournalError> {
+    serde_json::to_vec(record).map_err(|source| JournalError::Encode { uid: record.uid.clone(), source })
+}
+
+/// The files put aside, oldest first.
+fn aside(dir: &Path) -> Vec<(u64, PathBuf)> {
+    let mut found: Vec<_> = fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| Some((entry.file_name().to_str()?.strip_prefix(ASIDE)?.parse::<u64>().ok()?, entry.path())))
+        .collect();
+    found.sort();
+    found
+}
+
+fn io_error(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> JournalError + use<> {
+    let path = path.to_owned();
+    move |source| JournalError::Io { step, path, source }
+}
+
+/// The root directory, for the owner and root's group only, as the Go kubelet makes it.
+fn make_dir(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o750).create(dir)
+}
+
+/// The version this code writes. It reads the one before and the one after too: fields are only added, and optional.
+const VERSION: u32 = 1;
+const FILE: &str = "journal";
+const NEW: &str = "journal.new";
+const ASIDE: &str = "journal.corrupt-";
+/// Enough to look into what happened, never enough to fill a disk.
+const ASIDE_KEPT: usize = 3;
+/// Below this size a compaction saves nothing worth the write.
+const COMPACT_SIZE: u64 = 1 << 20;
+/// A log is written anew when it is this many times as large as what is alive in it.
+const COMPACT_FACTOR: u64 = 3;
+
+#[cfg(test)]
+mod tests;
