@@ -4,6 +4,7 @@
 //! out as [`model::Effect`], and what must survive the agent as [`model::Record`]. The hands perform effects and report back.
 
 pub mod config;
+pub mod defaults;
 pub mod hash;
 pub mod model;
 pub mod qos;
