@@ -1,0 +1,94 @@
+//! The sandbox: what all containers of a pod share.
+
+use podwright_core::model::{Container, Pod};
+use podwright_cri::v1::{
+    Int64Value, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, PodSandboxConfig, PodSandboxMetadata, PortMapping,
+    Protocol, security_profile::ProfileType,
+};
+
+use super::containers::all_containers;
+use super::names::{is_host_network, kernel_hostname, pod_log_directory, pod_name, pod_namespace, pod_uid};
+use super::{NodeFacts, Situation, TranslateError};
+use super::{annotations, cgroup_parent, dns, path_text, resources, security};
+
+/// The configuration of a pod's sandbox. The same for every call about one sandbox.
+pub fn sandbox_config(
+    pod: &Pod,
+    attempt: u32,
+    facts: &NodeFacts,
+    situation: &Situation,
+) -> Result<PodSandboxConfig, TranslateError> {
+    // The host's network has the host's name.
+    let hostname = if is_host_network(pod) { String::new() } else { kernel_hostname(pod, &facts.cluster_domain)? };
+    Ok(PodSandboxConfig {
+        metadata: Some(PodSandboxMetadata {
+            name: pod_name(pod).to_owned(),
+            uid: pod_uid(pod).to_owned(),
+            namespace: pod_namespace(pod).to_owned(),
+            attempt,
+        }),
+        hostname,
+        log_directory: path_text(&pod_log_directory(&facts.pod_logs_dir, pod))?,
+        dns_config: Some(dns::pod_dns(pod, facts, &situation.dns)),
+        port_mappings: pod.spec.iter().flat_map(|spec| &spec.containers).flat_map(port_mappings).collect(),
+        labels: annotations::sandbox_labels(pod),
+        annotations: annotations::sandbox_annotations(pod),
+        linux: Some(linux(pod, facts, situation)?),
+    })
+}
+
+fn linux(pod: &Pod, facts: &NodeFacts, situation: &Situation) -> Result<LinuxPodSandboxConfig, TranslateError> {
+    let context = security::pod_context(pod);
+    let sysctls = context.and_then(|sc| sc.sysctls.as_deref()).unwrap_or_default();
+    Ok(LinuxPodSandboxConfig {
+        cgroup_parent: cgroup_parent(pod, facts),
+        security_context: Some(LinuxSandboxSecurityContext {
+            namespace_options: Some(security::namespaces(pod, situation)?),
+            selinux_options: context.and_then(|sc| sc.se_linux_options.as_ref()).map(security::se_linux),
+            run_as_user: context.and_then(|sc| sc.run_as_user).map(|value| Int64Value { value }),
+            run_as_group: context.and_then(|sc| sc.run_as_group).map(|value| Int64Value { value }),
+            supplemental_groups: security::supplemental_groups(context),
+            supplemental_groups_policy: security::groups_policy(context, situation.features)?,
+            privileged: all_containers(pod).any(|container| is_privileged(&container)),
+            // The sandbox's own process needs no more than this, whatever its containers are allowed.
+            seccomp: Some(security::profile(ProfileType::RuntimeDefault, "")),
+            ..Default::default()
+        }),
+        sysctls: sysctls.iter().map(|sysctl| (sysctl.name.clone(), sysctl.value.clone())).collect(),
+        overhead: Some(resources::overhead(pod, facts)),
+        resources: Some(resources::sandbox_resources(pod, facts)),
+    })
+}
+
+fn is_privileged(container: &Container) -> bool {
+    container.security_context.as_ref().and_then(|sc| sc.privileged).unwrap_or_default()
+}
+
+/// All ports, mapped or not: the runtime ignores those with host port 0. Of two with the same name, or without names the same
+/// in everything, the first counts.
+fn port_mappings(container: &Container) -> Vec<PortMapping> {
+    let mut seen = Vec::new();
+    let mut mappings = Vec::new();
+    for port in container.ports.iter().flatten() {
+        let protocol = match port.protocol.as_deref() {
+            Some("UDP") => Protocol::Udp,
+            Some("SCTP") => Protocol::Sctp,
+            _ => Protocol::Tcp,
+        };
+        let mapping = PortMapping {
+            protocol: protocol.into(),
+            container_port: port.container_port,
+            host_port: port.host_port.unwrap_or_default(),
+            host_ip: port.host_ip.clone().unwrap_or_default(),
+        };
+        let key = match port.name.as_deref().filter(|name| !name.is_empty()) {
+            Some(name) => name.to_owned(),
+            None => format!("{mapping:?}"),
+        };
+        if !seen.contains(&key) {
+            seen.push(key);
+            mappings.push(mapping);
+        }
+    }
+    mappings
+}

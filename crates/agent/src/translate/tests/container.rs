@@ -1,0 +1,371 @@
+use podwright_core::model::{ContainerId, ImageFacts};
+use podwright_cri::v1::{ContainerConfig, MountPropagation, NamespaceMode};
+use serde_json::{Value, json};
+
+use super::*;
+
+fn translate(spec: Value, image: &ImageFacts, situation: &Situation) -> Result<ContainerConfig, TranslateError> {
+    let ips = ["10.1.2.3".to_owned()];
+    let ask = ContainerAsk { name: "web", attempt: 3, image, ips: &ips, target: None };
+    container_config(&pod(spec), &ask, &facts(), situation, &TestHost)
+}
+
+fn image() -> ImageFacts {
+    ImageFacts { id: "sha256:abc".into(), uid: Some(0), username: String::new() }
+}
+
+fn config(container: Value) -> ContainerConfig {
+    config_in(container, json!({}))
+}
+
+/// The container `web` in a pod with this spec besides.
+fn config_in(mut container: Value, mut spec: Value) -> ContainerConfig {
+    container["name"] = json!("web");
+    spec["containers"] = json!([container]);
+    translate(spec, &image(), &Situation::default()).expect("translates")
+}
+
+fn refused(mut container: Value) -> String {
+    container["name"] = json!("web");
+    let error = translate(json!({"containers": [container]}), &image(), &Situation::default()).expect_err("is refused");
+    assert_eq!(error.reason, "CreateContainerConfigError");
+    error.message
+}
+
+#[test]
+fn labels_and_annotations_are_the_kubelets() {
+    let spec = json!({"terminationGracePeriodSeconds": 12, "containers": [{
+        "name": "web", "image": "nginx",
+        "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File",
+        "lifecycle": {"preStop": {"exec": {"command": ["sh"]}}},
+        "ports": [{"containerPort": 80, "protocol": "TCP"}],
+    }]});
+    let config = translate(spec.clone(), &image(), &Situation::default()).unwrap();
+    let labels: Vec<_> = config.labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    assert_eq!(
+        labels,
+        [
+            "io.kubernetes.container.name=web",
+            "io.kubernetes.pod.name=shop",
+            "io.kubernetes.pod.namespace=default",
+            "io.kubernetes.pod.uid=u-1"
+        ]
+    );
+    let hash = podwright_core::hash::container_hash(&pod(spec).spec.unwrap().containers[0]);
+    let annotations: Vec<_> = config.annotations.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    assert_eq!(
+        annotations,
+        [
+            format!("io.kubernetes.container.hash={hash}"),
+            r#"io.kubernetes.container.ports=[{"containerPort":80,"protocol":"TCP"}]"#.into(),
+            r#"io.kubernetes.container.preStopHandler={"exec":{"command":["sh"]}}"#.into(),
+            "io.kubernetes.container.restartCount=3".into(),
+            "io.kubernetes.container.terminationMessagePath=/dev/termination-log".into(),
+            "io.kubernetes.container.terminationMessagePolicy=File".into(),
+            "io.kubernetes.pod.terminationGracePeriod=12".into(),
+        ]
+    );
+    let metadata = config.metadata.unwrap();
+    assert_eq!((metadata.name.as_str(), metadata.attempt), ("web", 3));
+    assert_eq!(config.log_path, "web/3.log");
+    let spec = config.image.unwrap();
+    assert_eq!((spec.image.as_str(), spec.user_specified_image.as_str()), ("sha256:abc", "nginx"));
+}
+
+#[test]
+fn environment_and_command() {
+    let config = config(json!({
+        "env": [
+            {"name": "A", "value": "1"},
+            {"name": "B", "value": "$(A)-$(LATER)-$$(A)"},
+            {"name": "LATER", "value": "x"},
+            {"name": "NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
+            {"name": "OTHER", "valueFrom": {"resourceFieldRef": {"containerName": "db", "resource": "limits.cpu"}}},
+            {"name": "EMPTY"},
+            {"name": "A", "value": "2"},
+        ],
+        "command": ["run", "$(NAME)"], "args": ["$(A)", "$(NOPE)", "$$x"],
+        "workingDir": "/srv", "stdin": true, "stdinOnce": true, "tty": true,
+    }));
+    let env: Vec<_> =
+        config.envs.iter().map(|kv| format!("{}={}", kv.key, String::from_utf8_lossy(&kv.value))).collect();
+    assert_eq!(
+        env,
+        [
+            "A=2",
+            "B=1-$(LATER)-$(A)",
+            "LATER=x",
+            "NAME=shop",
+            "IP=10.1.2.3",
+            "CPU=web:limits.cpu",
+            "OTHER=db:limits.cpu",
+            "EMPTY="
+        ]
+    );
+    assert_eq!(config.command, ["run", "shop"]);
+    assert_eq!(config.args, ["2", "$(NOPE)", "$x"]);
+    assert_eq!(config.working_dir, "/srv");
+    assert!(config.stdin && config.stdin_once && config.tty);
+}
+
+#[test]
+fn an_environment_that_cannot_be_made_is_a_config_error() {
+    let table = [
+        (
+            json!({"env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "metadata.nope"}}}]}),
+            "X: unknown field",
+        ),
+        (
+            json!({"env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}),
+            "couldn't get secret default/s",
+        ),
+        (
+            json!({"env": [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k", "optional": true}}}]}),
+            "couldn't get configMap default/c",
+        ),
+        (json!({"envFrom": [{"secretRef": {"name": "s"}}]}), "couldn't get secret default/s"),
+        (json!({"envFrom": [{"configMapRef": {"name": "c"}}]}), "couldn't get configMap default/c"),
+        (json!({"env": [{"name": "X", "value": "a\u{0}b"}]}), "NUL"),
+    ];
+    for (container, expected) in table {
+        let message = refused(container.clone());
+        assert!(message.contains(expected), "{container}: {message}");
+    }
+}
+
+#[test]
+fn mounts() {
+    let spec = json!({"volumes": [{"name": "data", "emptyDir": {}}]});
+    let config = config_in(
+        json!({
+            "terminationMessagePath": "dev/last",
+            "env": [{"name": "DAY", "value": "mon"}],
+            "volumeMounts": [
+                {"name": "data", "mountPath": "/data"},
+                {"name": "data", "mountPath": "ro", "readOnly": true, "mountPropagation": "HostToContainer"},
+                {"name": "data", "mountPath": "/sub", "subPath": "a/b", "mountPropagation": "Bidirectional"},
+                {"name": "data", "mountPath": "/day", "subPathExpr": "$(DAY)"},
+                {"name": "data", "mountPath": "/deep", "readOnly": true, "recursiveReadOnly": "IfPossible"},
+            ],
+        }),
+        spec.clone(),
+    );
+    let mounts: Vec<_> = config
+        .mounts
+        .iter()
+        .map(|m| (m.container_path.as_str(), m.host_path.as_str(), m.readonly, m.propagation(), m.recursive_read_only))
+        .collect();
+    use MountPropagation::*;
+    assert_eq!(
+        mounts,
+        [
+            ("/data", "/host/volumes/data", false, PropagationPrivate, false),
+            ("/ro", "/host/volumes/data", true, PropagationHostToContainer, false),
+            ("/sub", "/host/subpaths/data/web/2/a/b", false, PropagationBidirectional, false),
+            ("/day", "/host/subpaths/data/web/3/mon", false, PropagationPrivate, false),
+            ("/deep", "/host/volumes/data", true, PropagationPrivate, false),
+            ("/etc/hosts", "/host/etc-hosts", false, PropagationPrivate, false),
+            ("/dev/last", "/host/containers/web/3", false, PropagationPrivate, false),
+        ]
+    );
+    let own_hosts = config_in(json!({"volumeMounts": [{"name": "data", "mountPath": "/etc/hosts"}]}), spec);
+    assert_eq!(own_hosts.mounts.len(), 1, "the pod's own /etc/hosts wins");
+}
+
+#[test]
+fn mounts_that_cannot_be_made() {
+    let table = [
+        (json!({"name": "nope", "mountPath": "/x"}), "there is no such volume"),
+        (json!({"name": "data", "mountPath": "/x", "subPath": "/abs"}), "must not be an absolute path"),
+        (json!({"name": "data", "mountPath": "/x", "subPath": "a/../../b"}), "must not contain '..'"),
+        (json!({"name": "data", "mountPath": "/x", "subPathExpr": "$(NOPE)"}), "missing value for NOPE"),
+        (json!({"name": "data", "mountPath": "/x", "mountPropagation": "Odd"}), "invalid MountPropagation"),
+        (json!({"name": "data", "mountPath": "/x", "recursiveReadOnly": "Enabled"}), "is not read-only"),
+        (
+            json!({"name": "data", "mountPath": "/x", "readOnly": true, "recursiveReadOnly": "Enabled"}),
+            "not supported by the runtime",
+        ),
+    ];
+    for (mount, expected) in table {
+        let spec = json!({"volumes": [{"name": "data", "emptyDir": {}}],
+            "containers": [{"name": "web", "volumeMounts": [mount]}]});
+        let error = translate(spec, &image(), &Situation::default()).expect_err("is refused");
+        assert!(error.message.contains(expected), "{mount}: {}", error.message);
+    }
+}
+
+#[test]
+fn recursive_read_only_where_the_runtime_has_it() {
+    let features = RuntimeFeatures { recursive_read_only: true, ..Default::default() };
+    let situation = Situation { features, ..Default::default() };
+    for mode in ["IfPossible", "Enabled"] {
+        let spec = json!({"volumes": [{"name": "data", "emptyDir": {}}], "containers": [{"name": "web",
+            "volumeMounts": [{"name": "data", "mountPath": "/x", "readOnly": true, "recursiveReadOnly": mode}]}]});
+        assert!(translate(spec, &image(), &situation).unwrap().mounts[0].recursive_read_only, "{mode}");
+    }
+}
+
+#[test]
+fn the_containers_security_wins_over_the_pods() {
+    let pod_context = json!({"securityContext": {"runAsUser": 5, "runAsGroup": 6, "fsGroup": 9, "supplementalGroups": [4],
+        "seccompProfile": {"type": "RuntimeDefault"}, "appArmorProfile": {"type": "Unconfined"}}});
+    let context = |container: Value, spec: Value| config_in(container, spec).linux.unwrap().security_context.unwrap();
+
+    let from_pod = context(json!({}), pod_context.clone());
+    assert_eq!((from_pod.run_as_user.unwrap().value, from_pod.run_as_group.unwrap().value), (5, 6));
+    assert_eq!(from_pod.supplemental_groups, [9, 4]);
+    assert_eq!(from_pod.seccomp.unwrap().profile_type, 0);
+    assert_eq!(from_pod.apparmor.unwrap().profile_type, 1);
+    #[allow(deprecated)]
+    {
+        assert_eq!(from_pod.apparmor_profile, "unconfined");
+    }
+    assert!(!from_pod.no_new_privs && !from_pod.privileged && !from_pod.readonly_rootfs);
+    assert_eq!((from_pod.masked_paths.len(), from_pod.readonly_paths.len()), (12, 5));
+
+    let own = context(
+        json!({"securityContext": {"runAsUser": 7, "privileged": true, "readOnlyRootFilesystem": true,
+            "allowPrivilegeEscalation": false, "procMount": "Unmasked",
+            "capabilities": {"add": ["NET_ADMIN"], "drop": ["ALL"]},
+            "seccompProfile": {"type": "Localhost", "localhostProfile": "profiles/strict.json"},
+            "appArmorProfile": {"type": "Localhost", "localhostProfile": "strict"}}}),
+        pod_context,
+    );
+    assert_eq!((own.run_as_user.unwrap().value, own.run_as_group.unwrap().value), (7, 6));
+    assert!(own.privileged && own.readonly_rootfs && own.no_new_privs);
+    assert!(own.masked_paths.is_empty() && own.readonly_paths.is_empty());
+    let capabilities = own.capabilities.unwrap();
+    assert_eq!(capabilities.add_capabilities, ["NET_ADMIN"]);
+    assert_eq!(capabilities.drop_capabilities, ["ALL"]);
+    let seccomp = own.seccomp.unwrap();
+    assert_eq!(seccomp.localhost_ref, "/var/lib/podwright/seccomp/profiles/strict.json");
+    assert_eq!(own.apparmor.unwrap().localhost_ref, "strict");
+}
+
+#[test]
+fn seccomp_without_a_word_is_unconfined_or_the_default() {
+    let seccomp = |facts: &NodeFacts| {
+        let image = image();
+        let ask = ContainerAsk { name: "web", attempt: 0, image: &image, ips: &[], target: None };
+        let pod = pod(json!({"containers": [{"name": "web"}]}));
+        let config = container_config(&pod, &ask, facts, &Situation::default(), &TestHost).unwrap();
+        config.linux.unwrap().security_context.unwrap().seccomp.unwrap().profile_type
+    };
+    assert_eq!(seccomp(&facts()), 1);
+    assert_eq!(seccomp(&NodeFacts { seccomp_default: true, ..facts() }), 0);
+    for file in ["/etc/passwd", "../up.json", ""] {
+        let message =
+            refused(json!({"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": file}}}));
+        assert!(message.contains("localhostProfile"), "{file}: {message}");
+    }
+}
+
+#[test]
+fn the_images_user_runs_unless_the_pod_names_one() {
+    let user = |facts: ImageFacts| {
+        let config = translate(json!({"containers": [{"name": "web"}]}), &facts, &Situation::default()).unwrap();
+        let context = config.linux.unwrap().security_context.unwrap();
+        (context.run_as_user.map(|user| user.value), context.run_as_username)
+    };
+    let named = |uid, username: &str| ImageFacts { id: "i".into(), uid, username: username.into() };
+    assert_eq!(user(named(Some(101), "")), (Some(101), String::new()));
+    assert_eq!(user(named(None, "www")), (None, "www".into()));
+    assert_eq!(user(named(None, "")), (Some(0), String::new()));
+}
+
+#[test]
+fn run_as_non_root_is_checked_against_the_image() {
+    let named = |uid, username: &str| ImageFacts { id: "i".into(), uid, username: username.into() };
+    let table = [
+        (json!({}), named(Some(0), ""), Some("container has runAsNonRoot and image will run as root (pod:")),
+        (json!({}), named(None, ""), Some("image will run as root")),
+        (json!({}), named(None, "www"), Some("non-numeric user (www), cannot verify user is non-root")),
+        (json!({}), named(Some(-5), ""), Some("invalid user id (-5)")),
+        (json!({}), named(Some(101), ""), None),
+        (json!({"runAsUser": 0}), named(Some(101), ""), Some("runAsUser breaks non-root policy")),
+        (json!({"runAsUser": 7}), named(Some(0), ""), None),
+        (json!({"runAsNonRoot": false}), named(Some(0), ""), None),
+    ];
+    for (context, image, expected) in table {
+        let spec = json!({"securityContext": {"runAsNonRoot": true},
+            "containers": [{"name": "web", "securityContext": context}]});
+        let result = translate(spec, &image, &Situation::default());
+        match expected {
+            Some(text) => {
+                let error = result.expect_err("is refused");
+                assert_eq!(error.reason, "CreateContainerConfigError");
+                assert!(error.message.contains(text), "{context} {image:?}: {}", error.message);
+                assert!(error.message.contains("\"shop_default(u-1)\", container: web"), "{}", error.message);
+            }
+            None => assert!(result.is_ok(), "{context} {image:?}"),
+        }
+    }
+}
+
+#[test]
+fn resources_of_a_container() {
+    let resources = |container: Value| config(container).linux.unwrap().resources.unwrap();
+    let limited = resources(json!({"resources":
+        {"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"cpu": "500m", "memory": "2Gi"}}}));
+    assert_eq!((limited.cpu_shares, limited.cpu_quota, limited.cpu_period), (256, 50_000, 100_000));
+    assert_eq!(limited.memory_limit_in_bytes, 2 << 30);
+    assert_eq!(limited.oom_score_adj, 875);
+    let free = resources(json!({}));
+    assert_eq!((free.cpu_shares, free.cpu_quota, free.memory_limit_in_bytes, free.oom_score_adj), (2, 0, 0, 1000));
+    assert!(free.unified.is_empty() && free.hugepage_limits.is_empty());
+}
+
+#[test]
+fn resources_depend_on_the_node() {
+    let node = NodeFacts {
+        cgroup_v2: true,
+        cpu_cfs_period_us: 50_000,
+        hugepage_sizes: vec!["2MB".into(), "1GB".into()],
+        ..facts()
+    };
+    let pod = pod(json!({"containers": [{"name": "web", "resources": {
+        "limits": {"cpu": "1", "hugepages-2Mi": "4Mi"}, "requests": {"hugepages-2Mi": "4Mi"}}}]}));
+    let image = image();
+    let ask = ContainerAsk { name: "web", attempt: 0, image: &image, ips: &[], target: None };
+    let translated = |node: &NodeFacts| {
+        let config = container_config(&pod, &ask, node, &Situation::default(), &TestHost).unwrap();
+        config.linux.unwrap().resources.unwrap()
+    };
+    let resources = translated(&node);
+    assert_eq!((resources.cpu_quota, resources.cpu_period), (50_000, 50_000));
+    assert_eq!(resources.unified["memory.oom.group"], "1");
+    let pages: Vec<_> = resources.hugepage_limits.iter().map(|l| (l.page_size.as_str(), l.limit)).collect();
+    assert_eq!(pages, [("2MB", 4 << 20), ("1GB", 0)]);
+    let unenforced = translated(&NodeFacts { cpu_cfs_quota: false, single_process_oom_kill: true, ..node });
+    assert_eq!((unenforced.cpu_quota, unenforced.cpu_period, unenforced.unified.len()), (0, 0, 0));
+}
+
+#[test]
+fn stop_signals() {
+    let signal = |name: &str| config(json!({"lifecycle": {"stopSignal": name}})).stop_signal;
+    assert_eq!((signal("SIGUSR1"), signal("SIGRTMIN+3"), signal("SIGRTMAX-2")), (29, 38, 63));
+    assert_eq!(config(json!({})).stop_signal, 0);
+    assert!(refused(json!({"lifecycle": {"stopSignal": "SIGNOPE"}})).contains("SIGNOPE"));
+}
+
+#[test]
+fn init_and_ephemeral_containers_are_containers_too() {
+    let spec = json!({
+        "containers": [{"name": "app"}], "initContainers": [{"name": "setup", "image": "i"}],
+        "ephemeralContainers": [{"name": "debug", "image": "e", "targetContainerName": "app", "command": ["sh"]}],
+    });
+    let pod = pod(spec);
+    let image = image();
+    let target = ContainerId::from("c-1");
+    let ask = ContainerAsk { name: "debug", attempt: 0, image: &image, ips: &[], target: Some(&target) };
+    let config = container_config(&pod, &ask, &facts(), &Situation::default(), &TestHost).unwrap();
+    let namespaces = config.linux.unwrap().security_context.unwrap().namespace_options.unwrap();
+    assert_eq!((namespaces.pid(), namespaces.target_id.as_str()), (NamespaceMode::Target, "c-1"));
+    assert_eq!(config.command, ["sh"]);
+    assert_eq!(find_container(&pod, "debug").unwrap().target, Some("app"));
+    assert_eq!(find_container(&pod, "setup").unwrap().container.image.as_deref(), Some("i"));
+    let unknown = ContainerAsk { name: "nope", ..ask };
+    assert!(container_config(&pod, &unknown, &facts(), &Situation::default(), &TestHost).is_err());
+}
