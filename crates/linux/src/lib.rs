@@ -1,1 +1,12 @@
-//! linux
+//! Where the kernel is spoken to: cgroups, mounts, opens that cannot escape, pidfds, clocks.
+//!
+//! Everything here is synchronous and may block in the kernel: callers run it where a hung file system costs only
+//! themselves. Unsafe code is allowed in this crate alone, module by module; so far the safe wrappers of `rustix` were
+//! enough and there is none.
+
+pub mod beneath;
+pub mod cgroup;
+pub mod clock;
+pub mod mount;
+pub mod mountinfo;
+pub mod pidfd;

@@ -1,0 +1,140 @@
+use super::*;
+use crate::mount;
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+const DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
+
+/// Not on the machine's own tmp, so that a test that fails hurts nothing outside its directory.
+fn volume() -> (tempfile::TempDir, std::path::PathBuf, Root) {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = dir.path().join("volume");
+    fs::create_dir(&volume).unwrap();
+    fs::create_dir(dir.path().join("outside")).unwrap();
+    fs::write(dir.path().join("outside/precious"), "x").unwrap();
+    let root = Root::open(&volume).unwrap();
+    (dir, volume, root)
+}
+
+fn errno(r: io::Result<OwnedFd>) -> Option<i32> {
+    r.unwrap_err().raw_os_error()
+}
+
+#[test]
+fn links_that_lead_out_are_refused() {
+    let (dir, volume, root) = volume();
+    symlink(dir.path().join("outside"), volume.join("absolute")).unwrap();
+    symlink("../outside", volume.join("relative")).unwrap();
+    symlink("/proc/self/root", volume.join("magic")).unwrap();
+    for path in ["absolute", "relative", "relative/precious", "magic", "../outside", "/etc"] {
+        assert_eq!(errno(root.open_beneath(Path::new(path), OFlags::PATH)), Some(18), "{path}");
+    }
+}
+
+#[test]
+fn links_that_stay_inside_are_followed() {
+    let (_dir, volume, root) = volume();
+    fs::create_dir_all(volume.join("a/b")).unwrap();
+    symlink("../a/b", volume.join("a/link")).unwrap();
+    let fd = root.open_beneath(Path::new("a/link"), DIR).unwrap();
+    assert_eq!(rustix::fs::fstat(fd).unwrap().st_ino, fs::metadata(volume.join("a/b")).unwrap().ino());
+}
+
+#[test]
+fn in_root_reads_absolute_links_from_there() {
+    let (_dir, volume, root) = volume();
+    fs::create_dir(volume.join("etc")).unwrap();
+    symlink("/etc", volume.join("link")).unwrap();
+    let here = fs::metadata(volume.join("etc")).unwrap().ino();
+    for path in ["link", "/etc", "../../etc"] {
+        let fd = root.open_in_root(Path::new(path), DIR).unwrap();
+        assert_eq!(rustix::fs::fstat(fd).unwrap().st_ino, here, "{path}");
+    }
+}
+
+#[test]
+fn missing_directories_are_made_with_their_mode() {
+    let (_dir, volume, root) = volume();
+    root.make_dirs(Path::new("a/./b/c"), 0o2777).unwrap();
+    root.make_dirs(Path::new("a/b"), 0o700).unwrap();
+    for path in ["a", "a/b", "a/b/c"] {
+        assert_eq!(fs::metadata(volume.join(path)).unwrap().permissions().mode() & 0o7777, 0o2777, "{path}");
+    }
+}
+
+#[test]
+fn nothing_is_made_outside() {
+    let (dir, volume, root) = volume();
+    symlink("../outside", volume.join("out")).unwrap();
+    symlink("../outside/new", volume.join("dangling")).unwrap();
+    symlink("nowhere", volume.join("dangling-inside")).unwrap();
+    fs::write(volume.join("file"), "").unwrap();
+    for path in ["out/x", "dangling", "dangling/x", "dangling-inside/x", "../outside/x", "/x", "file/x"] {
+        assert!(root.make_dirs(Path::new(path), 0o755).is_err(), "{path}");
+    }
+    assert_eq!(fs::read_dir(dir.path().join("outside")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_tree_is_removed_and_its_links_are_not_followed() {
+    let (dir, volume, _root) = volume();
+    fs::create_dir_all(volume.join("a/b")).unwrap();
+    fs::write(volume.join("a/b/file"), "x").unwrap();
+    symlink("../../outside", volume.join("a/link")).unwrap();
+    symlink(dir.path().join("outside/precious"), volume.join("link")).unwrap();
+    remove_path(&volume).unwrap();
+    assert!(!volume.exists());
+    assert!(dir.path().join("outside/precious").exists());
+    remove_path(&volume).unwrap();
+}
+
+#[test]
+fn a_link_in_place_of_the_tree_is_removed_itself() {
+    let (dir, volume, _root) = volume();
+    symlink("../outside", volume.join("link")).unwrap();
+    remove_path(&volume.join("link")).unwrap();
+    assert!(dir.path().join("outside/precious").exists());
+    assert!(fs::symlink_metadata(volume.join("link")).is_err());
+}
+
+#[test]
+fn a_mount_is_not_entered_and_the_rest_goes() {
+    let (_dir, volume, _root) = volume();
+    let inside = volume.join("a/mounted");
+    fs::create_dir_all(&inside).unwrap();
+    fs::write(volume.join("other"), "x").unwrap();
+    mount::tmpfs(&inside, &mount::Tmpfs { size: None, mode: 0o755 }).unwrap();
+    fs::write(inside.join("precious"), "x").unwrap();
+    let result = remove_path(&volume);
+    let kept = inside.join("precious").exists();
+    mount::unmount(&inside).unwrap();
+    assert!(matches!(result, Err(RemoveError::Mounted(p)) if p == inside));
+    assert!(kept);
+    assert!(!volume.join("other").exists());
+    remove_path(&volume).unwrap();
+}
+
+#[test]
+fn a_file_with_a_mount_on_it_stays() {
+    let (dir, volume, _root) = volume();
+    let target = volume.join("file");
+    fs::write(&target, "").unwrap();
+    mount::bind(File::open(dir.path().join("outside/precious")).unwrap(), File::open(&target).unwrap()).unwrap();
+    let result = remove_path(&volume);
+    mount::unmount(&target).unwrap();
+    assert!(matches!(result, Err(RemoveError::Mounted(p)) if p == target));
+    assert!(dir.path().join("outside/precious").exists());
+}
+
+#[test]
+fn a_very_deep_tree_costs_neither_stack_nor_descriptors() {
+    let (_dir, volume, root) = volume();
+    let mut here = root.open_beneath(Path::new("."), DIR).unwrap();
+    for _ in 0..3000 {
+        mkdirat(&here, "d", Mode::from_raw_mode(0o755)).unwrap();
+        here = resolve(here.as_fd(), Path::new("d"), DIR, ResolveFlags::BENEATH).unwrap();
+    }
+    drop(here);
+    remove_path(&volume).unwrap();
+    assert!(!volume.exists());
+}

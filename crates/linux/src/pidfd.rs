@@ -1,0 +1,107 @@
+//! Processes held by a descriptor, so that a reused pid is never mistaken for the one that was meant.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::time::Timespec;
+
+/// A process. The descriptor becomes readable when the process has exited.
+#[derive(Debug)]
+pub struct PidFd(OwnedFd);
+
+impl PidFd {
+    /// Holds the process that has this pid now.
+    pub fn open(pid: u32) -> io::Result<Self> {
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Self(pidfd_open(pid, PidfdFlags::empty())?))
+    }
+
+    /// Holds the process only if it is the one that was started then (see [`start_time`]); otherwise `NotFound`.
+    pub fn open_started(pid: u32, started: u64) -> io::Result<Self> {
+        let held = Self::open(pid)?;
+        // Asked after the open: the pid cannot change hands while it is held and alive.
+        if start_time(pid)? != started {
+            return Err(io::Error::new(io::ErrorKind::NotFound, format!("pid {pid} is another process now")));
+        }
+        Ok(held)
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        Ok(pidfd_send_signal(&self.0, signal)?)
+    }
+
+    /// Waits for the exit, at most this long. `true`: it has exited.
+    pub fn wait_exit(&self, limit: Duration) -> io::Result<bool> {
+        let limit = Timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(limit.subsec_nanos()),
+        };
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        match poll(&mut fds, Some(&limit)) {
+            Ok(ready) => Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// The plain descriptor, for whoever waits on many.
+    pub fn into_fd(self) -> OwnedFd {
+        self.0
+    }
+}
+
+impl AsFd for PidFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// When the process was started, in clock ticks since boot: with the pid it names one process for the whole boot.
+pub fn start_time(pid: u32) -> io::Result<u64> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat"))?;
+    parse_start_time(&stat).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat")))
+}
+
+/// Field 22. The command's name comes before it, in parentheses, and may itself hold blanks and parentheses.
+fn parse_start_time(stat: &[u8]) -> Option<u64> {
+    let after_name = stat.iter().rposition(|&b| b == b')')? + 1;
+    let rest = std::str::from_utf8(&stat[after_name..]).ok()?;
+    rest.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn an_exit_makes_it_ready() {
+        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+        let held = PidFd::open(child.id()).unwrap();
+        assert!(!held.wait_exit(Duration::from_millis(1)).unwrap());
+        held.signal(Signal::KILL).unwrap();
+        assert!(held.wait_exit(Duration::from_secs(10)).unwrap());
+        child.wait().unwrap();
+        assert!(held.signal(Signal::KILL).is_err());
+    }
+
+    #[test]
+    fn another_start_time_is_another_process() {
+        let me = std::process::id();
+        let started = start_time(me).unwrap();
+        PidFd::open_started(me, started).unwrap();
+        assert_eq!(PidFd::open_started(me, started + 1).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(PidFd::open(0).is_err());
+    }
+
+    #[test]
+    fn a_command_name_with_parentheses_is_no_trap() {
+        let stat = b"7 (a) b) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 99 1";
+        assert_eq!(parse_start_time(stat), Some(4242));
+        assert_eq!(parse_start_time(b"7 (a"), None);
+    }
+}
