@@ -76,6 +76,7 @@ fn default_network_volume(volume: &mut Volume) {
         fill(&mut scale_io.fs_type, "xfs");
     }
     if let Some(claim) = volume.ephemeral.as_mut().and_then(|e| e.volume_claim_template.as_mut()) {
+        claim.metadata.get_or_insert_default();
         claim.spec.volume_mode.get_or_insert_with(|| "Filesystem".into());
         let wanted = claim.spec.resources.get_or_insert_default();
         resources::canonical(wanted.limits.as_mut());
