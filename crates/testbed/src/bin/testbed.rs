@@ -1,9 +1,9 @@
 //! `testbed up` gives a person what tests get: a containerd of their own with the test images; `testbed down` takes it away.
 
 use anyhow::{Result, bail};
-use podwright_testbed::{Containerd, Flavor, Scratch};
+use podwright_testbed::{Containerd, Flavor, Scratch, image};
 
-const USAGE: &str = "usage: testbed up [--runtime debian|v2] | testbed down | testbed sweep";
+const USAGE: &str = "usage: testbed up [--runtime debian|v2] | down | sweep | images";
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -17,6 +17,10 @@ fn main() -> Result<()> {
         }
         ["sweep"] => {
             Scratch::sweep();
+            Ok(())
+        }
+        ["images"] => {
+            println!("{}", image::archive()?.display());
             Ok(())
         }
         _ => bail!(USAGE),
