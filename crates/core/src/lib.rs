@@ -3,11 +3,13 @@
 //! Synchronous, without files, clocks or chance of its own: what happened comes in as [`model::Event`], what to do about it goes
 //! out as [`model::Effect`], and what must survive the agent as [`model::Record`]. The hands perform effects and report back.
 
+pub mod actions;
 pub mod config;
 pub mod defaults;
 pub mod hash;
 pub mod model;
 pub mod qos;
 pub mod quantity;
+pub mod restart;
 
 pub use config::NodeConfig;

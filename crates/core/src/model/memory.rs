@@ -74,6 +74,10 @@ pub struct ContainerMemory {
     pub pre_stop: Option<(ContainerId, HookState)>,
     /// The crash backoff.
     pub backoff: Option<Backoff>,
+    /// An instance that is to be replaced whatever its end says: killed for a change, a probe or a person, or ended before
+    /// all containers were restarted. Written with the kill.
+    #[serde(default)]
+    pub voided: Option<ContainerId>,
 }
 
 /// How far a hook got.
@@ -119,7 +123,7 @@ pub struct Exit {
 pub struct Backoff {
     /// The delay now.
     pub delay: Duration,
-    /// Since when it counts: the end of the instance that failed.
+    /// Since when it counts: as remembered, the start made with it; as a wait, the end of the instance that failed.
     pub since: Timestamp,
 }
 

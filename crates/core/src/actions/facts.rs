@@ -1,0 +1,131 @@
+//! What is known of one container: the runtime's word first, then the memory of ends it no longer shows.
+
+use crate::model::{ContainerId, ContainerMemory, ContainerSeen, Exit, PodRecord, PodSeen, RunState, SandboxId};
+
+/// The newest thing known of a container.
+#[derive(Debug)]
+pub(crate) enum Fact<'a> {
+    /// It never existed, or nothing tells that it did.
+    Nothing,
+    /// Made, never started.
+    Created(&'a ContainerSeen),
+    /// Its process runs.
+    Running(&'a ContainerSeen),
+    /// The runtime lost it: a process may be there.
+    Unknown(&'a ContainerSeen),
+    /// It ended.
+    Ended(Exit),
+}
+
+/// Which containers count.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Within<'a> {
+    /// Those of one sandbox: progress and what runs.
+    Sandbox(&'a SandboxId),
+    /// Those of any: what has ended for good stays ended in the next sandbox.
+    Any,
+}
+
+impl<'a> Fact<'a> {
+    /// Looks a container up.
+    pub(crate) fn of(seen: &'a PodSeen, record: &PodRecord, name: &str, within: Within<'_>) -> Self {
+        let memory = record.containers.get(name);
+        let remembered = memory.and_then(|m| m.exit.as_ref()).filter(|exit| within.holds(&exit.sandbox));
+        let shown = match within {
+            Within::Sandbox(id) => seen.newest_in(id, name),
+            Within::Any => seen.newest(name),
+        };
+        let Some(shown) = shown else {
+            let lost = || lost(seen, record, name).filter(|exit| within.holds(&exit.sandbox));
+            return match remembered.cloned().or_else(lost) {
+                Some(exit) => Self::Ended(exit),
+                None => Self::Nothing,
+            };
+        };
+        match shown.state {
+            RunState::Running => Self::Running(shown),
+            RunState::Unknown => Self::Unknown(shown),
+            // What the runtime still shows may be older than what it has forgotten.
+            RunState::Created | RunState::Exited => match (remembered, memory) {
+                (Some(exit), Some(m)) if exit.id != shown.id && m.restarts > shown.attempt => Self::Ended(exit.clone()),
+                _ if shown.state == RunState::Created => Self::Created(shown),
+                _ => Self::Ended(exit_of(shown)),
+            },
+        }
+    }
+
+    /// The instance this is about.
+    pub(crate) fn id(&self) -> Option<&ContainerId> {
+        match self {
+            Self::Nothing => None,
+            Self::Created(c) | Self::Running(c) | Self::Unknown(c) => Some(&c.id),
+            Self::Ended(exit) => Some(&exit.id),
+        }
+    }
+
+    /// A process of it ran at some time.
+    pub(crate) fn ran(&self) -> bool {
+        matches!(self, Self::Running(_) | Self::Unknown(_) | Self::Ended(_))
+    }
+}
+
+impl Within<'_> {
+    fn holds(self, sandbox: &SandboxId) -> bool {
+        match self {
+            Self::Sandbox(id) => id == sandbox,
+            Self::Any => true,
+        }
+    }
+}
+
+/// The end of an instance as the runtime tells it.
+pub fn exit_of(c: &ContainerSeen) -> Exit {
+    Exit {
+        id: c.id.clone(),
+        sandbox: c.sandbox.clone(),
+        code: c.exit_code,
+        signal: 0,
+        reason: c.reason.clone(),
+        message: c.message.clone(),
+        started_at: c.started_at,
+        finished_at: c.finished_at,
+        image: c.image.clone(),
+        image_id: c.image_id.clone(),
+        hash: c.hash.clone(),
+    }
+}
+
+/// An instance that ran when we last looked and is nowhere now: it ended, and nobody can say how. Without this a container
+/// that must run once would run twice.
+fn lost(seen: &PodSeen, record: &PodRecord, name: &str) -> Option<Exit> {
+    let status = record.status.as_ref()?;
+    let lists = [&status.init_container_statuses, &status.container_statuses, &status.ephemeral_container_statuses];
+    let last = lists.into_iter().flatten().flatten().find(|c| c.name == name)?;
+    let running = last.state.as_ref()?.running.as_ref()?;
+    let id = last.container_id.as_deref()?;
+    let id = ContainerId::from(id.split_once("://").map_or(id, |(_, id)| id));
+    let known = |m: &ContainerMemory| [&m.exit, &m.previous_exit].into_iter().flatten().any(|exit| exit.id == id);
+    if seen.newest(name).is_some() || record.containers.get(name).is_some_and(known) {
+        return None;
+    }
+    Some(Exit {
+        id,
+        sandbox: record.cursor.as_ref().map_or_else(|| "".into(), |c| c.sandbox.clone()),
+        code: LOST_CODE,
+        signal: 0,
+        reason: LOST_REASON.into(),
+        message: LOST_MESSAGE.into(),
+        started_at: running.started_at.as_ref().map(|t| t.0),
+        finished_at: None,
+        image: last.image.clone(),
+        image_id: last.image_id.clone(),
+        hash: None,
+    })
+}
+
+/// Kubernetes' exit code for a container whose end nobody saw.
+pub(crate) const LOST_CODE: i32 = 137;
+/// Kubernetes' reason for it.
+pub(crate) const LOST_REASON: &str = "ContainerStatusUnknown";
+/// And the message.
+pub(crate) const LOST_MESSAGE: &str = "The container could not be located when the pod was terminated";
