@@ -19,7 +19,10 @@ pub fn leftovers(scratch: &Scratch, containerd: &Containerd) -> Result<Vec<Strin
     let mut found: Vec<String> = Vec::new();
     let mut add = |kind: &str, what: &str| found.push(format!("{kind} {what}"));
 
-    machine::mounts_below(&path).iter().for_each(|at| add("mount", &at.display().to_string()));
+    // An agent may bind its root directory onto itself, to share mounts: that belongs to no pod.
+    let root_dirs = [path.join("root"), path.join("kubelet")];
+    let mounts = machine::mounts_below(&path).into_iter().filter(|at| !root_dirs.contains(at));
+    mounts.for_each(|at| add("mount", &at.display().to_string()));
     for hierarchy in machine::hierarchies() {
         for dir in machine::cgroups_below_in(&hierarchy, &name) {
             let relative = dir.strip_prefix(hierarchy.join(&name)).unwrap_or(&dir);
