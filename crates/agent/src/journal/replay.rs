@@ -83,6 +83,9 @@ pub(super) fn read(path: &Path) -> io::Result<Replay> {
     Ok(Replay::Read(ReadBack { log, version, records, warnings }))
 }
 
+/// A record where it lies and as it is.
+type Body = (Slot, Vec<u8>);
+
 /// Walks the frames; a commit's frames are applied when its last one was seen.
 struct Reader<R> {
     input: R,
@@ -93,8 +96,8 @@ struct Reader<R> {
     /// The end of the last complete commit.
     end: u64,
     commit: u64,
-    done: BTreeMap<PodUid, (Slot, Vec<u8>)>,
-    open: Vec<(PodUid, Option<(Slot, Vec<u8>)>)>,
+    done: BTreeMap<PodUid, Body>,
+    open: Vec<(PodUid, Option<Body>)>,
     /// Bytes already taken from the input that are no frame.
     broken: Vec<u8>,
 }

@@ -1,0 +1,233 @@
+//! The URL source against a real server on loopback.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use http::Response;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use podwright_core::model::{Manifest, Pod};
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+use super::*;
+
+/// What the server answers, one after the other; the last one again and again.
+type Script = Arc<Mutex<VecDeque<(u16, Vec<u8>)>>>;
+
+struct Bench {
+    script: Script,
+    seen: mpsc::Receiver<HeaderMap>,
+    changes: mpsc::Receiver<(Source, SourceChange)>,
+}
+
+impl Bench {
+    async fn start(answers: &[(u16, &str)]) -> Self {
+        let script: Script =
+            Arc::new(Mutex::new(answers.iter().map(|(code, body)| (*code, body.as_bytes().to_vec())).collect()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/manifest?x=1", listener.local_addr().unwrap());
+        let (seen_tx, seen) = mpsc::channel(1000);
+        tokio::spawn(serve(listener, script.clone(), seen_tx));
+        let (tx, changes) = mpsc::channel(4);
+        let config = Config::new(&url, [("X-Token", "secret")], Duration::from_millis(30)).unwrap();
+        assert!(!format!("{config:?}").contains("secret"));
+        tokio::spawn(run(config, Arc::new(decode), tx));
+        Self { script, seen, changes }
+    }
+
+    async fn pods(&mut self) -> Vec<String> {
+        let (source, change) = timeout(Duration::from_secs(10), self.changes.recv()).await.expect("a change").unwrap();
+        assert_eq!(source, Source::Url);
+        let SourceChange::Set { pods, broken } = change else { panic!("{change:?}") };
+        assert_eq!(broken, []);
+        assert!(pods.iter().all(|p| p.origin.starts_with("http://127.0.0.1:")));
+        pods.iter().map(|m| m.pod.metadata.name.clone().unwrap()).collect()
+    }
+
+    /// A few more fetches happen and nothing is told.
+    async fn silent(&mut self) {
+        while self.seen.try_recv().is_ok() {}
+        for _ in 0..3 {
+            timeout(Duration::from_secs(10), self.seen.recv()).await.expect("a fetch").unwrap();
+        }
+        assert!(self.changes.try_recv().is_err());
+    }
+
+    fn answer(&self, code: u16, body: &[u8]) {
+        *self.script.lock().unwrap() = VecDeque::from([(code, body.to_vec())]);
+    }
+}
+
+async fn serve(listener: TcpListener, script: Script, seen: mpsc::Sender<HeaderMap>) {
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        let (script, seen) = (script.clone(), seen.clone());
+        let service = service_fn(move |request: Request<Incoming>| {
+            assert_eq!(request.uri(), "/manifest?x=1");
+            let _ = seen.try_send(request.headers().clone());
+            let mut script = script.lock().unwrap();
+            let (code, body) = if script.len() > 1 { script.pop_front().unwrap() } else { script[0].clone() };
+            let response = Response::builder().status(code).body(Full::new(Bytes::from(body))).unwrap();
+            async move { Ok::<_, std::convert::Infallible>(response) }
+        });
+        tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+    }
+}
+
+fn decode(value: Value, origin: &str) -> Result<Vec<Manifest>, String> {
+    let items = value["items"].as_array().cloned().unwrap_or_else(|| vec![value.clone()]);
+    items
+        .iter()
+        .map(|item| {
+            let mut pod = Pod::default();
+            pod.metadata.name = Some(item["metadata"]["name"].as_str().ok_or("metadata.name: Required value")?.into());
+            Ok(Manifest { pod: Arc::new(pod), origin: origin.into() })
+        })
+        .collect()
+}
+
+const A: &str = "metadata: {name: a}\n";
+const B: &str = r#"{"kind": "PodList", "items": [{"metadata": {"name": "b"}}, {"metadata": {"name": "c"}}]}"#;
+
+#[tokio::test]
+async fn a_pod_or_a_list_is_told_once_for_the_same_bytes() {
+    let mut bench = Bench::start(&[(200, A)]).await;
+    assert_eq!(bench.pods().await, ["a"]);
+    let headers = bench.seen.recv().await.unwrap();
+    assert_eq!(headers["x-token"], "secret");
+    assert!(headers["host"].to_str().unwrap().starts_with("127.0.0.1:"));
+    bench.silent().await;
+    bench.answer(200, B.as_bytes());
+    assert_eq!(bench.pods().await, ["b", "c"]);
+    bench.silent().await;
+}
+
+#[tokio::test]
+async fn what_is_not_200_or_not_understood_changes_nothing() {
+    let mut bench = Bench::start(&[(500, A), (404, A), (302, A), (200, A)]).await;
+    assert_eq!(bench.pods().await, ["a"]);
+    for (code, body) in
+        [(500, &b"metadata: {name: z}"[..]), (204, b""), (200, b"{broken"), (200, b"kind: Pod"), (200, b"\xff\xfe")]
+    {
+        bench.answer(code, body);
+        bench.silent().await;
+    }
+    // The same bytes as last delivered: the failures between don't make them new.
+    bench.answer(200, A.as_bytes());
+    bench.silent().await;
+}
+
+#[tokio::test]
+async fn an_empty_body_is_an_empty_set_and_clears_the_memory() {
+    let mut bench = Bench::start(&[(200, A)]).await;
+    assert_eq!(bench.pods().await, ["a"]);
+    bench.answer(200, b"");
+    assert!(bench.pods().await.is_empty());
+    bench.silent().await;
+    bench.answer(200, A.as_bytes());
+    assert_eq!(bench.pods().await, ["a"]);
+}
+
+#[tokio::test]
+async fn a_body_over_10_mib_is_refused() {
+    let mut bench = Bench::start(&[(200, A)]).await;
+    assert_eq!(bench.pods().await, ["a"]);
+    let large = [b"metadata: {name: large}\n#".to_vec(), vec![b'x'; 10 << 20]].concat();
+    bench.answer(200, &large);
+    bench.silent().await;
+}
+
+#[tokio::test]
+async fn a_server_that_never_answers_ends_at_the_timeout() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let hold = tokio::spawn(async move {
+        let stream = listener.accept().await.unwrap();
+        std::future::pending::<()>().await;
+        drop(stream);
+    });
+    let config = Config::new(&url, [], Duration::from_secs(20)).unwrap();
+    let begin = std::time::Instant::now();
+    let error = fetch(&config).await.unwrap_err();
+    assert!(matches!(error, FetchError::Timeout), "{error}");
+    assert!((9..13).contains(&begin.elapsed().as_secs()), "{:?}", begin.elapsed());
+    hold.abort();
+}
+
+#[tokio::test]
+async fn https_needs_a_certificate_the_machine_trusts() {
+    let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let server = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![key.cert.der().clone()],
+            rustls::pki_types::PrivateKeyDer::try_from(key.signing_key.serialize_der()).unwrap(),
+        )
+        .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://localhost:{}/", listener.local_addr().unwrap().port());
+    let serving = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        acceptor.accept(stream).await.map(|_| ()).map_err(|e| e.to_string())
+    });
+    let error = fetch(&Config::new(&url, [], Duration::from_secs(20)).unwrap()).await.unwrap_err();
+    assert!(error.to_string().contains("UnknownIssuer") || error.to_string().contains("read the trusted"), "{error}");
+    if error.to_string().contains("UnknownIssuer") {
+        assert!(
+            serving.await.unwrap().unwrap_err().to_lowercase().contains("unknown"),
+            "the handshake was refused by us"
+        );
+    }
+}
+
+#[test]
+fn only_urls_that_can_be_fetched_are_taken() {
+    for url in ["", "manifest.yaml", "ftp://host/x", "http://", "/etc/x", "http://a b/"] {
+        assert!(matches!(Config::new(url, [], Duration::from_secs(1)), Err(ConfigError::Url(_))), "{url}");
+    }
+    let config = |headers: &[(&'static str, &'static str)]| {
+        Config::new("http://h", headers.iter().copied(), Duration::from_secs(1))
+    };
+    assert!(matches!(config(&[("bad header", "x")]), Err(ConfigError::Header(_))));
+    assert!(matches!(config(&[("x", "a\nb")]), Err(ConfigError::Header(_))));
+    let with_password = Config::new("http://user:word@host/", [], Duration::from_secs(1)).unwrap_err();
+    assert!(!with_password.to_string().contains("word"), "{with_password}");
+}
+
+#[test]
+fn the_log_goes_quiet_after_three_failures_and_tells_the_recovery() {
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+    impl io::Write for Lines {
+        fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(buf);
+            Ok(buf.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
+    tracing::subscriber::with_default(subscriber, || {
+        let mut memory = Memory::default();
+        let uri = Uri::from_static("http://h/");
+        for _ in 0..7 {
+            memory.log(&uri, Some(&FetchError::Timeout));
+        }
+        memory.log(&uri, None);
+        memory.log(&uri, None);
+    });
+    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 4, "{text}");
+    assert!(lines[2].contains("silent from here") && lines[3].contains("works again"), "{text}");
+}
