@@ -41,6 +41,21 @@ fn a_container_left_running_is_found_and_taken_away() {
 }
 
 #[test]
+fn after_a_power_cut_only_the_disk_remembers() {
+    let scratch = Scratch::new().expect("a scratch");
+    let mut containerd = Containerd::start(&scratch, Flavor::Debian16).expect("containerd starts");
+    let cgroup = format!("{}/left", scratch.cgroup_root());
+    let root = scratch.path().join("containerd/runc").display().to_string();
+    let fifos = scratch.dir("fifos").expect("a directory").display().to_string();
+    let words = ["run", "-d", "--fifo-dir", &fifos, "--cgroup", &cgroup, "--runc-root", &root, image::PAUSE, "left"];
+    containerd.ctr(&words).expect("it starts");
+    containerd.power_cut().expect("cut");
+    containerd.start_again().expect("containerd boots again");
+    assert_eq!(leftovers(&scratch, &containerd).expect("looked"), ["container left"]);
+    assert_eq!(containerd.ctr(&["tasks", "ls", "-q"]).expect("asked"), "");
+}
+
+#[test]
 fn what_a_dead_run_left_is_swept_by_the_next() {
     let up = Command::new(env!("CARGO_BIN_EXE_testbed")).arg("up").output().expect("testbed runs");
     let printed = String::from_utf8(up.stdout).expect("text");

@@ -1,9 +1,11 @@
 //! The Go peers: containerd 2.x and the kubelet without an API server.
 
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use podwright_testbed::{Containerd, Flavor, GoKubelet, Scratch, image, leftovers, wait_until};
+use podwright_testbed::{Cache, Containerd, Flavor, GoKubelet, PASSWORD, Registry, Scratch, USER};
+use podwright_testbed::{image, leftovers, wait_until};
 use serde_json::json;
 
 #[test]
@@ -13,6 +15,31 @@ fn containerd_2_runs_a_container_and_nothing_is_left() {
     let said = containerd.ctr_run(image::BUSYBOX, "one", &["echo", "hello"]).expect("it runs");
     assert_eq!(said, "hello\n");
     assert_eq!(leftovers(&scratch, &containerd).expect("looked"), Vec::<String>::new());
+}
+
+#[test]
+fn cri_pulls_from_a_named_registry_with_and_without_a_password() {
+    for flavor in [Flavor::Debian16, Flavor::V2] {
+        let scratch = Scratch::new().expect("a scratch");
+        let containerd = Containerd::start(&scratch, flavor).expect("containerd starts");
+        let (open, private) =
+            (Registry::start(&scratch).expect("open"), Registry::start_private(&scratch).expect("private"));
+        open.push(image::BUSYBOX, "podwright/busybox:1").expect("pushed");
+        private.push(image::BUSYBOX, "podwright/busybox:1").expect("pushed");
+        containerd.use_registry("open.test", &open).expect("configured");
+        containerd.use_registry("private.test", &private).expect("configured");
+        let pull = |arguments: &[&str]| {
+            let mut crictl = Command::new(Cache::find().peer("crictl").expect("crictl"));
+            crictl.args(["--runtime-endpoint", &containerd.endpoint(), "pull"]).args(arguments);
+            let output = crictl.output().expect("crictl runs");
+            if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+        };
+        pull(&["open.test/podwright/busybox:1"]).expect("anyone may pull");
+        let refused = pull(&["private.test/podwright/busybox:1"]).expect_err("a password is asked for");
+        assert!(refused.contains("401") || refused.contains("authorization"), "{refused}");
+        let credentials = format!("{USER}:{PASSWORD}");
+        pull(&["--creds", &credentials, "private.test/podwright/busybox:1"]).expect("the right one opens");
+    }
 }
 
 #[test]
