@@ -11,5 +11,7 @@ pub mod model;
 pub mod qos;
 pub mod quantity;
 pub mod restart;
+pub mod static_pod;
+pub mod validate;
 
 pub use config::NodeConfig;

@@ -1,0 +1,300 @@
+//! From a manifest to a static pod: decode, give it a UID and a name, fill in what the node knows, refuse what can't run.
+//!
+//! A static pod's UID is a hash of where it comes from and what it says, so an edited manifest is another pod. What it says is
+//! taken from the decoded document itself and not from our types: comments, the order of keys, and our own releases don't
+//! change it. The UID becomes the name of a directory and a cgroup; one given in a manifest is held to that.
+
+mod references;
+mod unknown;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{PodStatus, Toleration};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+use crate::defaults::default_pod;
+use crate::model::{Manifest, Pod, Source};
+use crate::validate::{FieldError, validate_pod};
+
+pub use references::api_reference;
+pub use unknown::{unknown_fields, unknown_in};
+
+/// Annotation: the hash of the manifest's content.
+pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+/// Annotation: the pod's source.
+pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
+/// Annotation: when the manifest was first seen.
+pub const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
+/// Annotation: on the shadow of a static pod in the API, the static pod's hash.
+pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Why a manifest makes no pod. All pods of a document are good, or none is taken.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ManifestError {
+    /// Not a mapping at all.
+    #[error("a manifest must be a mapping with apiVersion, kind, metadata and spec, but this is {0}")]
+    NotAnObject(&'static str),
+    /// Another kind of object.
+    #[error(
+        "{path}kind {kind:?} of apiVersion {api_version:?} can't run on a node: write a Pod (or a List of Pods) of apiVersion v1"
+    )]
+    Kind {
+        /// Where in a list, ending in a dot.
+        path: String,
+        /// The kind it has.
+        kind: String,
+        /// The apiVersion it has.
+        api_version: String,
+    },
+    /// Nested beyond reason.
+    #[error("the manifest is nested more than {MAX_DEPTH} levels deep")]
+    TooDeep,
+    /// A field has the wrong type.
+    #[error("{path}: {message}")]
+    Decode {
+        /// Which field.
+        path: String,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// The pod breaks rules.
+    #[error("pod {pod:?} is invalid: {}", join(.errors))]
+    Invalid {
+        /// Its name in the manifest.
+        pod: String,
+        /// All that is wrong.
+        errors: Vec<FieldError>,
+    },
+    /// It refers to what only an API server has.
+    #[error("pod {pod:?} is static and may not refer to {what}: remove {path}")]
+    Reference {
+        /// Its name in the manifest.
+        pod: String,
+        /// Which field.
+        path: String,
+        /// What it refers to.
+        what: &'static str,
+    },
+}
+
+/// Makes the static pods of one document. A document of nothing has none.
+pub fn from_value(
+    value: Value,
+    source: Source,
+    origin: &str,
+    node_name: &str,
+    seen: Timestamp,
+) -> Result<Vec<Manifest>, ManifestError> {
+    if !fits(&value, MAX_DEPTH) {
+        return Err(ManifestError::TooDeep);
+    }
+    let mut manifests = Vec::new();
+    for (path, document) in documents(value)? {
+        let hash = content_hash(&document, source, origin, node_name);
+        let mut pod = decode(document, &path)?;
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        check_as_written(&pod, &name)?;
+        place(&mut pod, source, node_name, hash, seen);
+        default_pod(&mut pod);
+        let errors = validate_pod(&pod);
+        if !errors.is_empty() {
+            return Err(ManifestError::Invalid { pod: name, errors });
+        }
+        manifests.push(Manifest { pod: Arc::new(pod), origin: origin.into() });
+    }
+    Ok(manifests)
+}
+
+/// The pods in a document, each with its place in a list and with kind and apiVersion.
+fn documents(value: Value) -> Result<Vec<(String, Value)>, ManifestError> {
+    let mut object = match value {
+        Value::Null => return Ok(Vec::new()),
+        Value::Object(object) => object,
+        Value::Array(_) => return Err(ManifestError::NotAnObject("a list")),
+        Value::String(_) => return Err(ManifestError::NotAnObject("a text")),
+        Value::Number(_) => return Err(ManifestError::NotAnObject("a number")),
+        Value::Bool(_) => return Err(ManifestError::NotAnObject("a truth value")),
+    };
+    let (kind, api_version) = type_of(&object);
+    if (kind.as_str(), api_version.as_str()) == ("Pod", "v1") {
+        return Ok(vec![(String::new(), Value::Object(object))]);
+    }
+    if !matches!((kind.as_str(), api_version.as_str()), ("PodList" | "List", "v1")) {
+        return Err(ManifestError::Kind { path: String::new(), kind, api_version });
+    }
+    let items = match object.remove("items") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(items)) => items,
+        Some(_) => {
+            return Err(ManifestError::Decode { path: "items".into(), message: "must be a list of pods".into() });
+        }
+    };
+    let mut found = Vec::new();
+    for (index, item) in items.into_iter().enumerate() {
+        let path = format!("items[{index}].");
+        let Value::Object(mut item) = item else {
+            return Err(ManifestError::Decode { path: format!("items[{index}]"), message: "must be a pod".into() });
+        };
+        // The items of a typed list need not repeat their type.
+        if kind == "PodList" {
+            item.entry("kind").or_insert_with(|| "Pod".into());
+            item.entry("apiVersion").or_insert_with(|| "v1".into());
+        }
+        let (kind, api_version) = type_of(&item);
+        if (kind.as_str(), api_version.as_str()) != ("Pod", "v1") {
+            return Err(ManifestError::Kind { path, kind, api_version });
+        }
+        found.push((path, Value::Object(item)));
+    }
+    Ok(found)
+}
+
+fn type_of(object: &Map<String, Value>) -> (String, String) {
+    let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    (text("kind"), text("apiVersion"))
+}
+
+fn decode(document: Value, path: &str) -> Result<Pod, ManifestError> {
+    serde_path_to_error::deserialize(document).map_err(|error| {
+        let field = error.path().to_string();
+        ManifestError::Decode { path: format!("{path}{field}"), message: error.into_inner().to_string() }
+    })
+}
+
+/// What is wrong before the node adds its part.
+fn check_as_written(pod: &Pod, name: &str) -> Result<(), ManifestError> {
+    let mut errors = Vec::new();
+    let mut wrong = |path: &str, message: String| errors.push(FieldError { path: path.into(), message });
+    if name.is_empty() {
+        wrong("metadata.name", "must be given: a static pod's name is not generated".into());
+    }
+    if let Some(uid) = pod.metadata.uid.as_deref().filter(|uid| !uid.is_empty() && !is_safe_uid(uid)) {
+        let shown: String = uid.chars().take(80).collect();
+        wrong(
+            "metadata.uid",
+            format!("{shown:?} must be at most {MAX_UID} letters, digits and dashes; or remove it, and one is made"),
+        );
+    }
+    if pod.spec.as_ref().and_then(|s| s.ephemeral_containers.as_ref()).is_some_and(|list| !list.is_empty()) {
+        wrong("spec.ephemeralContainers", "can't be given in a manifest: write them as containers".into());
+    }
+    if !errors.is_empty() {
+        return Err(ManifestError::Invalid { pod: name.into(), errors });
+    }
+    match api_reference(pod) {
+        Some((path, what)) => Err(ManifestError::Reference { pod: name.into(), path, what }),
+        None => Ok(()),
+    }
+}
+
+/// Gives the pod its place on this node.
+fn place(pod: &mut Pod, source: Source, node_name: &str, hash: String, seen: Timestamp) {
+    let meta = &mut pod.metadata;
+    // What a server writes has no meaning in a manifest: a deletionTimestamp here would end the pod before it began.
+    meta.creation_timestamp = None;
+    meta.deletion_timestamp = None;
+    meta.deletion_grace_period_seconds = None;
+    meta.generation = None;
+    meta.managed_fields = None;
+    meta.resource_version = None;
+    meta.self_link = None;
+    if meta.uid.as_deref().unwrap_or_default().is_empty() {
+        meta.uid = Some(hash.clone());
+    }
+    meta.name = meta.name.take().map(|name| format!("{name}-{}", node_name.to_lowercase()));
+    if meta.namespace.as_deref().unwrap_or_default().is_empty() {
+        meta.namespace = Some("default".into());
+    }
+    let annotations = meta.annotations.get_or_insert_default();
+    annotations.remove(CONFIG_MIRROR);
+    annotations.insert(CONFIG_HASH.into(), hash);
+    annotations.insert(CONFIG_SOURCE.into(), source.as_str().into());
+    annotations.insert(CONFIG_SEEN.into(), seen.to_string());
+    let spec = pod.spec.get_or_insert_default();
+    spec.node_name = Some(node_name.into());
+    tolerate_no_execute(spec.tolerations.get_or_insert_default());
+    pod.status = Some(PodStatus { phase: Some("Pending".into()), ..PodStatus::default() });
+}
+
+/// A taint must not drive away what only this node can run.
+fn tolerate_no_execute(tolerations: &mut Vec<Toleration>) {
+    let all = Toleration { operator: Some("Exists".into()), effect: Some("NoExecute".into()), ..Toleration::default() };
+    let empty = |text: &Option<String>| text.as_deref().unwrap_or_default().is_empty();
+    let same =
+        |t: &Toleration| t.operator == all.operator && t.effect == all.effect && empty(&t.key) && empty(&t.value);
+    match tolerations.iter_mut().find(|t| same(t)) {
+        // Without a limit in time.
+        Some(found) => *found = all,
+        None => tolerations.push(all),
+    }
+}
+
+/// A hash of where the manifest is and what it says, its own UID and status apart.
+fn content_hash(document: &Value, source: Source, origin: &str, node_name: &str) -> String {
+    let mut document = document.clone();
+    if let Some(object) = document.as_object_mut() {
+        object.remove("status");
+        if let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            meta.remove("uid");
+        }
+    }
+    let mut text = json!([node_name, source.as_str(), origin]).to_string();
+    canonical(&document, &mut text);
+    let digest = Sha256::digest(text.as_bytes());
+    digest[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// One text for all ways to write the same: keys in order, no field of nothing. Whether maps keep the order in which they
+/// were filled is a build option of the JSON library, so they are sorted here.
+fn canonical(value: &Value, text: &mut String) {
+    match value {
+        Value::Object(object) => {
+            let mut fields: Vec<_> = object.iter().filter(|(_, field)| !field.is_null()).collect();
+            fields.sort_by_key(|(key, _)| *key);
+            text.push('{');
+            for (key, field) in fields {
+                text.push_str(&Value::from(key.as_str()).to_string());
+                text.push(':');
+                canonical(field, text);
+                text.push(',');
+            }
+            text.push('}');
+        }
+        Value::Array(list) => {
+            text.push('[');
+            for item in list {
+                canonical(item, text);
+                text.push(',');
+            }
+            text.push(']');
+        }
+        plain => text.push_str(&plain.to_string()),
+    }
+}
+
+fn is_safe_uid(uid: &str) -> bool {
+    uid.len() <= MAX_UID && uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+}
+
+fn fits(value: &Value, levels: usize) -> bool {
+    match value {
+        Value::Object(object) => levels > 0 && object.values().all(|field| fits(field, levels - 1)),
+        Value::Array(list) => levels > 0 && list.iter().all(|item| fits(item, levels - 1)),
+        _ => true,
+    }
+}
+
+fn join(errors: &[FieldError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// A pod needs about 15.
+const MAX_DEPTH: usize = 64;
+/// It becomes a directory's name; a UUID has 36.
+const MAX_UID: usize = 128;
+
+#[cfg(test)]
+mod tests;

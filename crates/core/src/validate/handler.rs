@@ -1,0 +1,129 @@
+//! Probes and hooks: exactly one handler each, and numbers that make sense.
+
+use k8s_openapi::api::core::v1::{
+    ExecAction, HTTPGetAction, Lifecycle, LifecycleHandler, PodSpec, Probe, TCPSocketAction,
+};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::{Findings, names, shown};
+
+pub(super) fn check_probe(probe: &Probe, readiness: bool, at: &str, findings: &mut Findings) {
+    let given = [probe.exec.is_some(), probe.http_get.is_some(), probe.tcp_socket.is_some(), probe.grpc.is_some()];
+    exactly_one(&given, "exec, httpGet, tcpSocket or grpc", at, findings);
+    actions(probe.exec.as_ref(), probe.http_get.as_ref(), probe.tcp_socket.as_ref(), at, findings);
+    if let Some(grpc) = &probe.grpc {
+        names::port_number(grpc.port, format!("{at}.grpc.port"), findings);
+    }
+    for (number, field) in [
+        (probe.initial_delay_seconds, "initialDelaySeconds"),
+        (probe.timeout_seconds, "timeoutSeconds"),
+        (probe.period_seconds, "periodSeconds"),
+        (probe.success_threshold, "successThreshold"),
+        (probe.failure_threshold, "failureThreshold"),
+    ] {
+        findings.at_least(number.map(i64::from), 0, format!("{at}.{field}"));
+    }
+    if readiness {
+        if probe.termination_grace_period_seconds.is_some() {
+            findings.add(
+                format!("{at}.terminationGracePeriodSeconds"),
+                "must not be given: readiness never ends a container",
+            );
+        }
+    } else {
+        findings.at_least(probe.termination_grace_period_seconds, 1, format!("{at}.terminationGracePeriodSeconds"));
+        if probe.success_threshold.is_some_and(|threshold| threshold > 1) {
+            findings.add(format!("{at}.successThreshold"), "must be 1");
+        }
+    }
+}
+
+pub(super) fn check_lifecycle(lifecycle: &Lifecycle, spec: &PodSpec, at: &str, findings: &mut Findings) {
+    let grace = spec.termination_grace_period_seconds.unwrap_or(30);
+    for (handler, field) in [(&lifecycle.post_start, "postStart"), (&lifecycle.pre_stop, "preStop")] {
+        if let Some(handler) = handler {
+            check_handler(handler, grace, &format!("{at}.{field}"), findings);
+        }
+    }
+    if let Some(signal) = lifecycle.stop_signal.as_deref() {
+        let at = format!("{at}.stopSignal");
+        if spec.os.is_none() {
+            findings.add(at, "needs spec.os.name: linux");
+        } else if !signal.strip_prefix("SIG").is_some_and(is_signal) {
+            findings.add(at, format!("{} must be the name of a signal, such as SIGTERM", shown(signal)));
+        }
+    }
+}
+
+fn check_handler(handler: &LifecycleHandler, grace: i64, at: &str, findings: &mut Findings) {
+    let given =
+        [handler.exec.is_some(), handler.http_get.is_some(), handler.tcp_socket.is_some(), handler.sleep.is_some()];
+    exactly_one(&given, "exec, httpGet or sleep", at, findings);
+    actions(handler.exec.as_ref(), handler.http_get.as_ref(), handler.tcp_socket.as_ref(), at, findings);
+    if let Some(sleep) = handler.sleep.as_ref().filter(|sleep| sleep.seconds < 0 || sleep.seconds > grace) {
+        let seconds = sleep.seconds;
+        findings.add(
+            format!("{at}.sleep.seconds"),
+            format!("{seconds} must be between 0 and terminationGracePeriodSeconds ({grace})"),
+        );
+    }
+}
+
+fn exactly_one(given: &[bool], names: &str, at: &str, findings: &mut Findings) {
+    match given.iter().filter(|given| **given).count() {
+        1 => {}
+        0 => findings.add(at, format!("must have one of {names}")),
+        _ => findings.add(at, format!("must have only one of {names}")),
+    }
+}
+
+fn actions(
+    exec: Option<&ExecAction>,
+    http: Option<&HTTPGetAction>,
+    tcp: Option<&TCPSocketAction>,
+    at: &str,
+    findings: &mut Findings,
+) {
+    if exec.is_some_and(|exec| exec.command.as_ref().is_none_or(Vec::is_empty)) {
+        findings.add(format!("{at}.exec.command"), "must have at least the program's name");
+    }
+    if let Some(http) = http {
+        port(&http.port, &format!("{at}.httpGet.port"), findings);
+        findings.one_of(http.scheme.as_deref(), &["HTTP", "HTTPS"], format!("{at}.httpGet.scheme"));
+        for (i, header) in http.http_headers.iter().flatten().enumerate() {
+            let good = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+            if header.name.is_empty() || !header.name.bytes().all(good) {
+                findings.add(
+                    format!("{at}.httpGet.httpHeaders[{i}].name"),
+                    format!("{} must be letters, digits and '-', such as X-Token", shown(&header.name)),
+                );
+            }
+        }
+    }
+    if let Some(tcp) = tcp {
+        port(&tcp.port, &format!("{at}.tcpSocket.port"), findings);
+    }
+}
+
+fn port(port: &IntOrString, at: &str, findings: &mut Findings) {
+    match port {
+        IntOrString::Int(number) => names::port_number(*number, at, findings),
+        IntOrString::String(name) => names::port_name(name, at, findings),
+    }
+}
+
+fn is_signal(name: &str) -> bool {
+    const NAMES: [&str; 31] = [
+        "ABRT", "ALRM", "BUS", "CHLD", "CLD", "CONT", "FPE", "HUP", "ILL", "INT", "IO", "IOT", "KILL", "PIPE", "POLL",
+        "PROF", "PWR", "QUIT", "SEGV", "STKFLT", "STOP", "SYS", "TERM", "TRAP", "TSTP", "TTIN", "TTOU", "URG", "USR1",
+        "USR2", "VTALRM",
+    ];
+    let real_time = |prefix: &str, most: u8| {
+        name.strip_prefix(prefix)
+            .is_some_and(|n| n.is_empty() || n[1..].parse::<u8>().is_ok_and(|n| (1..=most).contains(&n)))
+    };
+    NAMES.contains(&name)
+        || matches!(name, "WINCH" | "XCPU" | "XFSZ")
+        || real_time("RTMIN", 15) && !name.starts_with("RTMIN-")
+        || real_time("RTMAX", 14) && !name.starts_with("RTMAX+")
+}

@@ -1,0 +1,133 @@
+//! Requests and limits: names, quantities, and that none asks for more than it may have.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::{Findings, names, shown};
+use crate::model::Pod;
+use crate::qos::{Amounts, containers_limits, containers_requests, is_pod_level_resource};
+use crate::quantity::Amount;
+
+pub(super) fn check(given: &ResourceRequirements, at: &str, known: fn(&str) -> bool, findings: &mut Findings) {
+    let limits = quantities(given.limits.as_ref(), &format!("{at}.limits"), known, findings);
+    let requests = quantities(given.requests.as_ref(), &format!("{at}.requests"), known, findings);
+    for (name, request) in &requests {
+        let here = format!("{at}.requests[{name}]");
+        match limits.get(name) {
+            Some(limit) if request > limit => {
+                findings.add(here, format!("{request} must not be more than the limit, {limit}"));
+            }
+            Some(limit) if request != limit && !may_overcommit(name) => {
+                findings.add(here, format!("{request} must equal the limit, {limit}: {name} can't be overcommitted"));
+            }
+            None if !may_overcommit(name) => {
+                findings.add(format!("{at}.limits[{name}]"), "must be given and equal the request");
+            }
+            _ => {}
+        }
+    }
+    let mut all = limits.keys().chain(requests.keys());
+    if all.clone().any(|name| name.starts_with(HUGEPAGES)) && !all.any(|name| matches!(name.as_str(), "cpu" | "memory"))
+    {
+        findings.add(at, "huge pages need cpu or memory beside them");
+    }
+}
+
+/// The whole pod's resources, and that they are enough for its containers.
+pub(super) fn check_pod_level(spec: &PodSpec, findings: &mut Findings) {
+    if let Some(overhead) = &spec.overhead {
+        quantities(Some(overhead), "spec.overhead", is_container_resource, findings);
+    }
+    let Some(whole) = &spec.resources else { return };
+    if whole.claims.is_some() {
+        findings.add("spec.resources.claims", "must not be given for a whole pod");
+    }
+    let before = findings.errors.len();
+    check(whole, "spec.resources", is_pod_level_resource, findings);
+    if findings.errors.len() > before {
+        return;
+    }
+    let pod = Pod { spec: Some(spec.clone()), ..Pod::default() };
+    let parsed = |list: Option<&BTreeMap<String, Quantity>>| crate::qos::amounts(list);
+    let sum = containers_requests(&pod);
+    for (name, request) in parsed(whole.requests.as_ref()) {
+        if let Some(sum) = sum.get(&name).filter(|sum| **sum > request) {
+            let here = format!("spec.resources.requests[{name}]");
+            findings.add(here, format!("{request} must not be less than what the containers ask for together, {sum}"));
+        }
+    }
+    let limits = parsed(whole.limits.as_ref());
+    let every = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    for own in every.filter_map(|container| container.resources.as_ref()).map(|r| parsed(r.limits.as_ref())) {
+        for (name, limit) in own {
+            if let Some(most) = limits.get(&name).filter(|most| limit > **most) {
+                let here = format!("spec.resources.limits[{name}]");
+                findings.add(here, format!("{most} must not be less than the limit of a container, {limit}"));
+            }
+        }
+    }
+    // Huge pages are handed out for good, so their limits must fit together.
+    for (name, sum) in containers_limits(&pod).into_iter().filter(|(name, _)| name.starts_with(HUGEPAGES)) {
+        if let Some(most) = limits.get(&name).filter(|most| sum > **most) {
+            let here = format!("spec.resources.limits[{name}]");
+            findings.add(here, format!("{most} must not be less than the containers' limits together, {sum}"));
+        }
+    }
+}
+
+fn quantities(
+    list: Option<&BTreeMap<String, Quantity>>,
+    at: &str,
+    known: fn(&str) -> bool,
+    findings: &mut Findings,
+) -> Amounts {
+    let mut amounts = Amounts::new();
+    for (name, quantity) in list.into_iter().flatten() {
+        let here = format!("{at}[{name}]");
+        if !known(name) {
+            findings.add(
+                format!("{at}[{}]", shown(name)),
+                "is not known here: use cpu, memory, ephemeral-storage, hugepages-SIZE, or a name with a domain as in example.com/gpu",
+            );
+            continue;
+        }
+        match Amount::try_from(quantity) {
+            Err(error) => findings.add(here, error.to_string()),
+            Ok(amount) if amount.is_negative() => findings.add(here, format!("{amount} must not be negative")),
+            Ok(amount) if !may_overcommit(name) && !name.starts_with(HUGEPAGES) && !amount.is_whole() => {
+                findings.add(here, format!("{amount} must be a whole number"));
+            }
+            Ok(amount) => {
+                page_multiple(name, amount, &here, findings);
+                amounts.insert(name.clone(), amount);
+            }
+        }
+    }
+    amounts
+}
+
+fn page_multiple(name: &str, amount: Amount, at: &str, findings: &mut Findings) {
+    let Some(size) = name.strip_prefix(HUGEPAGES) else { return };
+    match size.parse::<Amount>().map(Amount::value) {
+        Ok(size) if size > 0 && amount.value() % size == 0 => {}
+        Ok(size) if size > 0 => findings.add(at, format!("{amount} must be a multiple of the page size")),
+        _ => findings.add(at, format!("{} must be a page size, such as 2Mi", shown(size))),
+    }
+}
+
+/// Resources of containers: the known ones, and any with a domain.
+pub(super) fn is_container_resource(name: &str) -> bool {
+    match name.split_once('/') {
+        None => matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with(HUGEPAGES),
+        Some((domain, _)) => names::is_qualified(name) && !name.starts_with("requests.") && domain != "kubernetes.io",
+    }
+}
+
+/// More of it can be asked for than there is.
+fn may_overcommit(name: &str) -> bool {
+    !name.contains('/') && !name.starts_with(HUGEPAGES)
+}
+
+const HUGEPAGES: &str = "hugepages-";
