@@ -4,8 +4,10 @@
 //! out as [`model::Effect`], and what must survive the agent as [`model::Record`]. The hands perform effects and report back.
 
 pub mod actions;
+pub mod admission;
 pub mod config;
 pub mod defaults;
+pub mod gc;
 pub mod hash;
 pub mod model;
 pub mod qos;

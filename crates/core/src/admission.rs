@@ -1,0 +1,201 @@
+//! May this pod run here? Room, ports, labels, operating system.
+//!
+//! What is taken is read from the [`Ledger`] alone, which one task owns: a pod is entered when it is admitted and struck out when
+//! its last container was seen dead, or when it was refused after all. Nobody recomputes it from what pods happen to exist, so a
+//! refused or finished pod never counts against the next. The reasons and the wording are the Go kubelet's.
+
+mod affinity;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::config::NodeConfig;
+use crate::model::{Pod, PodUid};
+use crate::qos::{is_sidecar, pod_requests};
+
+/// What a pod takes of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Requests {
+    /// Thousandths of a core.
+    pub cpu_millis: i64,
+    /// Bytes of memory.
+    pub memory: i64,
+    /// Bytes of local storage.
+    pub ephemeral: i64,
+    /// Ports of the host.
+    pub host_ports: BTreeSet<HostPort>,
+}
+
+/// A port of the host.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HostPort {
+    /// The number.
+    pub port: i32,
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: String,
+    /// The address, `0.0.0.0` for all.
+    pub ip: String,
+}
+
+/// Why a pod may not run here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// The word users see: `OutOfcpu`, `NodeAffinity`, …
+    pub reason: &'static str,
+    /// The sentence beside it.
+    pub message: String,
+}
+
+/// What is taken, pod by pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ledger {
+    pods: BTreeMap<PodUid, Requests>,
+}
+
+impl Requests {
+    /// What this pod takes.
+    pub fn of(pod: &Pod) -> Self {
+        let amounts = pod_requests(pod);
+        let whole = |name: &str| amounts.get(name).map_or(0, |amount| amount.value());
+        Self {
+            cpu_millis: amounts.get("cpu").map_or(0, |amount| amount.milli_value()),
+            memory: whole("memory"),
+            ephemeral: whole("ephemeral-storage"),
+            host_ports: host_ports(pod),
+        }
+    }
+}
+
+impl HostPort {
+    /// Both can't be open at the same time.
+    fn conflicts(&self, other: &Self) -> bool {
+        self.port == other.port
+            && self.protocol == other.protocol
+            && (self.ip == other.ip || self.ip == ANY_ADDRESS || other.ip == ANY_ADDRESS)
+    }
+}
+
+impl Ledger {
+    /// Enters a pod; entering it again replaces what it takes.
+    pub fn reserve(&mut self, uid: PodUid, requests: Requests) {
+        self.pods.insert(uid, requests);
+    }
+
+    /// Strikes a pod out. Says whether it was there: then there is new room.
+    pub fn release(&mut self, uid: &str) -> bool {
+        self.pods.remove(uid).is_some()
+    }
+
+    /// The pod is entered.
+    pub fn holds(&self, uid: &str) -> bool {
+        self.pods.contains_key(uid)
+    }
+
+    /// How many pods are entered.
+    pub fn len(&self) -> usize {
+        self.pods.len()
+    }
+
+    /// None is.
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
+    /// What all pods together take, one apart.
+    fn taken_beside(&self, uid: &str) -> (usize, Requests) {
+        let mut sum = Requests::default();
+        let mut count = 0;
+        for (_, taken) in self.pods.iter().filter(|(other, _)| other.as_str() != uid) {
+            count += 1;
+            sum.cpu_millis = sum.cpu_millis.saturating_add(taken.cpu_millis);
+            sum.memory = sum.memory.saturating_add(taken.memory);
+            sum.ephemeral = sum.ephemeral.saturating_add(taken.ephemeral);
+            sum.host_ports.extend(taken.host_ports.iter().cloned());
+        }
+        (count, sum)
+    }
+}
+
+/// Decides whether the pod may run here beside those in the ledger. Enters nothing: that is the caller's to do, once.
+pub fn admit(pod: &Pod, ledger: &Ledger, config: &NodeConfig) -> Result<(), Rejection> {
+    check_os(pod)?;
+    let wanted = Requests::of(pod);
+    let (pods, taken) = ledger.taken_beside(pod.metadata.uid.as_deref().unwrap_or_default());
+    let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    enough("OutOfpods", "pods", 1, count(pods), count(config.max_pods))?;
+    enough("OutOfcpu", "cpu", wanted.cpu_millis, taken.cpu_millis, config.allocatable_cpu_millis)?;
+    enough("OutOfmemory", "memory", wanted.memory, taken.memory, config.allocatable_memory)?;
+    enough(
+        "OutOfephemeral-storage",
+        "ephemeral-storage",
+        wanted.ephemeral,
+        taken.ephemeral,
+        config.allocatable_ephemeral,
+    )?;
+    if !affinity::matches(pod, &config.labels, &config.node_name) {
+        return Err(predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector"));
+    }
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+    if !node.is_empty() && node != config.node_name {
+        return Err(predicate("NodeName", "node(s) didn't match the requested node name"));
+    }
+    if wanted.host_ports.iter().any(|port| taken.host_ports.iter().any(|other| port.conflicts(other))) {
+        return Err(predicate("NodePorts", "node(s) didn't have free ports for the requested pod ports"));
+    }
+    Ok(())
+}
+
+fn check_os(pod: &Pod) -> Result<(), Rejection> {
+    let label = pod.metadata.labels.as_ref().and_then(|labels| labels.get("kubernetes.io/os"));
+    if label.is_some_and(|os| os != OS) {
+        return Err(Rejection {
+            reason: "PodOSSelectorNodeLabelDoesNotMatch",
+            message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label".into(),
+        });
+    }
+    if pod.spec.as_ref().and_then(|spec| spec.os.as_ref()).is_some_and(|os| os.name != OS) {
+        return Err(Rejection {
+            reason: "PodOSNotSupported",
+            message: "Failed to admit pod as the OS field doesn't match node OS".into(),
+        });
+    }
+    Ok(())
+}
+
+fn enough(reason: &'static str, name: &str, wanted: i64, used: i64, capacity: i64) -> Result<(), Rejection> {
+    if wanted <= 0 || wanted <= capacity.saturating_sub(used) {
+        return Ok(());
+    }
+    let message =
+        format!("Node didn't have enough resource: {name}, requested: {wanted}, used: {used}, capacity: {capacity}");
+    Err(Rejection { reason, message })
+}
+
+fn predicate(reason: &'static str, description: &str) -> Rejection {
+    Rejection { reason, message: format!("Predicate {reason} failed: {description}") }
+}
+
+/// Init containers that end leave their ports before the app needs them; sidecars don't.
+fn host_ports(pod: &Pod) -> BTreeSet<HostPort> {
+    let Some(spec) = &pod.spec else { return BTreeSet::new() };
+    let sidecars = spec.init_containers.iter().flatten().filter(|container| is_sidecar(container));
+    let ports = spec.containers.iter().chain(sidecars).flat_map(|container| container.ports.iter().flatten());
+    ports
+        .filter_map(|port| {
+            Some(HostPort {
+                port: port.host_port.filter(|number| *number > 0)?,
+                protocol: non_empty(port.protocol.as_deref(), "TCP"),
+                ip: non_empty(port.host_ip.as_deref(), ANY_ADDRESS),
+            })
+        })
+        .collect()
+}
+
+fn non_empty(text: Option<&str>, otherwise: &str) -> String {
+    text.filter(|text| !text.is_empty()).unwrap_or(otherwise).into()
+}
+
+const ANY_ADDRESS: &str = "0.0.0.0";
+const OS: &str = "linux";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn config() -> NodeConfig {
+    NodeConfig {
+        node_name: "n1".into(),
+        labels: BTreeMap::from([("zone".into(), "a".into()), ("cores".into(), "8".into())]),
+        max_pods: 3,
+        allocatable_cpu_millis: 1900,
+        allocatable_memory: 1000,
+        allocatable_ephemeral: 500,
+        ..NodeConfig::default()
+    }
+}
+
+fn pod(uid: &str, spec: Value) -> Pod {
+    serde_json::from_value(json!({ "metadata": { "name": uid, "uid": uid }, "spec": spec })).unwrap()
+}
+
+fn asks(uid: &str, requests: Value) -> Pod {
+    pod(uid, json!({ "containers": [{ "name": "a", "resources": { "requests": requests } }] }))
+}
+
+fn with(pods: &[Pod]) -> Ledger {
+    let mut ledger = Ledger::default();
+    for pod in pods {
+        ledger.reserve(pod.metadata.uid.as_deref().unwrap().into(), Requests::of(pod));
+    }
+    ledger
+}
+
+fn reason(pod: &Pod, ledger: &Ledger) -> &'static str {
+    admit(pod, ledger, &config()).err().map_or("", |rejection| rejection.reason)
+}
+
+#[test]
+fn too_little_is_told_in_the_kubelets_words() {
+    let ledger = with(&[asks("1", json!({ "cpu": "1500m", "memory": "600" }))]);
+    let rejection = admit(&asks("2", json!({ "cpu": "500m" })), &ledger, &config()).unwrap_err();
+    assert_eq!(rejection.reason, "OutOfcpu");
+    assert_eq!(rejection.message, "Node didn't have enough resource: cpu, requested: 500, used: 1500, capacity: 1900");
+    assert_eq!(reason(&asks("2", json!({ "cpu": "400m" })), &ledger), "");
+    assert_eq!(reason(&asks("2", json!({ "memory": "401" })), &ledger), "OutOfmemory");
+    assert_eq!(reason(&asks("2", json!({ "ephemeral-storage": "501" })), &ledger), "OutOfephemeral-storage");
+    assert_eq!(reason(&asks("2", json!({})), &ledger), "", "who asks for nothing always fits");
+}
+
+#[test]
+fn the_number_of_pods_is_bounded() {
+    let three = with(&[asks("1", json!({})), asks("2", json!({})), asks("3", json!({}))]);
+    let rejection = admit(&asks("4", json!({})), &three, &config()).unwrap_err();
+    assert_eq!(rejection.reason, "OutOfpods");
+    assert_eq!(rejection.message, "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3");
+    assert_eq!(reason(&asks("3", json!({})), &three), "", "a pod does not count against itself");
+}
+
+#[test]
+fn a_refused_or_finished_pod_never_counts_against_the_next() {
+    let mut ledger = Ledger::default();
+    for round in 0..1000 {
+        let uid = format!("job-{round}");
+        let job = asks(&uid, json!({ "cpu": "1" }));
+        assert_eq!(reason(&job, &ledger), "", "{uid}");
+        ledger.reserve(uid.as_str().into(), Requests::of(&job));
+        let refused = asks(&format!("big-{round}"), json!({ "cpu": "1" }));
+        assert_eq!(reason(&refused, &ledger), "OutOfcpu");
+        assert!(ledger.release(&uid) && !ledger.release(&uid));
+    }
+    assert!(ledger.is_empty());
+}
+
+#[test]
+fn the_ledger_is_the_sum_of_the_pods_in_it() {
+    let mut ledger = Ledger::default();
+    let mut live: BTreeMap<u64, i64> = BTreeMap::new();
+    let mut state: u64 = 42;
+    for _ in 0..10_000 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (uid, cpu) = ((state >> 33) % 50, i64::try_from((state >> 45) % 900).unwrap());
+        if state >> 63 == 0 {
+            ledger.reserve(uid.to_string().into(), Requests { cpu_millis: cpu, ..Requests::default() });
+            live.insert(uid, cpu);
+        } else {
+            assert_eq!(ledger.release(&uid.to_string()), live.remove(&uid).is_some());
+        }
+        let (count, sum) = ledger.taken_beside("");
+        assert_eq!((count, sum.cpu_millis), (live.len(), live.values().sum()));
+    }
+}
+
+#[test]
+fn host_ports_collide_on_the_same_address_or_any() {
+    let port = |uid: &str, port: Value| pod(uid, json!({ "containers": [{ "name": "a", "ports": [port] }] }));
+    let ledger = with(&[
+        port("1", json!({ "containerPort": 80, "hostPort": 8080 })),
+        port("2", json!({ "containerPort": 80, "hostPort": 9090, "hostIP": "10.0.0.1" })),
+    ]);
+    for (wanted, expected) in [
+        (json!({ "containerPort": 1, "hostPort": 8080 }), "NodePorts"),
+        (json!({ "containerPort": 1, "hostPort": 8080, "protocol": "UDP" }), ""),
+        (json!({ "containerPort": 1, "hostPort": 8080, "hostIP": "127.0.0.1" }), "NodePorts"),
+        (json!({ "containerPort": 1, "hostPort": 9090, "hostIP": "10.0.0.2" }), ""),
+        (json!({ "containerPort": 1, "hostPort": 9090, "hostIP": "10.0.0.1" }), "NodePorts"),
+        (json!({ "containerPort": 1, "hostPort": 9090, "hostIP": "0.0.0.0" }), "NodePorts"),
+        (json!({ "containerPort": 8080 }), ""),
+    ] {
+        assert_eq!(reason(&port("3", wanted.clone()), &ledger), expected, "{wanted}");
+    }
+    let init = |policy: Value| {
+        let ports = json!([{ "containerPort": 1, "hostPort": 8080 }]);
+        pod(
+            "3",
+            json!({ "containers": [], "initContainers": [{ "name": "i", "restartPolicy": policy, "ports": ports }] }),
+        )
+    };
+    assert_eq!(reason(&init(json!("Always")), &ledger), "NodePorts");
+    assert_eq!(reason(&init(Value::Null), &ledger), "");
+}
+
+#[test]
+fn selectors_and_affinity_must_match() {
+    let selector = |labels: Value| pod("1", json!({ "containers": [], "nodeSelector": labels }));
+    let terms = |terms: Value| {
+        pod(
+            "1",
+            json!({ "containers": [], "affinity": { "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms } } } }),
+        )
+    };
+    let expression = |key: &str, operator: &str, values: Value| {
+        terms(json!([{ "matchExpressions": [{ "key": key, "operator": operator, "values": values }] }]))
+    };
+    let field = |operator: &str, name: &str| {
+        terms(json!([{ "matchFields": [{ "key": "metadata.name", "operator": operator, "values": [name] }] }]))
+    };
+    for (fits, wanted) in [
+        (true, selector(json!({ "zone": "a" }))),
+        (false, selector(json!({ "zone": "b" }))),
+        (false, selector(json!({ "zone": "a", "other": "x" }))),
+        (true, expression("zone", "In", json!(["b", "a"]))),
+        (false, expression("zone", "In", json!(["b"]))),
+        (false, expression("none", "In", json!(["b"]))),
+        (true, expression("zone", "NotIn", json!(["b"]))),
+        (false, expression("zone", "NotIn", json!(["a"]))),
+        (true, expression("none", "NotIn", json!(["a"]))),
+        (true, expression("zone", "Exists", Value::Null)),
+        (false, expression("none", "Exists", Value::Null)),
+        (true, expression("none", "DoesNotExist", Value::Null)),
+        (false, expression("zone", "DoesNotExist", Value::Null)),
+        (true, expression("cores", "Gt", json!(["4"]))),
+        (false, expression("cores", "Gt", json!(["8"]))),
+        (true, expression("cores", "Lt", json!(["9"]))),
+        (false, expression("zone", "Lt", json!(["9"]))),
+        (false, expression("none", "Gt", json!(["1"]))),
+        (false, expression("zone", "Like", json!(["a"]))),
+        (true, field("In", "n1")),
+        (false, field("In", "n2")),
+        (true, field("NotIn", "n2")),
+        (false, field("NotIn", "n1")),
+        (false, terms(json!([]))),
+        (false, terms(json!([{}]))),
+        (true, terms(json!([{}, { "matchExpressions": [{ "key": "zone", "operator": "Exists" }] }]))),
+        (
+            false,
+            terms(
+                json!([{ "matchExpressions": [{ "key": "zone", "operator": "Exists" }, { "key": "none", "operator": "Exists" }] }]),
+            ),
+        ),
+    ] {
+        let expected = if fits { "" } else { "NodeAffinity" };
+        assert_eq!(reason(&wanted, &Ledger::default()), expected, "{}", serde_json::to_string(&wanted.spec).unwrap());
+    }
+    let rejection = admit(&selector(json!({ "zone": "b" })), &Ledger::default(), &config()).unwrap_err();
+    assert_eq!(rejection.message, "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector");
+}
+
+#[test]
+fn another_system_or_another_node_is_refused() {
+    let os = |name: &str| pod("1", json!({ "containers": [], "os": { "name": name } }));
+    assert_eq!(reason(&os("windows"), &Ledger::default()), "PodOSNotSupported");
+    assert_eq!(reason(&os("linux"), &Ledger::default()), "");
+    let node = |name: &str| pod("1", json!({ "containers": [], "nodeName": name }));
+    assert_eq!(reason(&node("n1"), &Ledger::default()), "");
+    assert_eq!(reason(&node("n2"), &Ledger::default()), "NodeName");
+    let mut labelled = asks("1", json!({}));
+    labelled.metadata.labels = Some(BTreeMap::from([("kubernetes.io/os".into(), "windows".into())]));
+    assert_eq!(reason(&labelled, &Ledger::default()), "PodOSSelectorNodeLabelDoesNotMatch");
+}
