@@ -10,10 +10,18 @@ pub mod defaults;
 pub mod gc;
 pub mod hash;
 pub mod model;
+pub mod node;
+mod pleg;
+pub mod pod;
+pub mod probe;
 pub mod qos;
 pub mod quantity;
 pub mod restart;
+pub mod sources;
 pub mod static_pod;
+pub mod status;
 pub mod validate;
+pub mod workers;
 
 pub use config::NodeConfig;
+pub use node::Node;

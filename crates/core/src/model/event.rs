@@ -67,6 +67,8 @@ pub enum Event {
         grace: Option<Duration>,
         /// Eviction: the reason and message of the Failed status.
         evicted: Option<(String, String)>,
+        /// Someone waits for the end and is told by [`Effect::Released`].
+        waiter: Option<u64>,
     },
     /// A person asks for a container to be restarted now, backoff skipped; `None` is every container.
     Restart {
@@ -94,6 +96,8 @@ pub enum Event {
 /// The runtime's own word on its health.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RuntimeReady {
+    /// Its name, which container ids in statuses begin with.
+    pub name: String,
     /// Pods with a network of their own can be made.
     pub network: bool,
     /// What it says if the network isn't ready.
@@ -169,6 +173,11 @@ pub enum Effect {
     Sweep {
         /// Whose.
         uid: PodUid,
+    },
+    /// The kill this one waited for is done, or there is nothing to kill.
+    Released {
+        /// As given in [`Event::Kill`].
+        waiter: u64,
     },
     /// Send [`Event::Wake`] then. A later effect of this kind replaces an earlier one.
     WakeAt(Time),

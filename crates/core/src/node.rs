@@ -1,0 +1,279 @@
+//! The whole agent as a function: routes what happened to the pods it concerns, and collects what is to be done.
+
+mod housekeeping;
+mod routing;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::NodeConfig;
+use crate::admission::{Ledger, Requests};
+use crate::model::{CallId, Effect, Event, FullName, Now, Out, Pod, PodRecord, PodUid, Record, Seq, Source, Time};
+use crate::pleg::{Health, Pleg};
+use crate::pod::{Ctx, Machine, State, Story};
+use crate::sources::Sources;
+use crate::workers::Workers;
+
+/// Stories of pods that are gone, kept for whoever asks later.
+const GONE_KEPT: usize = 200;
+
+/// Everything the agent knows.
+#[derive(Debug)]
+pub struct Node {
+    config: NodeConfig,
+    sources: Sources,
+    workers: Workers,
+    pleg: Pleg,
+    health: Health,
+    ledger: Ledger,
+    drawn: Drawn,
+    wakes: Wakes,
+    housekeeping: housekeeping::Housekeeping,
+    gone: VecDeque<Gone>,
+    /// The pod whose event is being handled, for the one who catches a panic.
+    current: Option<PodUid>,
+}
+
+/// Numbers that were given out.
+#[derive(Debug, Default)]
+struct Drawn {
+    seq: Seq,
+    call: u64,
+    owners: BTreeMap<CallId, PodUid>,
+}
+
+/// When pods want to be woken.
+#[derive(Debug, Default)]
+struct Wakes {
+    at: BTreeMap<PodUid, Time>,
+    queue: BTreeSet<(Time, PodUid)>,
+    /// What the hands were last asked for.
+    asked: Option<Time>,
+}
+
+/// The story of a pod that is gone.
+#[derive(Clone, Debug)]
+pub struct Gone {
+    /// Its UID.
+    pub uid: PodUid,
+    /// Its name.
+    pub full_name: FullName,
+    /// What happened to it.
+    pub story: Story,
+}
+
+impl Node {
+    /// A node that remembers these pods.
+    pub fn new(config: NodeConfig, records: Vec<PodRecord>) -> Self {
+        let mut node = Self {
+            config,
+            sources: Sources::default(),
+            workers: Workers::default(),
+            pleg: Pleg::default(),
+            health: Health::default(),
+            ledger: Ledger::default(),
+            drawn: Drawn::default(),
+            wakes: Wakes::default(),
+            housekeeping: housekeeping::Housekeeping::default(),
+            gone: VecDeque::new(),
+            current: None,
+        };
+        let mut records = records;
+        records.sort_by(|a, b| (a.first_seen, &a.uid).cmp(&(b.first_seen, &b.uid)));
+        for record in records {
+            if record.admitted && !record.terminated {
+                node.ledger.reserve(record.uid.clone(), Requests::of(&record.pod));
+            }
+            node.workers.insert(record.uid.clone(), Machine::from_record(record));
+        }
+        node
+    }
+
+    /// Advance by one event. The only entrance; [`Event::Wake`] begins.
+    pub fn handle(&mut self, event: Event, now: Now, out: &mut Out) {
+        let touched = self.route(event, now, out);
+        self.settle(touched, now, out);
+        self.look_around(now, out);
+        self.ask_for_wake(now, out);
+        self.current = None;
+    }
+
+    /// A panic was caught while handling an event: the pod it was about is left as it is, the rest goes on.
+    pub fn quarantine_current(&mut self, why: &str, out: &mut Out) -> Option<PodUid> {
+        let uid = self.current.take()?;
+        self.workers.get_mut(&uid)?.quarantine(why, out);
+        Some(uid)
+    }
+
+    /// Step every pod that something happened to, until nothing follows from it.
+    fn settle(&mut self, mut touched: BTreeSet<PodUid>, now: Now, out: &mut Out) {
+        while let Some(uid) = touched.pop_first() {
+            self.give_turn(&uid, now, out);
+            let before = self.workers.get(&uid).map(Machine::state);
+            self.with(&uid, now, out, |machine, ctx, out| machine.step(ctx, out));
+            let Some(machine) = self.workers.get(&uid) else { continue };
+            let after = machine.state();
+            if after >= State::Terminated && self.ledger.release(uid.as_str()) {
+                touched.extend(self.held());
+            }
+            if before != Some(after) && after == State::Finished {
+                touched.extend(self.workers.of_name(machine.full_name()).iter().cloned());
+                self.housekeeping.want();
+            }
+            if machine.is_gone() || (after == State::Finished && machine.record().restart_requested) {
+                touched.extend(self.forget(&uid, now, out));
+            } else {
+                let wake = machine.wake(now);
+                self.wakes.set(&uid, wake);
+            }
+        }
+    }
+
+    /// Drop a pod's record; whoever waited for that is named.
+    fn forget(&mut self, uid: &PodUid, now: Now, out: &mut Out) -> BTreeSet<PodUid> {
+        let Some(mut machine) = self.workers.remove(uid) else { return BTreeSet::new() };
+        machine.release_waiters(out);
+        let mut touched: BTreeSet<PodUid> = self.workers.of_name(machine.full_name()).iter().cloned().collect();
+        self.ledger.release(uid.as_str());
+        self.wakes.set(uid, None);
+        self.pleg.forget(uid);
+        out.records.retain(|r| !matches!(r, Record::Put(p) if p.uid == *uid));
+        out.records.push(Record::Forget(uid.clone()));
+        out.effects.push(Effect::StatusChanged { uid: uid.clone() });
+        if self.gone.len() == GONE_KEPT {
+            self.gone.pop_front();
+        }
+        let full_name = machine.full_name().clone();
+        self.gone.push_back(Gone { uid: uid.clone(), full_name, story: machine.story().clone() });
+        // The same UID was asked for again while the old life ended: it begins now.
+        if let Some((source, manifest)) = self.sources.get(uid) {
+            let manifest = manifest.clone();
+            self.create(source, manifest, now);
+            touched.insert(uid.clone());
+        }
+        touched
+    }
+
+    /// Let one machine do something, with all it may draw from.
+    fn with(
+        &mut self,
+        uid: &PodUid,
+        now: Now,
+        out: &mut Out,
+        f: impl FnOnce(&mut Machine, &mut Ctx<'_>, &mut Out),
+    ) -> bool {
+        let Some(machine) = self.workers.get_mut(uid) else { return false };
+        self.current = Some(uid.clone());
+        let mut ctx = Ctx {
+            now,
+            config: &self.config,
+            runtime_up: self.health.up && self.pleg.as_of.is_some(),
+            no_network: self.health.no_network.as_deref(),
+            runtime: &self.health.name,
+            seq: &mut self.drawn.seq,
+            last_call: &mut self.drawn.call,
+            owners: &mut self.drawn.owners,
+        };
+        f(machine, &mut ctx, out);
+        true
+    }
+
+    /// The list and the health check, when they are due.
+    fn look_around(&mut self, now: Now, out: &mut Out) {
+        if self.health.begin(now.boot) {
+            out.effects.push(Effect::CheckRuntime);
+        }
+        if self.health.up
+            && let Some(seq) = self.pleg.begin(&mut self.drawn.seq, now.boot)
+        {
+            out.effects.push(Effect::List { seq });
+        }
+        if let Some(seq) = self.housekeeping.begin(&mut self.drawn.seq, now.boot) {
+            out.effects.push(Effect::FindLeftovers { seq });
+        }
+    }
+
+    fn ask_for_wake(&mut self, now: Now, out: &mut Out) {
+        let list = if self.health.up { self.pleg.wake() } else { None };
+        let all = [self.wakes.first(), list, self.health.wake(), self.housekeeping.wake()];
+        let wake = all.into_iter().flatten().min().map(|at| at.max(now.boot));
+        if wake.is_some() && wake != self.wakes.asked {
+            out.effects.extend(wake.map(Effect::WakeAt));
+            self.wakes.asked = wake;
+        }
+    }
+
+    // --- questions ---
+
+    /// The settings.
+    pub fn config(&self) -> &NodeConfig {
+        &self.config
+    }
+
+    /// The pods that have records.
+    pub fn workers(&self) -> &Workers {
+        &self.workers
+    }
+
+    /// Every pod as the API would show it.
+    pub fn pods(&self) -> Vec<Pod> {
+        self.workers.iter().map(|(_, machine)| shown(machine)).collect()
+    }
+
+    /// Stories of pods that are gone, oldest first.
+    pub fn gone(&self) -> impl Iterator<Item = &Gone> {
+        self.gone.iter()
+    }
+
+    /// Manifests that can't be used now, with the reason.
+    pub fn broken(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.sources.broken()
+    }
+
+    /// The runtime answers.
+    pub fn runtime_up(&self) -> bool {
+        self.health.up
+    }
+
+    /// This source has reported.
+    pub fn source_ready(&self, source: Source) -> bool {
+        self.sources.is_ready(source)
+    }
+}
+
+impl Wakes {
+    fn set(&mut self, uid: &PodUid, at: Option<Time>) {
+        if let Some(old) = self.at.remove(uid) {
+            self.queue.remove(&(old, uid.clone()));
+        }
+        if let Some(at) = at {
+            self.at.insert(uid.clone(), at);
+            self.queue.insert((at, uid.clone()));
+        }
+    }
+
+    fn first(&self) -> Option<Time> {
+        self.queue.first().map(|(at, _)| *at)
+    }
+
+    /// Pods whose time has come.
+    fn due(&mut self, now: Time) -> BTreeSet<PodUid> {
+        let due: BTreeSet<PodUid> =
+            self.queue.iter().take_while(|(at, _)| *at <= now).map(|(_, uid)| uid.clone()).collect();
+        for uid in &due {
+            self.set(uid, None);
+        }
+        self.asked = None;
+        due
+    }
+}
+
+/// A pod with its status.
+pub(crate) fn shown(machine: &Machine) -> Pod {
+    let record = machine.record();
+    let mut pod = Pod::clone(&record.pod);
+    pod.status = record.status.clone();
+    pod
+}
+
+#[cfg(test)]
+mod tests;

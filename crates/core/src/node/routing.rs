@@ -1,0 +1,241 @@
+//! Who is concerned by what happened.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::Node;
+use crate::actions::Waiting;
+use crate::admission;
+use crate::model::{
+    CallError, Cause, Effect, Event, KubeEvent, Listing, Manifest, Now, Out, PodUid, RuntimeReady, Seq, Source,
+    SourceChange,
+};
+use crate::pleg;
+use crate::pod::{KillOptions, Machine, State, full_name};
+use crate::sources::{Batches, uid_of};
+
+impl Node {
+    /// Tell the pods; returns those that have to be stepped.
+    pub(super) fn route(&mut self, event: Event, now: Now, out: &mut Out) -> BTreeSet<PodUid> {
+        match event {
+            Event::Source { source, change } => self.sourced(source, change, now, out),
+            Event::Listed { seq, result } => self.listed(seq, result, now),
+            Event::Observed { uid, seq, result, covered } => {
+                self.pleg.covered(&uid, covered);
+                if result.as_ref().is_err_and(|e| e.unavailable) {
+                    self.health.suspect(now.boot);
+                }
+                self.with(&uid, now, out, |machine, ctx, out| machine.observed(seq, result, ctx, out));
+                BTreeSet::from([uid])
+            }
+            Event::Hint { uid } => {
+                match self.workers.get_mut(&uid) {
+                    Some(machine) => machine.hint(),
+                    // A pod nobody knows: the list tells what it is.
+                    None => self.pleg.want(),
+                }
+                BTreeSet::from([uid])
+            }
+            Event::EventStream { up } => {
+                self.pleg.stream(up);
+                BTreeSet::new()
+            }
+            Event::Runtime { result } => self.runtime(result, now),
+            Event::Done { id, result } => {
+                let Some(uid) = self.drawn.owners.remove(&id) else { return BTreeSet::new() };
+                if result.as_ref().is_err_and(|e| e.unavailable) {
+                    self.health.suspect(now.boot);
+                }
+                self.with(&uid, now, out, |machine, ctx, out| machine.done(id, result, ctx, out));
+                BTreeSet::from([uid])
+            }
+            Event::Kill { uid, grace, evicted, waiter } => {
+                let cause = if evicted.is_some() { Cause::Evicted } else { Cause::Removed };
+                let options = KillOptions { grace, evicted, waiter };
+                if !self.with(&uid, now, out, |machine, ctx, _| machine.kill(cause, options, ctx)) {
+                    out.effects.extend(waiter.map(|waiter| Effect::Released { waiter }));
+                }
+                BTreeSet::from([uid])
+            }
+            Event::Restart { uid, container } => {
+                self.with(&uid, now, out, |machine, ctx, _| machine.restart_containers(container, ctx));
+                BTreeSet::from([uid])
+            }
+            Event::Leftovers { seq, found } => {
+                self.sweep(seq, found, out);
+                BTreeSet::new()
+            }
+            Event::Journal { .. } => BTreeSet::new(),
+            Event::Wake => {
+                let mut due = self.wakes.due(now.boot);
+                if self.housekeeping.held_due(now.boot) {
+                    due.extend(self.held());
+                }
+                due
+            }
+        }
+    }
+
+    fn sourced(&mut self, source: Source, change: SourceChange, now: Now, out: &mut Out) -> BTreeSet<PodUid> {
+        let is_set = matches!(change, SourceChange::Set { .. });
+        let remembered = self.remembered(source);
+        let Batches { remove, mut add, update, delete, reconcile, dropped } =
+            self.sources.merge(source, change, &remembered);
+        let mut touched = BTreeSet::new();
+        for uid in remove {
+            self.with(&uid, now, out, |machine, ctx, _| machine.removed(Cause::Removed, ctx));
+            touched.insert(uid);
+        }
+        add.sort_by_key(|m| m.pod.metadata.creation_timestamp.as_ref().map(|t| t.0));
+        for manifest in add {
+            touched.extend(self.add(source, manifest, now, out));
+        }
+        for manifest in update.into_iter().chain(delete).chain(reconcile) {
+            let Some(uid) = uid_of(&manifest) else { continue };
+            let Manifest { pod, origin } = manifest;
+            self.with(&uid, now, out, |machine, ctx, _| machine.update(pod, Some(origin), ctx));
+            touched.insert(uid);
+        }
+        for (manifest, why) in dropped {
+            let uid = uid_of(&manifest).unwrap_or_else(|| PodUid::from(""));
+            let message = format!("{} is ignored: {why}", manifest.origin);
+            let pod = full_name(&manifest.pod);
+            let event = KubeEvent { uid, pod, container: None, warning: true, reason: "FailedValidation", message };
+            out.effects.push(Effect::Event(event));
+        }
+        if is_set && !self.sources.is_ready(source) {
+            self.sources.mark_ready(source);
+            self.pleg.want();
+        }
+        touched.extend(self.sync_known(now, out));
+        touched
+    }
+
+    /// What the journal knows of a source that has not reported yet.
+    fn remembered(&self, source: Source) -> Vec<Manifest> {
+        if self.sources.is_ready(source) {
+            return vec![];
+        }
+        let records = self.workers.iter().map(|(_, m)| m.record()).filter(|r| r.source == source && r.ending.is_none());
+        records.filter_map(|r| Some(Manifest { pod: Arc::clone(&r.pod), origin: r.origin.clone()? })).collect()
+    }
+
+    fn add(&mut self, source: Source, manifest: Manifest, now: Now, out: &mut Out) -> Option<PodUid> {
+        let uid = uid_of(&manifest)?;
+        match self.workers.get_mut(&uid) {
+            // It left config and ends: the new life begins when the old one is over.
+            Some(machine) if machine.state() >= State::Terminating && !machine.has_config() => {
+                machine.request_restart()
+            }
+            Some(_) => {
+                let Manifest { pod, origin } = manifest;
+                self.with(&uid, now, out, |machine, ctx, _| machine.update(pod, Some(origin), ctx));
+            }
+            None => self.create(source, manifest, now),
+        }
+        Some(uid)
+    }
+
+    /// A pod seen for the first time.
+    pub(super) fn create(&mut self, source: Source, manifest: Manifest, now: Now) {
+        let Some(uid) = uid_of(&manifest) else { return };
+        let mut machine = Machine::new(uid.clone(), source, manifest.pod, Some(manifest.origin), now);
+        // A complete list that doesn't have it is as good as a look. What the list has is looked at.
+        match self.pleg.as_of {
+            Some(as_of) if !self.pleg.listing.pods.contains_key(&uid) => machine.absent_from_list(as_of),
+            _ => machine.hint(),
+        }
+        self.workers.insert(uid, machine);
+    }
+
+    /// May it begin? Its name must be free, and there must be room.
+    pub(super) fn give_turn(&mut self, uid: &PodUid, now: Now, out: &mut Out) {
+        let Some(machine) = self.workers.get(uid) else { return };
+        if machine.state() > State::Syncing || (machine.record().admitted && machine.state() == State::Syncing) {
+            return;
+        }
+        let hold = self.workers.predecessor(uid).or_else(|| self.stranger(uid)).or_else(|| self.admit(uid, now, out));
+        self.with(uid, now, out, |machine, ctx, _| machine.hold(hold, ctx));
+    }
+
+    fn admit(&mut self, uid: &PodUid, now: Now, out: &mut Out) -> Option<Waiting> {
+        let record = self.workers.get(uid)?.record();
+        if record.admitted {
+            return None;
+        }
+        let (pod, is_static) = (Arc::clone(&record.pod), record.source.is_static());
+        let Err(rejection) = admission::admit(&pod, &self.ledger, &self.config) else {
+            self.ledger.reserve(uid.clone(), admission::Requests::of(&pod));
+            self.workers.get_mut(uid)?.admitted();
+            return None;
+        };
+        let (reason, message) = (rejection.reason.to_owned(), rejection.message);
+        let (full_name, known) = (full_name(&pod), self.workers.get(uid)?.is_held_for(&reason));
+        if !known {
+            let reason = rejection.reason;
+            let event = KubeEvent {
+                uid: uid.clone(),
+                pod: full_name,
+                container: None,
+                warning: true,
+                reason,
+                message: message.clone(),
+            };
+            out.effects.push(Effect::Event(event));
+        }
+        if is_static {
+            self.housekeeping.retry_held(now.boot);
+            return Some(Waiting { reason, message });
+        }
+        let options = KillOptions { evicted: Some((reason, message)), ..KillOptions::default() };
+        self.with(uid, now, out, |machine, ctx, _| machine.kill(Cause::Ended, options, ctx));
+        None
+    }
+
+    /// Pods that wait for their turn.
+    pub(super) fn held(&self) -> BTreeSet<PodUid> {
+        self.workers.iter().filter(|(_, m)| m.state() == State::Waiting).map(|(uid, _)| uid.clone()).collect()
+    }
+
+    fn listed(&mut self, seq: Seq, result: Result<Listing, CallError>, now: Now) -> BTreeSet<PodUid> {
+        let listing = match result {
+            Ok(listing) => Some(listing),
+            Err(error) => {
+                if error.unavailable {
+                    self.health.suspect(now.boot);
+                }
+                None
+            }
+        };
+        let complete = listing.is_some();
+        self.pleg.listed(seq, listing);
+        if !complete {
+            return BTreeSet::new();
+        }
+        let uids: BTreeSet<PodUid> = self.workers.iter().map(|(uid, _)| uid.clone()).collect();
+        for uid in &uids {
+            let Some(machine) = self.workers.get_mut(uid) else { continue };
+            match self.pleg.listing.pods.get(uid) {
+                None => machine.absent_from_list(seq),
+                Some(listed) => {
+                    let older = machine.sight_at().is_none_or(|at| at < seq);
+                    if older && (machine.sight_at().is_none() || pleg::differs(listed, machine.seen())) {
+                        machine.hint();
+                    }
+                }
+            }
+        }
+        let mut touched = uids;
+        touched.extend(self.adopt_orphans(now));
+        touched
+    }
+
+    fn runtime(&mut self, result: Result<RuntimeReady, CallError>, now: Now) -> BTreeSet<PodUid> {
+        if !self.health.checked(result, now.boot) {
+            return BTreeSet::new();
+        }
+        // Back, or the network changed: what waited goes on, after one complete list.
+        self.pleg.want();
+        self.workers.iter().map(|(uid, _)| uid.clone()).collect()
+    }
+}

@@ -1,0 +1,340 @@
+//! Event lists for the whole node: what happened, then what was asked for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::*;
+use crate::model::*;
+
+/// A node and the few things a test answers for.
+struct Lab {
+    node: Node,
+    now: Time,
+    calls: Vec<(CallId, PodUid, Call)>,
+    looks: Vec<(PodUid, Seq)>,
+    records: BTreeMap<PodUid, PodRecord>,
+}
+
+fn wall(boot: Time) -> Timestamp {
+    Timestamp::from_second(1_700_000_000).unwrap() + boot
+}
+
+impl Lab {
+    /// A node whose runtime is up and has this.
+    fn new(listing: Listing) -> Self {
+        let mut lab = Self::bare(vec![]);
+        lab.bring_up(listing);
+        lab
+    }
+
+    fn bare(records: Vec<PodRecord>) -> Self {
+        let config = NodeConfig { boot_id: "boot".into(), ..NodeConfig::default() };
+        let node = Node::new(config, records);
+        Self { node, now: Duration::from_secs(100), calls: vec![], looks: vec![], records: BTreeMap::new() }
+    }
+
+    fn bring_up(&mut self, listing: Listing) {
+        self.tell(Event::Wake);
+        self.tell(Event::Runtime { result: Ok(RuntimeReady { network: true, ..RuntimeReady::default() }) });
+        self.tell(Event::Listed { seq: self.node.drawn.seq, result: Ok(listing) });
+    }
+
+    /// Tell the node, and return the new calls.
+    fn tell(&mut self, event: Event) -> Vec<Call> {
+        let mut out = Out::default();
+        self.node.handle(event, Now { boot: self.now, wall: wall(self.now) }, &mut out);
+        for record in out.records {
+            match record {
+                Record::Put(put) => self.records.insert(put.uid.clone(), *put),
+                Record::Forget(uid) => self.records.remove(&uid),
+            };
+        }
+        let mut new = vec![];
+        for effect in out.effects {
+            match effect {
+                Effect::Call { id, uid, call, .. } => {
+                    new.push(call.clone());
+                    self.calls.push((id, uid, call));
+                }
+                Effect::Observe { uid, seq } => self.looks.push((uid, seq)),
+                _ => {}
+            }
+        }
+        new
+    }
+
+    fn set(&mut self, pods: &[&Manifest]) -> Vec<Call> {
+        let pods = pods.iter().map(|m| (*m).clone()).collect();
+        self.tell(Event::Source { source: Source::File, change: SourceChange::Set { pods, broken: vec![] } })
+    }
+
+    fn answer(&mut self, test: impl Fn(&Call) -> bool, result: Result<Answer, CallError>) -> Vec<Call> {
+        let at = self.calls.iter().position(|(_, _, c)| test(c)).expect("such a call is under way");
+        let (id, ..) = self.calls.remove(at);
+        self.tell(Event::Done { id, result })
+    }
+
+    fn ok(&mut self, test: impl Fn(&Call) -> bool) -> Vec<Call> {
+        self.answer(test, Ok(Answer::Done))
+    }
+
+    /// Answer the newest look at the first pod that waits for one.
+    fn see(&mut self, seen: &PodSeen) -> Vec<Call> {
+        let (uid, seq) = self.looks.remove(0);
+        self.tell(Event::Observed { uid, seq, result: Ok(seen.clone()), covered: true })
+    }
+
+    fn host_is_ready(&mut self) -> Vec<Call> {
+        self.ok(|c| *c == Call::MakeCgroup);
+        self.ok(|c| *c == Call::MakeDirs)
+    }
+
+    fn state(&self, uid: &str) -> Option<State> {
+        self.node.workers().get(&PodUid::from(uid)).map(Machine::state)
+    }
+}
+
+fn pod(name: &str, uid: &str) -> Manifest {
+    let value = json!({"metadata": {"name": name, "namespace": "default", "uid": uid},
+        "spec": {"restartPolicy": "Always", "terminationGracePeriodSeconds": 30,
+                 "containers": [{"name": "c", "image": "img", "imagePullPolicy": "IfNotPresent"}]}});
+    Manifest { pod: Arc::new(serde_json::from_value(value).unwrap()), origin: format!("{name}.yaml") }
+}
+
+fn sandbox(ready: bool) -> SandboxSeen {
+    SandboxSeen {
+        id: "sb".into(),
+        attempt: 0,
+        ready,
+        created_at: wall(Duration::from_secs(100)),
+        ips: vec!["10.0.0.2".into()],
+    }
+}
+
+fn seen(state: Option<RunState>) -> PodSeen {
+    let containers = state.map(|state| ContainerSeen {
+        id: "id".into(),
+        sandbox: "sb".into(),
+        name: "c".into(),
+        attempt: 0,
+        hash: None,
+        state,
+        created_at: wall(Duration::from_secs(100)),
+        started_at: Some(wall(Duration::from_secs(100))),
+        finished_at: (state == RunState::Exited).then(|| wall(Duration::from_secs(101))),
+        exit_code: 0,
+        reason: String::new(),
+        message: String::new(),
+        image: "img".into(),
+        image_id: "sha".into(),
+        grace: None,
+        pre_stop: None,
+        user: None,
+    });
+    PodSeen { sandboxes: vec![sandbox(true)], containers: containers.into_iter().collect() }
+}
+
+fn listing(uid: &str, name: &str) -> Listing {
+    let listed = PodListed {
+        full_name: FullName { namespace: "default".into(), name: name.into() },
+        source: Some(Source::File),
+        sandboxes: BTreeMap::from([("sb".into(), true)]),
+        containers: BTreeMap::from([("id".into(), ("c".into(), RunState::Running))]),
+    };
+    Listing { pods: BTreeMap::from([(uid.into(), listed)]) }
+}
+
+/// A lab in which the pod runs.
+fn running() -> Lab {
+    let mut lab = Lab::new(Listing::default());
+    lab.set(&[&pod("a", "1")]);
+    lab.host_is_ready();
+    lab.answer(|c| matches!(c, Call::RunSandbox { .. }), Ok(Answer::Sandbox("sb".into())));
+    lab.see(&seen(None));
+    lab.answer(
+        |c| matches!(c, Call::ImageStatus { .. }),
+        Ok(Answer::Image(Some(ImageFacts { id: "sha".into(), ..ImageFacts::default() }))),
+    );
+    lab.ok(|c| matches!(c, Call::PrepareContainer { .. }));
+    lab.answer(|c| matches!(c, Call::CreateContainer { .. }), Ok(Answer::Container("id".into())));
+    lab.see(&seen(Some(RunState::Created)));
+    lab.ok(|c| matches!(c, Call::StartContainer { .. }));
+    lab.see(&seen(Some(RunState::Running)));
+    lab
+}
+
+#[test]
+fn a_manifest_leads_to_a_sandbox_as_soon_as_the_host_is_ready() {
+    let mut lab = Lab::new(Listing::default());
+    assert_eq!(lab.set(&[&pod("a", "1")]), [Call::MakeCgroup, Call::MakeDirs]);
+    assert_eq!(lab.host_is_ready(), [Call::RunSandbox { attempt: 0 }]);
+    assert!(lab.records[&PodUid::from("1")].admitted, "admission is on disk before the sandbox");
+}
+
+#[test]
+fn a_pod_that_runs_is_left_alone() {
+    let mut lab = running();
+    assert!(lab.calls.is_empty(), "{:?}", lab.calls);
+    assert_eq!(lab.tell(Event::Wake), []);
+    let status = lab.records[&PodUid::from("1")].status.clone().unwrap();
+    assert_eq!(status.phase.as_deref(), Some("Running"));
+}
+
+#[test]
+fn a_removed_pod_stops_cleans_up_and_is_forgotten() {
+    let mut lab = running();
+    let stop = Call::StopContainer { name: "c".into(), id: "id".into(), timeout: Duration::from_secs(30) };
+    assert_eq!(lab.set(&[]), [stop]);
+    assert!(lab.records[&PodUid::from("1")].ending.is_some(), "the end is on disk before the stop is sent");
+    lab.ok(|c| matches!(c, Call::StopContainer { .. }));
+    assert_eq!(lab.see(&seen(Some(RunState::Exited))), [Call::StopSandbox { id: "sb".into() }]);
+    lab.ok(|c| matches!(c, Call::StopSandbox { .. }));
+    let mut stopped = seen(Some(RunState::Exited));
+    stopped.sandboxes[0].ready = false;
+    assert_eq!(lab.see(&stopped), [Call::RemoveVolumes, Call::RemoveCgroup]);
+    lab.ok(|c| *c == Call::RemoveVolumes);
+    assert_eq!(lab.ok(|c| *c == Call::RemoveCgroup), [Call::RemoveContainer { name: "c".into(), id: "id".into() }]);
+    lab.ok(|c| matches!(c, Call::RemoveContainer { .. }));
+    let bare = PodSeen { sandboxes: stopped.sandboxes.clone(), containers: vec![] };
+    assert_eq!(lab.see(&bare), [Call::RemoveSandbox { id: "sb".into() }]);
+    lab.ok(|c| matches!(c, Call::RemoveSandbox { .. }));
+    assert_eq!(lab.see(&PodSeen::default()), [Call::RemoveDirs, Call::RemoveLogs]);
+    lab.ok(|c| *c == Call::RemoveDirs);
+    lab.ok(|c| *c == Call::RemoveLogs);
+    assert!(lab.records.is_empty() && lab.node.workers().is_empty());
+}
+
+#[test]
+fn a_shorter_deadline_is_sent_and_a_longer_one_is_not() {
+    let mut lab = running();
+    lab.set(&[]);
+    let kill = |grace: u64| Event::Kill {
+        uid: "1".into(),
+        grace: Some(Duration::from_secs(grace)),
+        evicted: None,
+        waiter: None,
+    };
+    assert_eq!(lab.tell(kill(60)), []);
+    let stop = Call::StopContainer { name: "c".into(), id: "id".into(), timeout: Duration::from_secs(5) };
+    assert_eq!(lab.tell(kill(5)), [stop]);
+}
+
+#[test]
+fn a_kill_during_a_start_waits_for_its_fate() {
+    let mut lab = Lab::new(Listing::default());
+    lab.set(&[&pod("a", "1")]);
+    lab.host_is_ready();
+    assert_eq!(lab.set(&[]), []);
+    assert_eq!(lab.state("1"), Some(State::Terminating));
+    lab.answer(|c| matches!(c, Call::RunSandbox { .. }), Ok(Answer::Sandbox("sb".into())));
+    assert_eq!(lab.see(&seen(None)), [Call::StopSandbox { id: "sb".into() }]);
+}
+
+#[test]
+fn a_call_in_doubt_allows_nothing_but_looks_until_the_object_shows() {
+    let mut lab = Lab::new(Listing::default());
+    lab.set(&[&pod("a", "1")]);
+    lab.host_is_ready();
+    let doubt = CallError { in_doubt: true, ..CallError::new("", "deadline exceeded") };
+    assert_eq!(lab.answer(|c| matches!(c, Call::RunSandbox { .. }), Err(doubt)), []);
+    assert_eq!(lab.see(&PodSeen::default()), []);
+    lab.now += Duration::from_secs(1);
+    assert_eq!(lab.tell(Event::Wake), []);
+    assert!(matches!(lab.see(&seen(None))[..], [Call::ImageStatus { .. }]), "it is adopted");
+}
+
+#[test]
+fn nothing_is_started_on_sight_older_than_our_last_call() {
+    let mut lab = Lab::new(Listing::default());
+    lab.set(&[&pod("a", "1")]);
+    lab.host_is_ready();
+    lab.tell(Event::Hint { uid: "1".into() });
+    let old = lab.looks.clone();
+    lab.answer(|c| matches!(c, Call::RunSandbox { .. }), Ok(Answer::Sandbox("sb".into())));
+    let (uid, seq) = old[0].clone();
+    lab.looks.clear();
+    let calls = lab.tell(Event::Observed { uid, seq, result: Ok(PodSeen::default()), covered: true });
+    assert_eq!(calls, [], "no second sandbox");
+    assert_eq!(lab.looks.len(), 1, "it is looked at again");
+}
+
+#[test]
+fn an_edited_manifest_waits_until_the_old_pod_is_finished() {
+    let mut lab = running();
+    lab.set(&[&pod("a", "2")]);
+    assert_eq!((lab.state("1"), lab.state("2")), (Some(State::Terminating), Some(State::Waiting)));
+    lab.ok(|c| matches!(c, Call::StopContainer { .. }));
+    lab.see(&seen(Some(RunState::Exited)));
+    lab.ok(|c| matches!(c, Call::StopSandbox { .. }));
+    let mut stopped = seen(Some(RunState::Exited));
+    stopped.sandboxes[0].ready = false;
+    lab.see(&stopped);
+    lab.ok(|c| *c == Call::RemoveVolumes);
+    let next = lab.ok(|c| *c == Call::RemoveCgroup);
+    assert!(next.contains(&Call::MakeCgroup), "woken by the finish: {next:?}");
+    assert_eq!(lab.state("2"), Some(State::Syncing));
+}
+
+#[test]
+fn a_restarted_agent_adopts_what_runs_and_touches_nothing() {
+    let before = running();
+    let mut lab = Lab::bare(before.records.values().cloned().collect());
+    lab.bring_up(listing("1", "a"));
+    assert_eq!(lab.looks.len(), 1);
+    lab.see(&seen(Some(RunState::Running)));
+    lab.set(&[&pod("a", "1")]);
+    lab.host_is_ready();
+    assert!(lab.calls.is_empty(), "{:?}", lab.calls);
+}
+
+#[test]
+fn nothing_of_a_source_is_ended_before_it_has_spoken() {
+    let before = running();
+    let mut lab = Lab::bare(before.records.values().cloned().collect());
+    lab.bring_up(listing("1", "a"));
+    lab.see(&seen(Some(RunState::Running)));
+    assert_eq!(lab.state("1"), Some(State::Syncing));
+    let calls = lab.set(&[]);
+    assert!(matches!(calls[..], [Call::StopContainer { .. }]), "{calls:?}");
+}
+
+#[test]
+fn a_pod_only_the_runtime_knows_is_ended_once_its_source_has_spoken() {
+    let mut lab = Lab::new(listing("9", "stranger"));
+    assert_eq!(lab.state("9"), None);
+    lab.set(&[]);
+    let seq = lab.node.drawn.seq;
+    lab.tell(Event::Listed { seq, result: Ok(listing("9", "stranger")) });
+    assert_eq!(lab.state("9"), Some(State::Terminating));
+    let stop = Call::StopContainer { name: "c".into(), id: "id".into(), timeout: Duration::from_secs(2) };
+    assert_eq!(lab.see(&seen(Some(RunState::Running))), [stop]);
+}
+
+#[test]
+fn while_the_runtime_is_away_nothing_is_asked_of_it_and_then_it_goes_on() {
+    let mut lab = Lab::new(Listing::default());
+    lab.set(&[&pod("a", "1")]);
+    let away = CallError { unavailable: true, ..CallError::new("", "connection refused") };
+    lab.tell(Event::Listed { seq: Seq(0), result: Err(away) });
+    assert_eq!(lab.host_is_ready(), []);
+    lab.now += Duration::from_secs(1);
+    lab.tell(Event::Wake);
+    let calls = lab.tell(Event::Runtime { result: Ok(RuntimeReady { network: true, ..RuntimeReady::default() }) });
+    assert_eq!(calls, [Call::RunSandbox { attempt: 0 }]);
+}
+
+#[test]
+fn a_waiter_is_told_once_also_if_there_is_nothing_to_kill() {
+    let mut lab = running();
+    let mut released = |event: Event| {
+        let mut out = Out::default();
+        lab.node.handle(event, Now { boot: lab.now, wall: wall(lab.now) }, &mut out);
+        out.effects.iter().filter(|e| matches!(e, Effect::Released { .. })).count()
+    };
+    let kill = |uid: &str, waiter| Event::Kill { uid: uid.into(), grace: None, evicted: None, waiter: Some(waiter) };
+    assert_eq!(released(kill("nobody", 1)), 1);
+    assert_eq!(released(kill("1", 2)), 0, "it still runs");
+}

@@ -1,0 +1,173 @@
+//! When to look at the runtime: the safety list, and the runtime's own health.
+//!
+//! Hints and the ends of our own calls make a pod looked at at once; the list is the net below them. It runs rarely where
+//! the runtime has an event stream, each second where it hasn't, less often when every container has a pidfd.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::model::{CallError, Listing, PodListed, PodSeen, PodUid, RuntimeReady, Seq, Time};
+
+/// The safety list beside a working event stream.
+const WITH_EVENTS: Duration = Duration::from_secs(45);
+/// Without events, every running container watched by a pidfd.
+const WITH_PIDFDS: Duration = Duration::from_secs(5);
+/// Without events, as the Go kubelet's relist.
+const WITHOUT: Duration = Duration::from_secs(1);
+/// The first repeat of a health check that failed; doubled up to `CHECK_MAX`.
+const CHECK_FIRST: Duration = Duration::from_millis(100);
+const CHECK_MAX: Duration = Duration::from_secs(5);
+/// A healthy runtime is asked this often whether its network still is.
+const CHECK_HEALTHY: Duration = Duration::from_secs(30);
+
+/// The last list, and when the next one is due.
+#[derive(Debug, Default)]
+pub(crate) struct Pleg {
+    pub(crate) listing: Listing,
+    /// When the newest complete list was asked for.
+    pub(crate) as_of: Option<Seq>,
+    under_way: Option<Seq>,
+    last: Time,
+    wanted: bool,
+    stream_up: bool,
+    covered: BTreeMap<PodUid, bool>,
+}
+
+impl Pleg {
+    pub(crate) fn want(&mut self) {
+        self.wanted = true;
+    }
+
+    pub(crate) fn stream(&mut self, up: bool) {
+        self.stream_up = up;
+        // What happened while nobody listened is found by one list.
+        self.wanted = true;
+    }
+
+    pub(crate) fn covered(&mut self, uid: &PodUid, covered: bool) {
+        self.covered.insert(uid.clone(), covered);
+    }
+
+    pub(crate) fn forget(&mut self, uid: &PodUid) {
+        self.covered.remove(uid);
+        self.listing.pods.remove(uid);
+    }
+
+    fn due(&self) -> Time {
+        let every = match self.stream_up {
+            true => WITH_EVENTS,
+            false if self.covered.values().all(|c| *c) => WITH_PIDFDS,
+            false => WITHOUT,
+        };
+        if self.wanted { Time::ZERO } else { self.last + every }
+    }
+
+    /// Draw a number for a list, if one is due.
+    pub(crate) fn begin(&mut self, seq: &mut Seq, now: Time) -> Option<Seq> {
+        if self.under_way.is_some() || self.due() > now {
+            return None;
+        }
+        self.wanted = false;
+        self.last = now;
+        self.under_way = Some(seq.draw());
+        self.under_way
+    }
+
+    /// A list came back. `None`: it failed, and is repeated in its time.
+    pub(crate) fn listed(&mut self, seq: Seq, listing: Option<Listing>) {
+        if self.under_way == Some(seq) {
+            self.under_way = None;
+        }
+        if let Some(listing) = listing {
+            self.listing = listing;
+            self.as_of = Some(seq);
+        }
+    }
+
+    pub(crate) fn wake(&self) -> Option<Time> {
+        self.under_way.is_none().then(|| self.due())
+    }
+}
+
+/// The runtime as a whole.
+#[derive(Debug)]
+pub(crate) struct Health {
+    pub(crate) up: bool,
+    /// Its name, once it told.
+    pub(crate) name: String,
+    /// Why pods can have no network.
+    pub(crate) no_network: Option<String>,
+    checking: bool,
+    next: Time,
+    wait: Duration,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self {
+            up: false,
+            name: "containerd".into(),
+            no_network: None,
+            checking: false,
+            next: Time::ZERO,
+            wait: CHECK_FIRST,
+        }
+    }
+}
+
+impl Health {
+    /// A call found nobody there.
+    pub(crate) fn suspect(&mut self, now: Time) {
+        if self.up {
+            self.up = false;
+            self.wait = CHECK_FIRST;
+            self.next = now;
+        }
+    }
+
+    pub(crate) fn begin(&mut self, now: Time) -> bool {
+        let begin = !self.checking && self.next <= now;
+        self.checking |= begin;
+        begin
+    }
+
+    /// The check came back. True if the runtime is back.
+    pub(crate) fn checked(&mut self, result: Result<RuntimeReady, CallError>, now: Time) -> bool {
+        self.checking = false;
+        let was_up = self.up;
+        match result {
+            Ok(ready) => {
+                let no_network = (!ready.network).then_some(ready.message);
+                if !ready.name.is_empty() {
+                    self.name = ready.name;
+                }
+                self.wait = if no_network.is_some() { (self.wait * 2).min(CHECK_MAX) } else { CHECK_FIRST };
+                self.next = now + if no_network.is_some() { self.wait } else { CHECK_HEALTHY };
+                let changed = self.no_network.is_some() != no_network.is_some();
+                self.no_network = no_network;
+                self.up = true;
+                !was_up || changed
+            }
+            Err(_) => {
+                self.up = false;
+                self.next = now + self.wait;
+                self.wait = (self.wait * 2).min(CHECK_MAX);
+                false
+            }
+        }
+    }
+
+    pub(crate) fn wake(&self) -> Option<Time> {
+        (!self.checking).then_some(self.next)
+    }
+}
+
+/// Does the outline say something else than the last look?
+pub(crate) fn differs(listed: &PodListed, seen: &PodSeen) -> bool {
+    let sandboxes = seen.sandboxes.iter().map(|s| (&s.id, s.ready));
+    let containers = seen.containers.iter().map(|c| (&c.id, c.state));
+    let listed_sandboxes: BTreeMap<_, _> = listed.sandboxes.iter().map(|(id, ready)| (id, *ready)).collect();
+    let listed_containers: BTreeMap<_, _> = listed.containers.iter().map(|(id, (_, state))| (id, *state)).collect();
+    sandboxes.collect::<BTreeMap<_, _>>() != listed_sandboxes
+        || containers.collect::<BTreeMap<_, _>>() != listed_containers
+}

@@ -1,0 +1,186 @@
+//! What the end of a call means for its pod.
+
+use super::bring_up::Image;
+use super::calls::{RETRY, Sent, is_start};
+use super::{Ctx, Machine};
+use crate::model::{Answer, Call, CallError, HookKind, HookState, ImageFacts, Name, Out};
+
+impl Machine {
+    pub(super) fn answered(&mut self, sent: Sent, result: Result<Answer, CallError>, ctx: &mut Ctx<'_>, out: &mut Out) {
+        if let Call::StopContainer { id, .. } = &sent.call {
+            self.killing.stop_returned(id);
+        }
+        match result {
+            Ok(answer) => {
+                self.calls.succeeded(&sent.call.key());
+                self.succeeded(sent, answer, ctx, out);
+            }
+            Err(error) if error.in_doubt && is_start(&sent.call) => {
+                self.story.tell(ctx.now, "a call is in doubt", &format!("{:?}: {}", sent.call.key(), error.message));
+                self.calls.doubt(sent, ctx.now.boot, error.unavailable);
+            }
+            // The runtime is away: nothing about this pod, and the plan asks again when it is back.
+            Err(error) if error.unavailable && sent.call.is_runtime() => {}
+            Err(error) => self.failed(sent, error, ctx, out),
+        }
+    }
+
+    fn succeeded(&mut self, sent: Sent, answer: Answer, ctx: &mut Ctx<'_>, out: &mut Out) {
+        match (sent.call, answer) {
+            (Call::MakeCgroup, _) => self.setup.cgroup = true,
+            (Call::MakeDirs, _) => self.setup.dirs = true,
+            (Call::MountVolume { volume }, _) => {
+                self.setup.volumes.insert(volume);
+            }
+            (Call::PrepareContainer { name, attempt, .. }, _) => {
+                self.bring_up.prepared.insert(name, attempt);
+            }
+            (Call::ImageStatus { name, image }, Answer::Image(found)) => {
+                self.image_status(name, &image, found, ctx, out)
+            }
+            (Call::PullImage { name, image }, Answer::Image(found)) => {
+                self.bring_up.pulls.remove(&name);
+                let took = ctx.now.boot.saturating_sub(sent.at);
+                let message = format!("Successfully pulled image {image:?} in {}ms", took.as_millis());
+                self.event(false, "Pulled", Some(&name), message, out);
+                self.bring_up.images.insert(name, found.map_or(Image::Absent, Image::Present));
+            }
+            (Call::CreateContainer { name, .. }, _) => {
+                self.bring_up.images.remove(&name);
+                self.event(false, "Created", Some(&name), format!("Created container: {name}"), out);
+            }
+            (Call::StartContainer { name, .. }, _) => {
+                self.bring_up.waiting.remove(&name);
+                self.story.tell(ctx.now, &format!("{name} started"), "it was its turn");
+                self.event(false, "Started", Some(&name), format!("Started container {name}"), out);
+            }
+            (Call::StopSandbox { id }, _) => {
+                self.killing.stopped_sandboxes.insert(id);
+            }
+            (Call::RunSandbox { attempt }, Answer::Sandbox(id)) => {
+                self.story.tell(ctx.now, "sandbox made", &format!("{id}, attempt {attempt}"));
+            }
+            (Call::Hook { kind, name, id, .. }, _) => self.hooked(kind, &name, &id, HookState::Done),
+            (Call::Probe { kind, name, id, .. }, Answer::Probe(verdict)) => {
+                self.probed(kind, &name, &id, verdict, ctx, out)
+            }
+            (Call::RemoveVolumes, _) => self.cleaned.volumes = true,
+            (Call::RemoveCgroup, _) => self.cleaned.cgroup = true,
+            (Call::RemoveDirs, _) => self.cleaned.dirs = true,
+            (Call::RemoveLogs, _) => self.cleaned.logs = true,
+            _ => {}
+        }
+    }
+
+    fn image_status(&mut self, name: Name, image: &str, found: Option<ImageFacts>, ctx: &Ctx<'_>, out: &mut Out) {
+        if found.is_some() {
+            let message = format!("Container image {image:?} already present on machine");
+            self.event(false, "Pulled", Some(&name), message, out);
+        } else {
+            self.story.tell(ctx.now, &format!("image of {name} is not here"), image);
+        }
+        self.bring_up.images.insert(name, found.map_or(Image::Absent, Image::Present));
+    }
+
+    fn hooked(&mut self, kind: HookKind, name: &Name, id: &crate::model::ContainerId, state: HookState) {
+        let memory = self.record.containers.entry(name.clone()).or_default();
+        let hook = match kind {
+            HookKind::PostStart => &mut memory.post_start,
+            HookKind::PreStop => &mut memory.pre_stop,
+        };
+        *hook = Some((id.clone(), state));
+        self.unsaved = true;
+    }
+
+    fn failed(&mut self, sent: Sent, error: CallError, ctx: &mut Ctx<'_>, out: &mut Out) {
+        let key = sent.call.key();
+        if !error.cancelled {
+            self.story.tell(ctx.now, &format!("failed: {key:?}"), &error.message);
+        }
+        let mut delay = RETRY;
+        match &sent.call {
+            // Hooks and probes are not tried again: a failed hook has its own consequence.
+            Call::Hook { kind, name, id, .. } => {
+                return self.hook_failed(*kind, name, id, &error, out);
+            }
+            Call::Probe { kind, name, id, .. } => {
+                let verdict = crate::model::ProbeVerdict::Unknown(error.message);
+                return self.probed(*kind, name, id, verdict, ctx, out);
+            }
+            _ if error.cancelled => return,
+            Call::RunSandbox { .. } => {
+                let message = format!("Failed to create pod sandbox: {}", error.message);
+                self.event(true, "FailedCreatePodSandBox", None, message, out);
+            }
+            Call::StopSandbox { .. } => {
+                self.event(true, "FailedKillPod", None, format!("error stopping the sandbox: {}", error.message), out);
+            }
+            Call::StopContainer { name, .. } => {
+                let times = self.calls.failures(&key) + 1;
+                let message = format!("error stopping container {name} ({times}×): {}", error.message);
+                self.event(true, "FailedKillPod", Some(name), message, out);
+            }
+            Call::PullImage { name, image } => return self.pull_failed(name, image, &error, ctx, out),
+            Call::ImageStatus { name, .. } => {
+                let reason = if error.reason.is_empty() { "ImageInspectError" } else { error.reason.as_str() };
+                return self.note_failure(name, reason, &error.message, "InspectFailed", ctx, out);
+            }
+            Call::PrepareContainer { name, .. } | Call::CreateContainer { name, .. } => {
+                let reason = if error.reason.is_empty() { "CreateContainerError" } else { error.reason.as_str() };
+                self.bring_up.images.remove(name);
+                return self.note_failure(name, reason, &error.message, "Failed", ctx, out);
+            }
+            Call::StartContainer { name, .. } => {
+                self.bring_up.images.remove(name);
+                self.note_failure(name, "RunContainerError", &error.message, "Failed", ctx, out);
+            }
+            Call::MountVolume { volume } => {
+                delay = self.mount_delay(volume);
+                let message = format!("MountVolume.SetUp failed for volume {volume:?}: {}", error.message);
+                self.event(true, "FailedMount", None, message, out);
+            }
+            Call::MakeCgroup => {
+                self.event(
+                    true,
+                    "FailedCreatePodContainer",
+                    None,
+                    format!("unable to ensure pod cgroup: {}", error.message),
+                    out,
+                );
+            }
+            _ => self.event(true, "FailedSync", None, format!("{key:?}: {}", error.message), out),
+        }
+        self.calls.failed(key, ctx.now.boot, delay, self.record.uid.as_str());
+    }
+
+    fn hook_failed(
+        &mut self,
+        kind: HookKind,
+        name: &Name,
+        id: &crate::model::ContainerId,
+        error: &CallError,
+        out: &mut Out,
+    ) {
+        // A preStop that was cut short has had its time; a postStart that was interrupted has no container to answer for.
+        let state = if error.cancelled { HookState::Done } else { HookState::Failed };
+        self.hooked(kind, name, id, state);
+        if !error.cancelled {
+            let (reason, hook) = match kind {
+                HookKind::PostStart => ("FailedPostStartHook", "PostStartHook"),
+                HookKind::PreStop => ("FailedPreStopHook", "PreStopHook"),
+            };
+            self.event(true, reason, Some(name), format!("{hook} failed: {}", error.message), out);
+        }
+    }
+
+    fn pull_failed(&mut self, name: &Name, image: &str, error: &CallError, ctx: &Ctx<'_>, out: &mut Out) {
+        let reason = if error.reason.is_empty() { "ErrImagePull" } else { error.reason.as_str() };
+        let message = format!("Failed to pull image {image:?}: {}", error.message);
+        self.event(true, "Failed", Some(name), message, out);
+        let waiting = crate::actions::Waiting { reason: reason.to_owned(), message: error.message.clone() };
+        self.bring_up.waiting.insert(name.clone(), waiting);
+        let (backoff, last) = self.bring_up.pulls.entry(name.clone()).or_default();
+        backoff.failed(ctx.now.boot);
+        *last = error.message.clone();
+    }
+}

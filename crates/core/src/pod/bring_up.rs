@@ -1,0 +1,217 @@
+//! The way of one container: image, preparation, creation, start, postStart hook.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::sync::HOST_LIMIT;
+use super::{Ctx, Machine, spec_of};
+use crate::actions::{Start, Waiting};
+use crate::model::{Call, CallKey, Container, HookKind, HookState, ImageFacts, Name, Out, RunState, SandboxId, Time};
+use crate::restart::ImageBackoff;
+
+/// A pull may take long; the runtime itself ends one that makes no progress.
+const PULL_LIMIT: Duration = Duration::from_secs(3600);
+/// Kubernetes puts no limit on postStart; ours only keeps a lost hook from being waited for until the end of days.
+const POST_START_LIMIT: Duration = Duration::from_secs(3600);
+
+/// What this process knows of containers on their way.
+#[derive(Debug, Default)]
+pub(super) struct BringUp {
+    /// The image of a container that is to be created next.
+    pub(super) images: BTreeMap<Name, Image>,
+    /// Pulls that failed, with the last error.
+    pub(super) pulls: BTreeMap<Name, (ImageBackoff, String)>,
+    /// The attempt for which the host side is ready.
+    pub(super) prepared: BTreeMap<Name, u32>,
+    /// Why a container does not run: what `state.waiting` shows.
+    pub(super) waiting: BTreeMap<Name, Waiting>,
+    /// Restarts a person asked for.
+    pub(super) restart_now: BTreeSet<Name>,
+    /// The earliest end of a backoff.
+    pub(super) wake_at: Option<Time>,
+}
+
+/// Whether an image is here.
+#[derive(Debug)]
+pub(super) enum Image {
+    Present(ImageFacts),
+    Absent,
+}
+
+impl BringUp {
+    pub(super) fn wake(&self, now: Time) -> Option<Time> {
+        self.pulls.values().filter_map(|(b, _)| b.until(now)).chain(self.wake_at).filter(|at| *at > now).min()
+    }
+
+    /// What is known of an image is only good for the start it was asked for.
+    pub(super) fn forget_unwanted(&mut self, wanted: &[Start]) {
+        self.images.retain(|name, _| wanted.iter().any(|s| s.name == *name));
+    }
+}
+
+impl Machine {
+    /// One step of one container's way.
+    pub(super) fn bring_up(&mut self, start: &Start, sandbox: &SandboxId, ctx: &mut Ctx<'_>, out: &mut Out) {
+        let limit = ctx.config.runtime_request_timeout;
+        let name = start.name.clone();
+        if let Some(id) = start.existing.clone() {
+            self.ask(Call::StartContainer { name, id }, limit, ctx, out);
+            return;
+        }
+        let Some(container) = find_container(&self.record.pod, name.as_str()) else { return };
+        let (image, policy) = (container.image.clone().unwrap_or_default(), container.image_pull_policy.clone());
+        if !self.calls.may_send(&CallKey::Container(name.clone()), ctx.now.boot) {
+            return;
+        }
+        let facts = match (self.bring_up.images.get(&name), policy.as_deref()) {
+            (None, Some("Always")) => return self.pull(name, image, ctx, out),
+            (None, _) => {
+                self.ask(Call::ImageStatus { name, image }, limit, ctx, out);
+                return;
+            }
+            (Some(Image::Absent), Some("Never")) => {
+                let message = format!("Container image {image:?} is not present with pull policy of Never");
+                self.bring_up.images.remove(&name);
+                self.note_failure(&name, "ErrImageNeverPull", &message, "ErrImageNeverPull", ctx, out);
+                return;
+            }
+            (Some(Image::Absent), _) => return self.pull(name, image, ctx, out),
+            (Some(Image::Present(facts)), _) => facts.clone(),
+        };
+        if let Err(message) = check_non_root(&self.record.pod, &container, &facts) {
+            self.note_failure(&name, "CreateContainerConfigError", &message, "Failed", ctx, out);
+            return;
+        }
+        let ips = self.ips();
+        if self.bring_up.prepared.get(&name) != Some(&start.attempt) {
+            self.ask(Call::PrepareContainer { name, attempt: start.attempt, ips }, HOST_LIMIT, ctx, out);
+            return;
+        }
+        let sandbox_attempt = self.sight.seen.sandboxes.iter().find(|s| s.id == *sandbox).map_or(0, |s| s.attempt);
+        let call = Call::CreateContainer {
+            sandbox: sandbox.clone(),
+            sandbox_attempt,
+            name,
+            attempt: start.attempt,
+            image_id: facts.id,
+            ips,
+        };
+        let name = start.name.clone();
+        if self.ask(call, limit, ctx, out) {
+            self.bring_up.restart_now.remove(&name);
+            if start.backoff.is_some() {
+                self.record.containers.entry(name).or_default().backoff = start.backoff.clone();
+                self.unsaved = true;
+            }
+        }
+    }
+
+    fn pull(&mut self, name: Name, image: String, ctx: &mut Ctx<'_>, out: &mut Out) {
+        if let Some((backoff, error)) = self.bring_up.pulls.get(&name)
+            && backoff.until(ctx.now.boot).is_some()
+        {
+            let message = format!("Back-off pulling image {image:?}: {error}");
+            let waiting = Waiting { reason: "ImagePullBackOff".into(), message: message.clone() };
+            if self.bring_up.waiting.get(&name).is_none_or(|w| w.reason != waiting.reason) {
+                self.event(false, "BackOff", Some(&name), message, out);
+            }
+            self.bring_up.waiting.insert(name, waiting);
+            return;
+        }
+        if self.ask(Call::PullImage { name: name.clone(), image: image.clone() }, PULL_LIMIT, ctx, out) {
+            self.event(false, "Pulling", Some(&name), format!("Pulling image {image:?}"), out);
+        }
+    }
+
+    /// A container cannot be brought up now: say why, and wait.
+    pub(super) fn note_failure(
+        &mut self,
+        name: &Name,
+        reason: &str,
+        message: &str,
+        event: &'static str,
+        ctx: &Ctx<'_>,
+        out: &mut Out,
+    ) {
+        let waiting = Waiting { reason: reason.to_owned(), message: message.to_owned() };
+        if self.bring_up.waiting.get(name) != Some(&waiting) {
+            self.story.tell(ctx.now, &format!("{name} waits: {reason}"), message);
+            self.event(true, event, Some(name), format!("Error: {message}"), out);
+        }
+        self.bring_up.waiting.insert(name.clone(), waiting);
+        let key = CallKey::Container(name.clone());
+        self.calls.failed(key, ctx.now.boot, super::calls::RETRY, self.record.uid.as_str());
+    }
+
+    /// The plan says why containers wait; what runs waits for nothing.
+    pub(super) fn note_waiting(&mut self, planned: &BTreeMap<Name, Waiting>, ctx: &Ctx<'_>, out: &mut Out) {
+        let seen = &self.sight.seen;
+        let runs = |name: &Name| seen.containers.iter().any(|c| c.name == *name && c.state == RunState::Running);
+        self.bring_up
+            .waiting
+            .retain(|name, w| !runs(name) && (w.reason != "CrashLoopBackOff" || planned.contains_key(name)));
+        for (name, waiting) in planned {
+            if self.bring_up.waiting.get(name) != Some(waiting) {
+                if waiting.reason == "CrashLoopBackOff" {
+                    self.story.tell(ctx.now, &format!("{name} waits: {}", waiting.reason), &waiting.message);
+                    let message = format!("Back-off restarting failed container {name} in pod {}", self.full_name.name);
+                    self.event(true, "BackOff", Some(name), message, out);
+                }
+                self.bring_up.waiting.insert(name.clone(), waiting.clone());
+            }
+        }
+    }
+
+    /// postStart runs once for each instance that runs.
+    pub(super) fn plan_hooks(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
+        let running = self.sight.seen.containers.iter().filter(|c| c.state == RunState::Running);
+        let running: Vec<_> = running.map(|c| (c.name.clone(), c.id.clone())).collect();
+        for (name, id) in running {
+            let Some(container) = find_container(&self.record.pod, name.as_str()) else { continue };
+            if container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()).is_none() {
+                continue;
+            }
+            let memory = self.record.containers.entry(name.clone()).or_default();
+            if memory.post_start.as_ref().is_none_or(|(hooked, _)| *hooked != id) {
+                memory.post_start = Some((id.clone(), HookState::Begun));
+                self.unsaved = true;
+                let ips = self.ips();
+                let call = Call::Hook { kind: HookKind::PostStart, name, id, handler: None, ips };
+                self.ask(call, POST_START_LIMIT, ctx, out);
+            }
+        }
+    }
+}
+
+/// A container of any kind by its name. Ephemeral containers have the same fields under another type.
+pub(crate) fn find_container(pod: &crate::model::Pod, name: &str) -> Option<Container> {
+    let spec = spec_of(pod);
+    let plain = spec.containers.iter().chain(spec.init_containers.iter().flatten()).find(|c| c.name == name);
+    plain.cloned().or_else(|| {
+        let ephemeral = spec.ephemeral_containers.iter().flatten().find(|c| c.name == name)?;
+        serde_json::from_value(serde_json::to_value(ephemeral).ok()?).ok()
+    })
+}
+
+/// Kubernetes: verifyRunAsNonRoot.
+fn check_non_root(pod: &crate::model::Pod, container: &Container, image: &ImageFacts) -> Result<(), String> {
+    let of_pod = spec_of(pod).security_context.as_ref();
+    let own = container.security_context.as_ref();
+    let required = own.and_then(|c| c.run_as_non_root).or(of_pod.and_then(|p| p.run_as_non_root)) == Some(true);
+    if !required {
+        return Ok(());
+    }
+    match own.and_then(|c| c.run_as_user).or(of_pod.and_then(|p| p.run_as_user)) {
+        Some(0) => return Err("container's runAsUser breaks non-root policy".into()),
+        Some(_) => return Ok(()),
+        None => {}
+    }
+    match (image.uid, image.username.as_str()) {
+        (Some(0), _) => Err("container has runAsNonRoot and image will run as root".into()),
+        (None, "") => Err("container has runAsNonRoot and image will run as root".into()),
+        (None, user) => Err(format!(
+            "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root"
+        )),
+        (Some(_), _) => Ok(()),
+    }
+}

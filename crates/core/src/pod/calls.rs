@@ -1,0 +1,172 @@
+//! The calls of one pod: under way, in doubt, or waiting for their next try.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::model::{Call, CallId, CallKey, Time};
+
+/// Kubernetes: the worker's backoff period after a failed sync.
+pub(crate) const RETRY: Duration = Duration::from_secs(10);
+/// The next look at a call in doubt: 100 ms, doubled up to this.
+const LOOK_MAX: Duration = Duration::from_secs(5);
+
+/// What this pod has asked the hands for.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    in_flight: BTreeMap<CallId, Sent>,
+    retries: BTreeMap<CallKey, Retry>,
+    doubts: BTreeMap<CallKey, Doubt>,
+    failures: u64,
+}
+
+/// A call under way.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub(crate) call: Call,
+    pub(crate) at: Time,
+    pub(crate) limit: Duration,
+    pub(crate) cancelled: bool,
+}
+
+/// A call that failed and is not tried again before `at`.
+#[derive(Debug)]
+struct Retry {
+    at: Time,
+    count: u32,
+}
+
+/// A call whose fate is unknown: the runtime may have done it, or may do it yet.
+#[derive(Debug)]
+pub(crate) struct Doubt {
+    pub(crate) call: Call,
+    /// Given up then: what surfaces later is removed as a stranger.
+    until: Time,
+    next_look: Time,
+    wait: Duration,
+    /// The runtime went away: the first look after its return settles it.
+    lost: bool,
+}
+
+impl Calls {
+    pub(crate) fn sent(&mut self, id: CallId, call: Call, at: Time, limit: Duration) {
+        self.in_flight.insert(id, Sent { call, at, limit, cancelled: false });
+    }
+
+    /// A call came back. `None`: it was none of ours.
+    pub(crate) fn returned(&mut self, id: CallId) -> Option<Sent> {
+        self.in_flight.remove(&id)
+    }
+
+    /// Nothing with this key is under way, in doubt, or waiting for its time.
+    pub(crate) fn may_send(&self, key: &CallKey, now: Time) -> bool {
+        !self.busy(key) && !self.doubts.contains_key(key) && self.retries.get(key).is_none_or(|r| r.at <= now)
+    }
+
+    pub(crate) fn busy(&self, key: &CallKey) -> bool {
+        self.in_flight.values().any(|s| s.call.key() == *key)
+    }
+
+    pub(crate) fn any(&self, test: impl Fn(&Call) -> bool) -> bool {
+        self.in_flight.values().any(|s| test(&s.call))
+    }
+
+    /// A sandbox or container may come up yet: its fate is waited for, never guessed.
+    pub(crate) fn starting(&self) -> bool {
+        self.any(is_start)
+    }
+
+    /// Calls that a change of mind interrupts; each is named once.
+    pub(crate) fn cancel(&mut self, test: impl Fn(&Call) -> bool) -> Vec<CallId> {
+        let hit = self.in_flight.iter_mut().filter(|(_, s)| !s.cancelled && test(&s.call));
+        hit.map(|(id, s)| {
+            s.cancelled = true;
+            *id
+        })
+        .collect()
+    }
+
+    pub(crate) fn succeeded(&mut self, key: &CallKey) {
+        self.retries.remove(key);
+        self.doubts.remove(key);
+    }
+
+    /// Wait before the next try; `jitter` spreads pods that failed together (0…50 %).
+    pub(crate) fn failed(&mut self, key: CallKey, now: Time, delay: Duration, uid: &str) {
+        self.failures += 1;
+        let spread = delay.mul_f64(0.5 * jitter(uid, self.failures));
+        let count = self.retries.get(&key).map_or(0, |r| r.count) + 1;
+        self.retries.insert(key, Retry { at: now + delay + spread, count });
+    }
+
+    /// How often in a row this failed.
+    pub(crate) fn failures(&self, key: &CallKey) -> u32 {
+        self.retries.get(key).map_or(0, |r| r.count)
+    }
+
+    /// A person or a change of the spec wants it tried now.
+    pub(crate) fn forgive(&mut self) {
+        self.retries.clear();
+    }
+
+    pub(crate) fn doubt(&mut self, sent: Sent, now: Time, lost: bool) {
+        let wait = Duration::from_millis(100);
+        let until = (sent.at + sent.limit * 2).max(now + RETRY);
+        self.doubts.insert(sent.call.key(), Doubt { call: sent.call, until, next_look: now + wait, wait, lost });
+    }
+
+    pub(crate) fn in_doubt(&self) -> bool {
+        !self.doubts.is_empty()
+    }
+
+    /// Settle doubts: those that `seen` answers, those the runtime's restart ended, those given up. Returns what was given up.
+    pub(crate) fn settle(&mut self, now: Time, fresh: bool, seen: impl Fn(&Call) -> bool) -> Vec<Call> {
+        let mut given_up = vec![];
+        self.doubts.retain(|_, doubt| {
+            if seen(&doubt.call) || (doubt.lost && fresh) {
+                return false;
+            }
+            if doubt.until <= now && fresh {
+                given_up.push(doubt.call.clone());
+                return false;
+            }
+            true
+        });
+        given_up
+    }
+
+    /// Is a look due because of a doubt? Draws the next, later look.
+    pub(crate) fn look_due(&mut self, now: Time) -> bool {
+        let mut due = false;
+        for doubt in self.doubts.values_mut().filter(|d| d.next_look <= now) {
+            due = true;
+            doubt.wait = (doubt.wait * 2).min(LOOK_MAX);
+            doubt.next_look = now + doubt.wait;
+        }
+        due
+    }
+
+    /// The next moment at which something may be tried.
+    pub(crate) fn wake(&self, now: Time) -> Option<Time> {
+        let retries = self.retries.values().map(|r| r.at).filter(|at| *at > now);
+        let doubts = self.doubts.values().map(|d| d.next_look.min(d.until.max(now + Duration::from_millis(50))));
+        retries.chain(doubts).min()
+    }
+
+    pub(crate) fn idle(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+}
+
+/// It may bring something to life.
+pub(crate) fn is_start(call: &Call) -> bool {
+    matches!(call, Call::RunSandbox { .. } | Call::CreateContainer { .. } | Call::StartContainer { .. })
+}
+
+/// A number in 0…1 from what is at hand: chance is an argument too.
+pub(crate) fn jitter(uid: &str, counter: u64) -> f64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64 ^ counter.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    for byte in uid.bytes() {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    (hash >> 40) as f64 / f64::from(1 << 24)
+}

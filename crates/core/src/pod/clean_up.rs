@@ -1,0 +1,89 @@
+//! The end of the end: volumes and cgroup, then dead containers, sandboxes, directories and logs.
+
+use super::absorb::newest_two;
+use super::sync::HOST_LIMIT;
+use super::{Ctx, Machine};
+use crate::gc;
+use crate::model::{Call, ContainerId, Out};
+
+/// What is gone already. Each step may be repeated after a restart.
+#[derive(Debug, Default)]
+pub(super) struct Cleaned {
+    pub(super) volumes: bool,
+    pub(super) cgroup: bool,
+    pub(super) dirs: bool,
+    pub(super) logs: bool,
+}
+
+impl Machine {
+    /// Terminated: nothing runs, so nothing uses the volumes and the cgroup any more.
+    pub(super) fn plan_clean_up(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
+        self.probing.stop_all();
+        // Host work that was cut short is waited for: it must not make anew what is removed here.
+        self.cancel(|_| true, out);
+        if self.calls.any(|c| {
+            matches!(c, Call::MountVolume { .. } | Call::MakeCgroup | Call::MakeDirs | Call::PrepareContainer { .. })
+        }) {
+            return;
+        }
+        if !self.cleaned.volumes {
+            self.ask(Call::RemoveVolumes, HOST_LIMIT, ctx, out);
+        }
+        if !self.cleaned.cgroup {
+            self.ask(Call::RemoveCgroup, HOST_LIMIT, ctx, out);
+        }
+        if self.cleaned.volumes && self.cleaned.cgroup {
+            self.record.finished = true;
+            self.unsaved = true;
+        }
+    }
+
+    /// Finished: what is left goes once the pod is wanted no more.
+    pub(super) fn plan_removal(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
+        if !self.sight.known() {
+            return;
+        }
+        self.plan_gc(ctx, out);
+        if self.content_should_go() && self.sight.seen.is_empty() {
+            if !self.cleaned.dirs {
+                self.ask(Call::RemoveDirs, HOST_LIMIT, ctx, out);
+            }
+            if !self.cleaned.logs {
+                self.ask(Call::RemoveLogs, HOST_LIMIT, ctx, out);
+            }
+        }
+    }
+
+    /// Remove dead containers and sandboxes that nobody needs; an exit is in the record before its container goes.
+    pub(super) fn plan_gc(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
+        if !self.sight.fresh() {
+            return;
+        }
+        let containers = &self.record.containers;
+        let recorded = |id: &ContainerId| {
+            let known =
+                containers.values().flat_map(|m| [&m.exit, &m.previous_exit]).flatten().any(|exit| exit.id == *id);
+            // Older than the two the record keeps: it was there, and was superseded.
+            known || !newest_two(&self.sight.seen.containers).iter().any(|c| c.id == *id)
+        };
+        let plan = gc::dead_containers(&self.sight.seen, recorded, self.content_should_go(), true);
+        let limit = ctx.config.runtime_request_timeout;
+        for (name, id) in plan.remove_containers {
+            self.ask(Call::RemoveContainer { name, id }, limit, ctx, out);
+        }
+        for id in plan.remove_sandboxes {
+            self.ask(Call::RemoveSandbox { id }, limit, ctx, out);
+        }
+    }
+
+    /// Nothing is left of it and nobody wants it: the record may go.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.record.finished
+            && self.content_should_go()
+            && self.sight.fresh()
+            && self.sight.seen.is_empty()
+            && self.cleaned.dirs
+            && self.cleaned.logs
+            && self.calls.idle()
+    }
+}

@@ -1,0 +1,103 @@
+//! What is known of a pod in the runtime, and how old that knowledge is.
+
+use std::time::Duration;
+
+use crate::model::{Effect, PodSeen, PodUid, Seq, Time};
+
+/// The newest look at one pod.
+#[derive(Debug, Default)]
+pub(crate) struct Sight {
+    pub(crate) seen: PodSeen,
+    /// When the newest look was asked for; `None` before the first.
+    at: Option<Seq>,
+    /// Our own last call returned here: older sight says nothing about it.
+    acted: Seq,
+    looking: Option<Seq>,
+    dirty: bool,
+    /// Looks that failed in a row, and when to try again.
+    failed: Option<(u32, Time, String)>,
+}
+
+impl Sight {
+    /// Our own last call is in what we see.
+    pub(crate) fn fresh(&self) -> bool {
+        self.at.is_some_and(|at| at > self.acted)
+    }
+
+    pub(crate) fn known(&self) -> bool {
+        self.at.is_some()
+    }
+
+    pub(crate) fn at(&self) -> Option<Seq> {
+        self.at
+    }
+
+    pub(crate) fn acted(&mut self, seq: Seq) {
+        self.acted = self.acted.max(seq);
+        self.dirty = true;
+    }
+
+    pub(crate) fn mark_dirty(&mut self) {
+        self.dirty = true;
+    }
+
+    /// The runtime did not answer at all: that says nothing of this pod, and the look is repeated when it is back.
+    pub(crate) fn lost(&mut self, seq: Seq) {
+        if self.looking == Some(seq) {
+            self.looking = None;
+        }
+        self.dirty = true;
+    }
+
+    /// A list newer than all we know has nothing of this pod.
+    pub(crate) fn absent(&mut self, seq: Seq) {
+        if self.at.is_none_or(|at| at < seq) {
+            self.at = Some(seq);
+            self.seen = PodSeen::default();
+        }
+    }
+
+    /// The answer to a look. Returns whether it is news.
+    pub(crate) fn observed(&mut self, seq: Seq, result: Result<PodSeen, String>, now: Time) -> bool {
+        if self.looking == Some(seq) {
+            self.looking = None;
+        }
+        match result {
+            Ok(seen) if self.at.is_none_or(|at| at < seq) => {
+                self.at = Some(seq);
+                self.failed = None;
+                let news = self.seen != seen;
+                self.seen = seen;
+                news
+            }
+            Ok(_) => false,
+            Err(message) => {
+                let count = self.failed.as_ref().map_or(0, |f| f.0) + 1;
+                let wait = Duration::from_millis(500) * 2u32.pow(count.min(6));
+                self.failed = Some((count, now + wait, message));
+                self.dirty = true;
+                false
+            }
+        }
+    }
+
+    /// Why the pod can't be seen, if that has happened more than once.
+    pub(crate) fn trouble(&self) -> Option<(u32, &str)> {
+        self.failed.as_ref().map(|(count, _, message)| (*count, message.as_str()))
+    }
+
+    /// Ask for a look if one is wanted and none is under way.
+    pub(crate) fn look(&mut self, uid: &PodUid, seq: &mut Seq, now: Time, out: &mut Vec<Effect>) {
+        if !self.dirty || self.looking.is_some() || self.failed.as_ref().is_some_and(|f| f.1 > now) {
+            return;
+        }
+        self.dirty = false;
+        let seq = seq.draw();
+        self.looking = Some(seq);
+        out.push(Effect::Observe { uid: uid.clone(), seq });
+    }
+
+    pub(crate) fn wake(&self) -> Option<Time> {
+        self.failed.as_ref().filter(|_| self.dirty && self.looking.is_none()).map(|f| f.1)
+    }
+}

@@ -1,0 +1,35 @@
+//! The flight recorder of one pod: every transition with its cause, in a bounded ring.
+
+use std::collections::VecDeque;
+
+use crate::model::{Now, Transition};
+
+/// Transitions kept per pod: enough for a crash loop's last rounds, small enough to forget about.
+const KEPT: usize = 64;
+
+/// A pod's last transitions, oldest first.
+#[derive(Clone, Debug, Default)]
+pub struct Story {
+    lines: VecDeque<Transition>,
+    forgotten: u64,
+}
+
+impl Story {
+    pub(crate) fn tell(&mut self, at: Now, what: &str, cause: &str) {
+        if self.lines.len() == KEPT {
+            self.lines.pop_front();
+            self.forgotten += 1;
+        }
+        self.lines.push_back(Transition { at, what: what.to_owned(), cause: cause.to_owned() });
+    }
+
+    /// The lines, oldest first.
+    pub fn lines(&self) -> impl Iterator<Item = &Transition> {
+        self.lines.iter()
+    }
+
+    /// How many older lines are gone.
+    pub fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+}

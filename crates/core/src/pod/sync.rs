@@ -1,0 +1,177 @@
+//! Bringing a pod up and keeping it up: host work first, then the sandbox, then its containers.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::{Ctx, KillOptions, Machine, is_terminal, spec_of};
+use crate::actions::{self, Actions, Inputs};
+use crate::model::{Call, CallKey, Cause, Name, Out, SandboxId};
+use crate::status;
+
+/// Host work that has no end in sight of its own: mounts, cgroups, directories.
+pub(super) const HOST_LIMIT: Duration = Duration::from_secs(120);
+
+/// What this process has set up on the host for the pod. Every step may be repeated after a restart.
+#[derive(Debug, Default)]
+pub(super) struct Setup {
+    pub(super) cgroup: bool,
+    pub(super) dirs: bool,
+    pub(super) volumes: BTreeSet<Name>,
+    /// The network was missing and the user was told.
+    told_network: bool,
+}
+
+impl Machine {
+    pub(super) fn plan_sync(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
+        if !self.sight.known() || self.ended(ctx) {
+            return;
+        }
+        self.plan_probes(ctx, out);
+        if !self.set_up(ctx, out) {
+            return;
+        }
+        if !self.sight.fresh() || self.calls.in_doubt() {
+            return self.continue_kills(ctx, out);
+        }
+        self.plan_hooks(ctx, out);
+        let actions = self.actions(ctx);
+        self.act(actions, ctx, out);
+        self.plan_gc(ctx, out);
+    }
+
+    /// All its containers ended for good, or its time is up.
+    fn ended(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        let start = self.record.status.as_ref();
+        if start.is_some_and(|status| status::past_deadline(&self.record.pod, status, ctx.now.wall)) {
+            let reason = "DeadlineExceeded".to_owned();
+            let message = "Pod was active on the node longer than the specified deadline".to_owned();
+            self.kill(Cause::Ended, KillOptions { evicted: Some((reason, message)), ..KillOptions::default() }, ctx);
+            return true;
+        }
+        // Only a fresh look may end a pod, and nothing that is still coming up may be overlooked.
+        if self.sight.fresh() && !self.calls.starting() && !self.calls.in_doubt() {
+            let status = self.compute_status(ctx);
+            if is_terminal(status.phase.as_deref()) {
+                self.kill(Cause::Ended, KillOptions::default(), ctx);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Cgroup and directories side by side, then all volumes side by side.
+    fn set_up(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) -> bool {
+        if let Some(why) = ctx.no_network
+            && spec_of(&self.record.pod).host_network != Some(true)
+            && self.sight.seen.sandbox().is_none_or(|s| !s.ready)
+        {
+            if !std::mem::replace(&mut self.setup.told_network, true) {
+                self.event(true, "NetworkNotReady", None, format!("network is not ready: {why}"), out);
+            }
+            return false;
+        }
+        self.setup.told_network = false;
+        if !self.setup.cgroup {
+            self.ask(Call::MakeCgroup, HOST_LIMIT, ctx, out);
+        }
+        if !self.setup.dirs {
+            self.ask(Call::MakeDirs, HOST_LIMIT, ctx, out);
+        }
+        if !self.setup.cgroup || !self.setup.dirs {
+            return false;
+        }
+        let volumes = spec_of(&self.record.pod).volumes.iter().flatten();
+        let missing: Vec<Name> = volumes.map(|v| Name::from(v.name.as_str())).collect();
+        let missing: Vec<Name> = missing.into_iter().filter(|v| !self.setup.volumes.contains(v)).collect();
+        for volume in &missing {
+            self.ask(Call::MountVolume { volume: volume.clone() }, HOST_LIMIT, ctx, out);
+        }
+        missing.is_empty()
+    }
+
+    fn actions(&mut self, ctx: &Ctx<'_>) -> Actions {
+        actions::pod_actions(&Inputs {
+            pod: &self.record.pod,
+            seen: &self.sight.seen,
+            record: &self.record,
+            probes: self.probing.failures(),
+            restart_now: &self.bring_up.restart_now,
+            now: ctx.now,
+            backoff_max: ctx.config.backoff_max,
+            hash: crate::hash::container_hash,
+        })
+    }
+
+    fn act(&mut self, actions: Actions, ctx: &mut Ctx<'_>, out: &mut Out) {
+        self.journal_plan(&actions);
+        self.note_waiting(&actions.waiting, ctx, out);
+        for kill in &actions.kill {
+            let grace = kill.grace.unwrap_or_else(|| self.own_grace());
+            self.bring_up.restart_now.remove(&kill.name);
+            self.kill_container(&kill.id, ctx.now.boot + grace, &kill.message);
+        }
+        self.continue_kills(ctx, out);
+        for id in &actions.stop_sandboxes {
+            if !self.sight.seen.alive().any(|c| c.sandbox == *id) {
+                self.stop_sandbox(id, ctx, out);
+            }
+        }
+        if actions.kill_pod {
+            self.kill(Cause::Ended, KillOptions::default(), ctx);
+            return;
+        }
+        if let Some(attempt) = actions.create_sandbox {
+            let old = actions.replaces.filter(|id| !self.killing.stopped_sandboxes.contains(id));
+            match old {
+                // Stopping the dead one releases its network.
+                Some(id) => self.stop_sandbox(&id, ctx, out),
+                None => {
+                    let limit = ctx.config.runtime_request_timeout * 2;
+                    self.ask(Call::RunSandbox { attempt }, limit, ctx, out);
+                }
+            }
+        } else if let Some(current) = self.current_sandbox() {
+            for start in &actions.start {
+                self.bring_up(start, &current, ctx, out);
+            }
+        }
+        self.bring_up.wake_at = actions.wake_at.map(|at| ctx.boot_time(at));
+        self.bring_up.forget_unwanted(&actions.start);
+    }
+
+    /// What the plan wants remembered goes to disk before what it asks for is done.
+    fn journal_plan(&mut self, actions: &Actions) {
+        if let Some(cursor) = &actions.cursor
+            && self.record.cursor.as_ref() != Some(cursor)
+        {
+            self.record.cursor = Some(cursor.clone());
+            self.unsaved = true;
+        }
+        let replaced = actions.kill.iter().filter(|k| k.replace).map(|k| (&k.name, &k.id));
+        for (name, id) in actions.restart_all.iter().chain(replaced) {
+            let memory = self.record.containers.entry(name.clone()).or_default();
+            if memory.voided.as_ref() != Some(id) {
+                memory.voided = Some(id.clone());
+                self.unsaved = true;
+            }
+        }
+    }
+
+    pub(super) fn stop_sandbox(&mut self, id: &SandboxId, ctx: &mut Ctx<'_>, out: &mut Out) {
+        self.ask(Call::StopSandbox { id: id.clone() }, ctx.config.runtime_request_timeout, ctx, out);
+    }
+
+    /// A volume that can't be had is tried again: 0.5 s ×2 up to two minutes, as the kubelet's mounts.
+    pub(super) fn mount_delay(&self, volume: &Name) -> Duration {
+        let failures = self.calls.failures(&CallKey::Volume(volume.clone()));
+        (Duration::from_millis(500) * 2u32.pow(failures.min(8))).min(Duration::from_secs(122))
+    }
+}
+
+impl Ctx<'_> {
+    /// A moment on the wall clock, on the boot clock: never in the past, and a jump of the wall clock can't wedge it.
+    pub(crate) fn boot_time(&self, wall: jiff::Timestamp) -> Duration {
+        let ahead = wall.duration_since(self.now.wall);
+        self.now.boot + Duration::try_from(ahead).unwrap_or(Duration::ZERO)
+    }
+}

@@ -1,0 +1,214 @@
+//! Merging what the sources say into changes: every source has its own set of pods, by UID.
+//!
+//! Pods go out as REMOVE, ADD, UPDATE, DELETE, RECONCILE, in this order. A broken file keeps its pods; of two pods of one
+//! source with the same full name the one we have wins, else the first; nothing is dropped in silence.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::model::{FullName, Manifest, Pod, PodUid, Source, SourceChange};
+use crate::pod::full_name;
+
+/// Annotations the agent itself writes; a difference in them alone is none.
+const LOCAL_ANNOTATIONS: [&str; 4] = [
+    "kubernetes.io/config.hash",
+    "kubernetes.io/config.mirror",
+    "kubernetes.io/config.seen",
+    "kubernetes.io/config.source",
+];
+
+/// All sources together: the desired pods.
+#[derive(Debug, Default)]
+pub struct Sources {
+    sets: BTreeMap<Source, Set>,
+}
+
+/// One source's pods.
+#[derive(Debug, Default)]
+struct Set {
+    pods: BTreeMap<PodUid, Manifest>,
+    /// Files that are broken now, with the reason.
+    broken: BTreeMap<String, String>,
+    /// Its first SET was handled.
+    ready: bool,
+}
+
+/// What a change of a source amounts to.
+#[derive(Debug, Default, PartialEq)]
+pub struct Batches {
+    /// Gone from the source.
+    pub remove: Vec<PodUid>,
+    /// New.
+    pub add: Vec<Manifest>,
+    /// Changed.
+    pub update: Vec<Manifest>,
+    /// Changed, and now with a deletionTimestamp.
+    pub delete: Vec<Manifest>,
+    /// Only the status differs.
+    pub reconcile: Vec<Manifest>,
+    /// Dropped, with the reason: a second pod of the same full name.
+    pub dropped: Vec<(Manifest, String)>,
+}
+
+impl Sources {
+    /// Take a change in. `remembered` are pods of this source the journal knows, for files that are broken now.
+    pub fn merge(&mut self, source: Source, change: SourceChange, remembered: &[Manifest]) -> Batches {
+        let set = self.sets.entry(source).or_default();
+        let mut out = Batches::default();
+        match change {
+            SourceChange::Set { pods, broken } => {
+                let pods = set.with_broken(pods, broken, remembered);
+                let pods = set.without_doubles(pods, &mut out);
+                let wanted: BTreeSet<PodUid> = pods.iter().filter_map(uid_of).collect();
+                let gone: Vec<PodUid> = set.pods.keys().filter(|uid| !wanted.contains(*uid)).cloned().collect();
+                for uid in gone {
+                    set.pods.remove(&uid);
+                    out.remove.push(uid);
+                }
+                for manifest in pods {
+                    set.compare(source, manifest, &mut out);
+                }
+            }
+            SourceChange::Put(manifest) => set.compare(source, manifest, &mut out),
+            SourceChange::Remove(uid) => {
+                if set.pods.remove(&uid).is_some() {
+                    out.remove.push(uid);
+                }
+            }
+        }
+        out
+    }
+
+    /// The batches of the first SET were handled.
+    pub fn mark_ready(&mut self, source: Source) {
+        self.sets.entry(source).or_default().ready = true;
+    }
+
+    /// This source has reported.
+    pub fn is_ready(&self, source: Source) -> bool {
+        self.sets.get(&source).is_some_and(|s| s.ready)
+    }
+
+    /// A desired pod.
+    pub fn get(&self, uid: &PodUid) -> Option<(Source, &Manifest)> {
+        self.sets.iter().find_map(|(source, set)| set.pods.get(uid).map(|m| (*source, m)))
+    }
+
+    /// All desired pods.
+    pub fn pods(&self) -> impl Iterator<Item = (Source, &PodUid, &Manifest)> {
+        self.sets.iter().flat_map(|(source, set)| set.pods.iter().map(|(uid, m)| (*source, uid, m)))
+    }
+
+    /// Files that can't be used now, with the reason.
+    pub fn broken(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.sets.values().flat_map(|s| s.broken.iter().map(|(file, why)| (file.as_str(), why.as_str())))
+    }
+}
+
+impl Set {
+    /// A broken file's pods stay as they last were: all documents of a file or none.
+    fn with_broken(
+        &mut self,
+        mut pods: Vec<Manifest>,
+        broken: Vec<(String, String)>,
+        remembered: &[Manifest],
+    ) -> Vec<Manifest> {
+        self.broken = broken.into_iter().collect();
+        let named: BTreeSet<PodUid> = pods.iter().filter_map(uid_of).collect();
+        let known = self.pods.values().chain(remembered.iter().filter(|_| !self.ready));
+        let kept = known.filter(|m| self.broken.contains_key(&m.origin));
+        let kept: BTreeMap<PodUid, Manifest> = kept.filter_map(|m| Some((uid_of(m)?, m.clone()))).collect();
+        pods.extend(kept.into_iter().filter(|(uid, _)| !named.contains(uid)).map(|(_, m)| m));
+        pods
+    }
+
+    fn without_doubles(&self, pods: Vec<Manifest>, out: &mut Batches) -> Vec<Manifest> {
+        let mut winner: BTreeMap<FullName, usize> = BTreeMap::new();
+        for (i, manifest) in pods.iter().enumerate() {
+            let had = uid_of(manifest).is_some_and(|uid| self.pods.contains_key(&uid));
+            let first = winner.entry(full_name(&manifest.pod)).or_insert(i);
+            let first_had = uid_of(&pods[*first]).is_some_and(|uid| self.pods.contains_key(&uid));
+            if had && !first_had {
+                *first = i;
+            }
+        }
+        let winners: BTreeMap<usize, ()> = winner.values().map(|i| (*i, ())).collect();
+        let origins: BTreeMap<FullName, String> =
+            winner.into_iter().map(|(name, i)| (name, pods[i].origin.clone())).collect();
+        let mut kept = vec![];
+        for (i, manifest) in pods.into_iter().enumerate() {
+            if winners.contains_key(&i) {
+                kept.push(manifest);
+            } else {
+                let name = full_name(&manifest.pod);
+                let why = format!("{name} is already defined in {}", origins[&name]);
+                out.dropped.push((manifest, why));
+            }
+        }
+        kept
+    }
+
+    fn compare(&mut self, source: Source, manifest: Manifest, out: &mut Batches) {
+        let Some(uid) = uid_of(&manifest) else { return };
+        let Some(had) = self.pods.get(&uid) else {
+            self.pods.insert(uid, manifest.clone());
+            out.add.push(manifest);
+            return;
+        };
+        if !differs(&had.pod, &manifest.pod) {
+            let status_only = had.pod.status != manifest.pod.status;
+            if status_only || had.origin != manifest.origin {
+                self.pods.insert(uid, manifest.clone());
+                out.reconcile.push(manifest);
+            }
+            return;
+        }
+        let anew = source.is_static() && !may_change_alive(&had.pod, &manifest.pod);
+        self.pods.insert(uid.clone(), manifest.clone());
+        if anew {
+            // A change an API server would refuse: the old life ends, a new one begins under the same UID.
+            out.remove.push(uid);
+            out.add.push(manifest);
+        } else if manifest.pod.metadata.deletion_timestamp.is_some() {
+            out.delete.push(manifest);
+        } else {
+            out.update.push(manifest);
+        }
+    }
+}
+
+/// The UID of a manifest's pod.
+pub fn uid_of(manifest: &Manifest) -> Option<PodUid> {
+    manifest.pod.metadata.uid.as_deref().map(PodUid::from)
+}
+
+/// Something differs that a worker must see.
+fn differs(a: &Pod, b: &Pod) -> bool {
+    let (m, n) = (&a.metadata, &b.metadata);
+    a.spec != b.spec
+        || m.labels != n.labels
+        || m.deletion_timestamp != n.deletion_timestamp
+        || m.deletion_grace_period_seconds != n.deletion_grace_period_seconds
+        || foreign_annotations(a) != foreign_annotations(b)
+}
+
+fn foreign_annotations(pod: &Pod) -> BTreeMap<&str, &str> {
+    let all = pod.metadata.annotations.iter().flatten();
+    all.filter(|(k, _)| !LOCAL_ANNOTATIONS.contains(&k.as_str())).map(|(k, v)| (k.as_str(), v.as_str())).collect()
+}
+
+/// An API server would take this change of a living pod: images, the active deadline, tolerations, metadata.
+fn may_change_alive(a: &Pod, b: &Pod) -> bool {
+    let masked = |pod: &Pod| {
+        let mut spec = pod.spec.clone().unwrap_or_default();
+        for c in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+            c.image = None;
+        }
+        spec.active_deadline_seconds = None;
+        spec.tolerations = None;
+        spec
+    };
+    masked(a) == masked(b)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::*;
+
+fn pod(name: &str, uid: &str, image: &str) -> Manifest {
+    let value = json!({"metadata": {"name": name, "namespace": "default", "uid": uid},
+        "spec": {"containers": [{"name": "c", "image": image}]}});
+    Manifest { pod: Arc::new(serde_json::from_value(value).unwrap()), origin: format!("{name}.yaml") }
+}
+
+fn set(pods: &[Manifest]) -> SourceChange {
+    SourceChange::Set { pods: pods.to_vec(), broken: vec![] }
+}
+
+fn uids(manifests: &[Manifest]) -> Vec<String> {
+    manifests.iter().map(|m| m.pod.metadata.uid.clone().unwrap()).collect()
+}
+
+#[test]
+fn a_set_is_compared_with_the_last_one() {
+    let mut sources = Sources::default();
+    let first = sources.merge(Source::Api, set(&[pod("a", "1", "x"), pod("b", "2", "x")]), &[]);
+    assert_eq!(uids(&first.add), ["1", "2"]);
+    let second = sources.merge(Source::Api, set(&[pod("a", "1", "y"), pod("c", "3", "x")]), &[]);
+    assert_eq!((uids(&second.add), uids(&second.update)), (vec!["3".to_owned()], vec!["1".to_owned()]));
+    assert_eq!(second.remove, [PodUid::from("2")]);
+    assert_eq!(sources.merge(Source::Api, set(&[pod("a", "1", "y"), pod("c", "3", "x")]), &[]), Batches::default());
+}
+
+#[test]
+fn one_source_never_touches_another() {
+    let mut sources = Sources::default();
+    sources.merge(Source::File, set(&[pod("a", "1", "x")]), &[]);
+    assert_eq!(sources.merge(Source::Url, set(&[]), &[]), Batches::default());
+    assert!(sources.get(&PodUid::from("1")).is_some());
+}
+
+#[test]
+fn a_broken_file_keeps_its_pods() {
+    let mut sources = Sources::default();
+    sources.merge(Source::File, set(&[pod("a", "1", "x")]), &[]);
+    let broken = SourceChange::Set { pods: vec![], broken: vec![("a.yaml".into(), "line 3".into())] };
+    assert_eq!(sources.merge(Source::File, broken, &[]), Batches::default());
+    assert_eq!(sources.broken().collect::<Vec<_>>(), [("a.yaml", "line 3")]);
+    assert_eq!(sources.merge(Source::File, set(&[]), &[]).remove, [PodUid::from("1")]);
+}
+
+#[test]
+fn a_file_that_is_broken_at_the_start_keeps_what_the_journal_knows() {
+    let mut sources = Sources::default();
+    let broken = SourceChange::Set { pods: vec![], broken: vec![("a.yaml".into(), "line 3".into())] };
+    let batches = sources.merge(Source::File, broken, &[pod("a", "1", "x"), pod("b", "2", "x")]);
+    assert_eq!(uids(&batches.add), ["1"]);
+}
+
+#[test]
+fn of_two_pods_with_one_name_the_one_we_have_wins_and_the_other_is_named() {
+    let mut sources = Sources::default();
+    sources.merge(Source::File, set(&[pod("a", "2", "x")]), &[]);
+    let mut double = pod("a", "1", "x");
+    double.origin = "0.yaml".into();
+    let batches = sources.merge(Source::File, set(&[double, pod("a", "2", "x")]), &[]);
+    assert_eq!((batches.add.len(), batches.remove.len(), batches.dropped.len()), (0, 0, 1));
+    assert_eq!(batches.dropped[0].1, "default/a is already defined in a.yaml");
+}
+
+#[test]
+fn a_change_an_api_server_would_refuse_is_a_new_life_under_the_same_uid() {
+    let mut sources = Sources::default();
+    sources.merge(Source::File, set(&[pod("a", "1", "x")]), &[]);
+    let image = sources.merge(Source::File, set(&[pod("a", "1", "y")]), &[]);
+    assert_eq!((image.update.len(), image.remove.len()), (1, 0), "an image may change in place");
+    let mut other = pod("a", "1", "y");
+    Arc::make_mut(&mut other.pod).spec.as_mut().unwrap().hostname = Some("h".into());
+    let anew = sources.merge(Source::File, set(&[other]), &[]);
+    assert_eq!((anew.remove.len(), anew.add.len()), (1, 1));
+}
+
+#[test]
+fn our_own_annotations_are_no_difference() {
+    let mut sources = Sources::default();
+    let mut seen = pod("a", "1", "x");
+    let annotate = |m: &mut Manifest, v: &str| {
+        let a = BTreeMap::from([("kubernetes.io/config.seen".to_owned(), v.to_owned())]);
+        Arc::make_mut(&mut m.pod).metadata.annotations = Some(a);
+    };
+    annotate(&mut seen, "1");
+    sources.merge(Source::File, set(&[seen.clone()]), &[]);
+    annotate(&mut seen, "2");
+    assert_eq!(sources.merge(Source::File, set(&[seen]), &[]), Batches::default());
+}
