@@ -4,7 +4,8 @@
 //! `openat2`, and refuses whatever leads out; what was opened is then used by descriptor, never by path again.
 
 use std::ffi::OsStr;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path};
 
@@ -23,6 +24,11 @@ impl Root {
     /// Opens the directory itself; its own path is trusted and may go through symlinks.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self(open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?))
+    }
+
+    /// Works inside a directory that is already open.
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self(fd)
     }
 
     /// Opens what lies below. A symlink may lead anywhere inside; one that leads out is refused (`CrossesDevices`).
@@ -55,6 +61,28 @@ impl Root {
             };
         }
         Ok(here)
+    }
+
+    /// Makes a new file, with this very mode whatever the umask. What is already there, a link included, is an error.
+    pub fn create_file(&self, path: &Path, mode: u32) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let fd = openat2(self.0.as_fd(), path, flags, Mode::from_raw_mode(0o600), how)?;
+        fchmod(&fd, Mode::from_raw_mode(mode))?;
+        Ok(fd.into())
+    }
+
+    /// Reads a small file. Anything but a regular file, or more than `max` bytes, is an error.
+    pub fn read_file(&self, path: &Path, max: u64) -> io::Result<Vec<u8>> {
+        // Without O_NONBLOCK a pipe put there by someone else would hold us at the open.
+        let file: File = self.open_beneath(path, OFlags::RDONLY | OFlags::NONBLOCK)?.into();
+        let about = file.metadata()?;
+        if !about.is_file() || about.len() > max {
+            return Err(Errno::INVAL.into());
+        }
+        let mut content = Vec::new();
+        file.take(max).read_to_end(&mut content)?;
+        Ok(content)
     }
 }
 

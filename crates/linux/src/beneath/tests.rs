@@ -1,6 +1,6 @@
 use super::*;
 use crate::mount;
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 const DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
@@ -137,4 +137,28 @@ fn a_very_deep_tree_costs_neither_stack_nor_descriptors() {
     drop(here);
     remove_path(&volume).unwrap();
     assert!(!volume.exists());
+}
+
+#[test]
+fn a_new_file_is_made_only_where_nothing_is() {
+    let (dir, volume, root) = volume();
+    root.create_file(Path::new("new"), 0o666).unwrap();
+    assert_eq!(fs::metadata(volume.join("new")).unwrap().permissions().mode() & 0o7777, 0o666);
+    symlink("../outside/made", volume.join("link")).unwrap();
+    for path in ["new", "link", "../outside/made"] {
+        assert!(root.create_file(Path::new(path), 0o666).is_err(), "{path}");
+    }
+    assert!(!dir.path().join("outside/made").exists());
+}
+
+#[test]
+fn only_small_regular_files_are_read() {
+    let (_dir, volume, root) = volume();
+    fs::write(volume.join("file"), "12345").unwrap();
+    symlink("../outside/precious", volume.join("link")).unwrap();
+    rustix::fs::mknodat(&root, "pipe", rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    assert_eq!(root.read_file(Path::new("file"), 5).unwrap(), b"12345");
+    assert!(root.read_file(Path::new("file"), 4).is_err());
+    assert!(root.read_file(Path::new("link"), 5).is_err());
+    assert!(root.read_file(Path::new("pipe"), 5).is_err());
 }
