@@ -1,0 +1,138 @@
+//! The cgroups of pods and of their classes of service: `kubepods`, `kubepods/burstable`, `kubepods/besteffort`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use podwright_core::model::Pod;
+use podwright_core::qos;
+use podwright_linux::cgroup::{Bound, CgroupError, CgroupPath, CgroupTree, CpuQuota, Limits};
+
+use super::{Host, HostConfig, HostError, chain};
+
+impl Host {
+    /// Makes the pod's cgroup, its parents included, with its limits.
+    pub async fn make_cgroup(&self, pod: &Arc<Pod>, limit: Duration) -> Result<(), HostError> {
+        let Some(tree) = self.cgroups.clone() else { return Ok(()) };
+        let pod = pod.clone();
+        self.run(CLASSES_KEY, limit, MAKE_FAILED, move |config| {
+            let root = &config.paths.cgroup_root;
+            make_classes(&tree, config).map_err(|e| failed(&e))?;
+            let path = cgroup_path(&qos::pod_cgroup_name(root, &pod)).map_err(|e| failed(&e))?;
+            let limits = limits(config, &qos::pod_cgroup(&pod, config.pod_pids_limit));
+            tree.create(&path, &limits).map_err(|e| failed(&e))
+        })
+        .await
+    }
+
+    /// Whether the pod's cgroup is there.
+    pub async fn has_cgroup(&self, pod: &Arc<Pod>, limit: Duration) -> Result<bool, HostError> {
+        let Some(tree) = self.cgroups.clone() else { return Ok(true) };
+        let pod = pod.clone();
+        self.run(CLASSES_KEY, limit, "", move |config| {
+            let path = cgroup_path(&qos::pod_cgroup_name(&config.paths.cgroup_root, &pod)).map_err(|e| failed(&e))?;
+            Ok(tree.exists(&path))
+        })
+        .await
+    }
+
+    /// Kills what is left in the pod's cgroup and removes it, whichever class it is in.
+    pub async fn remove_cgroup(&self, uid: &str, limit: Duration) -> Result<(), HostError> {
+        let Some(tree) = self.cgroups.clone() else { return Ok(()) };
+        let name = format!("pod{uid}");
+        let key = format!("cgroup {uid}");
+        // The thread itself ends a little before its caller gives it up.
+        let deadline = Instant::now() + limit.mul_f32(0.9);
+        self.run(&key, limit, "", move |config| {
+            for class in classes(&config.paths.cgroup_root).map_err(|e| not_removed(&e))? {
+                let path = class.join(&name).map_err(|e| not_removed(&e))?;
+                let left = || deadline.saturating_duration_since(Instant::now());
+                tree.kill_all(&path, left()).and_then(|()| tree.remove(&path, left())).map_err(|e| not_removed(&e))?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Gives the burstable class the weight of all its pods together (see `qos::burstable_shares`).
+    pub async fn set_burstable_shares(&self, shares: u64, limit: Duration) -> Result<(), HostError> {
+        let Some(tree) = self.cgroups.clone() else { return Ok(()) };
+        self.run(CLASSES_KEY, limit, "", move |config| {
+            make_classes(&tree, config).map_err(|e| failed(&e))?;
+            let name = qos::qos_cgroup_name(&config.paths.cgroup_root, qos::BURSTABLE);
+            let path = cgroup_path(&name).map_err(|e| failed(&e))?;
+            tree.apply(&path, &Limits { cpu_shares: Some(shares), ..Limits::default() }).map_err(|e| failed(&e))
+        })
+        .await
+    }
+}
+
+/// The pods that have cgroups.
+pub(super) fn pods(tree: &CgroupTree, config: &HostConfig) -> Result<BTreeSet<String>, CgroupError> {
+    let mut uids = BTreeSet::new();
+    for class in classes(&config.paths.cgroup_root)? {
+        uids.extend(tree.children(&class)?.iter().filter_map(|name| uid_of(name)).map(str::to_owned));
+    }
+    Ok(uids)
+}
+
+/// `pod<uid>` → the UID.
+fn uid_of(name: &str) -> Option<&str> {
+    name.strip_prefix("pod").filter(|uid| !uid.is_empty())
+}
+
+fn classes(root: &str) -> Result<Vec<CgroupPath>, CgroupError> {
+    [qos::GUARANTEED, qos::BURSTABLE, qos::BEST_EFFORT]
+        .iter()
+        .map(|c| cgroup_path(&qos::qos_cgroup_name(root, c)))
+        .collect()
+}
+
+fn cgroup_path(names: &[String]) -> Result<CgroupPath, CgroupError> {
+    names.iter().try_fold(CgroupPath::root(), |path, name| path.join(name))
+}
+
+/// Makes the groups of the classes that are missing. Their weights are set only then: the burstable one changes later.
+fn make_classes(tree: &CgroupTree, config: &HostConfig) -> Result<(), CgroupError> {
+    let of_node = qos::milli_cpu_to_shares(config.allocatable.cpu_millis);
+    for (class, shares) in classes(&config.paths.cgroup_root)?.iter().zip([of_node, SHARES_MIN, SHARES_MIN]) {
+        if !tree.exists(class) {
+            tree.create(class, &Limits { cpu_shares: Some(shares), ..Limits::default() })?;
+        }
+    }
+    Ok(())
+}
+
+fn limits(config: &HostConfig, wanted: &qos::CgroupLimits) -> Limits {
+    let bound = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok()).map_or(Bound::Max, Bound::At);
+    let period = config.cpu_cfs_period;
+    // Core counts in its own period; the share of the clock is what must stay the same.
+    let quota = wanted.cpu_quota_us.filter(|_| config.cpu_cfs_quota).map(|quota| {
+        let scaled = i128::from(quota) * i128::try_from(period.as_micros()).unwrap_or(0)
+            / i128::from(wanted.cpu_period_us.max(1));
+        i64::try_from(scaled).unwrap_or(i64::MAX).max(QUOTA_US_MIN)
+    });
+    Limits {
+        cpu_shares: Some(wanted.cpu_shares),
+        cpu_quota: Some(CpuQuota { quota: bound(quota), period }),
+        memory: Some(bound(wanted.memory_limit)),
+        pids: Some(bound(wanted.pids_limit)),
+    }
+}
+
+fn failed(e: &CgroupError) -> HostError {
+    HostError::new(MAKE_FAILED, chain(e))
+}
+
+fn not_removed(e: &CgroupError) -> HostError {
+    HostError::new("", chain(e))
+}
+
+/// The Go kubelet's event reason when a pod's cgroup can't be made.
+const MAKE_FAILED: &str = "FailedCreatePodContainer";
+/// All classes share their parents; making a group takes no time worth a key of its own.
+const CLASSES_KEY: &str = "cgroups";
+/// The kernel's smallest weight: best effort gets what nobody else wants.
+const SHARES_MIN: u64 = 2;
+/// The kernel's smallest quota.
+const QUOTA_US_MIN: i64 = 1000;

@@ -1,0 +1,292 @@
+//! What a pod can be told about itself: `fieldRef` and `resourceFieldRef`, in the environment and in files.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use podwright_core::model::{Container, Pod};
+use podwright_core::quantity::{Amount, QuantityError};
+
+use super::paths;
+use crate::translate::find_container;
+
+/// What the node has for pods: the limit of a container that has none of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocatable {
+    /// Thousandths of a core.
+    pub cpu_millis: i64,
+    /// Bytes.
+    pub memory: i64,
+    /// Bytes.
+    pub ephemeral_storage: i64,
+}
+
+/// Why there is no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FieldError {
+    /// No such field can be asked for.
+    #[error("unsupported fieldPath: {0}")]
+    Unsupported(String),
+    /// A key in brackets where there is no map.
+    #[error("fieldPath {0:?} does not support subscript")]
+    NoMap(String),
+    /// A key that no label or annotation can have.
+    #[error("invalid key subscript in {0}")]
+    BadKey(String),
+    /// No such container.
+    #[error("container {0} not found")]
+    NoContainer(String),
+    /// No such resource can be asked for.
+    #[error("unsupported container resource: {0}")]
+    UnsupportedResource(String),
+    /// A quantity that is none.
+    #[error("{0}")]
+    Quantity(#[from] QuantityError),
+}
+
+/// A field of the pod, for the environment.
+pub fn field_value(
+    pod: &Pod,
+    path: &str,
+    ips: &[String],
+    host_ips: &[String],
+    node_name: &str,
+) -> Result<String, FieldError> {
+    let spec = pod.spec.as_ref();
+    Ok(match path {
+        "spec.nodeName" => {
+            let given = spec.and_then(|s| s.node_name.as_deref()).filter(|n| !n.is_empty());
+            given.unwrap_or(node_name).into()
+        }
+        "spec.serviceAccountName" => spec.and_then(|s| s.service_account_name.clone()).unwrap_or_default(),
+        "status.hostIP" => host_ips.first().cloned().unwrap_or_default(),
+        "status.hostIPs" => host_ips.join(","),
+        "status.podIP" => ips.first().cloned().unwrap_or_default(),
+        "status.podIPs" => ips.join(","),
+        path => return metadata_value(pod, path),
+    })
+}
+
+/// A field of the pod that files may show: its metadata (Go kubelet: ExtractFieldPathAsString).
+pub fn metadata_value(pod: &Pod, path: &str) -> Result<String, FieldError> {
+    let meta = &pod.metadata;
+    if let Some((map, key)) = path.strip_suffix("']").and_then(|p| p.split_once("['")) {
+        let map = match map {
+            "metadata.annotations" => &meta.annotations,
+            "metadata.labels" => &meta.labels,
+            _ => return Err(FieldError::NoMap(path.into())),
+        };
+        if !is_qualified_name(key) {
+            return Err(FieldError::BadKey(path.into()));
+        }
+        return Ok(map.as_ref().and_then(|m| m.get(key)).cloned().unwrap_or_default());
+    }
+    Ok(match path {
+        "metadata.annotations" => lines(meta.annotations.as_ref()),
+        "metadata.labels" => lines(meta.labels.as_ref()),
+        "metadata.name" => paths::name(pod).into(),
+        "metadata.namespace" => paths::namespace(pod).into(),
+        "metadata.uid" => paths::uid(pod).into(),
+        _ => return Err(FieldError::Unsupported(path.into())),
+    })
+}
+
+/// A request or limit of a container, in units of the divisor, rounded up.
+pub fn resource_value(
+    pod: &Pod,
+    container: &str,
+    resource: &str,
+    divisor: Option<&Quantity>,
+    node: &Allocatable,
+) -> Result<String, FieldError> {
+    let found = find_container(pod, container).ok_or_else(|| FieldError::NoContainer(container.into()))?;
+    let unsupported = || FieldError::UnsupportedResource(resource.into());
+    let (kind, name) = resource.split_once('.').ok_or_else(unsupported)?;
+    let known = matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
+    if !known || !matches!(kind, "limits" | "requests") {
+        return Err(unsupported());
+    }
+    let amount = amount_of(&found.container, kind, name)?.filter(|a| !a.is_zero());
+    let is_cpu = name == "cpu";
+    let value = match (amount, kind, name) {
+        (Some(amount), ..) if is_cpu => amount.milli_value(),
+        (Some(amount), ..) => amount.value(),
+        (None, "limits", "cpu") => node.cpu_millis,
+        (None, "limits", "memory") => node.memory,
+        (None, "limits", "ephemeral-storage") => node.ephemeral_storage,
+        (None, ..) => 0,
+    };
+    let divisor = match divisor.map(Amount::try_from).transpose()?.filter(|d| !d.is_zero()) {
+        Some(divisor) => divisor,
+        None => Amount::from_whole(1),
+    };
+    let divisor = if is_cpu { divisor.milli_value() } else { divisor.value() };
+    Ok(div_up(value, divisor).to_string())
+}
+
+fn amount_of(container: &Container, kind: &str, name: &str) -> Result<Option<Amount>, FieldError> {
+    let Some(resources) = &container.resources else { return Ok(None) };
+    let map = if kind == "limits" { &resources.limits } else { &resources.requests };
+    Ok(map.as_ref().and_then(|m| m.get(name)).map(Amount::try_from).transpose()?)
+}
+
+/// Never zero: a divisor that was zero has become one.
+fn div_up(value: i64, by: i64) -> i64 {
+    let (value, by) = (i128::from(value), i128::from(by));
+    let up = i128::from(value % by != 0 && (value < 0) == (by < 0));
+    i64::try_from(value / by + up).unwrap_or(i64::MAX)
+}
+
+/// `key="value"` lines in the order of the keys, without a newline at the end.
+fn lines(map: Option<&BTreeMap<String, String>>) -> String {
+    let lines: Vec<String> = map.into_iter().flatten().map(|(k, v)| format!("{k}={}", quoted(v))).collect();
+    lines.join("\n")
+}
+
+/// A text as Go's `%q` writes it: what programs that read these files expect.
+fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        let short = match c {
+            '"' => "\\\"",
+            '\\' => "\\\\",
+            '\u{7}' => "\\a",
+            '\u{8}' => "\\b",
+            '\u{c}' => "\\f",
+            '\n' => "\\n",
+            '\r' => "\\r",
+            '\t' => "\\t",
+            '\u{b}' => "\\v",
+            _ => "",
+        };
+        // Beside control characters: other blanks, formatting characters, private use.
+        let invisible = matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{e000}'..='\u{f8ff}' | '\u{feff}' | '\u{e0000}'..);
+        let unprintable = c.is_control() || invisible || (c.is_whitespace() && c != ' ');
+        // Writing to a string cannot fail.
+        let _ = match u32::from(c) {
+            _ if !short.is_empty() => write!(out, "{short}"),
+            _ if !unprintable => write!(out, "{c}"),
+            n @ ..0x80 => write!(out, "\\x{n:02x}"),
+            n @ ..0x1_0000 => write!(out, "\\u{n:04x}"),
+            n => write!(out, "\\U{n:08x}"),
+        };
+    }
+    out.push('"');
+    out
+}
+
+/// `[prefix/]name`, as keys of labels and annotations are; an annotation's may have capitals in its prefix.
+fn is_qualified_name(key: &str) -> bool {
+    let alphanumeric = |b: u8| b.is_ascii_alphanumeric();
+    let is_name = |name: &str, max: usize, others: &[u8]| {
+        let bytes = name.as_bytes();
+        bytes.len() <= max
+            && bytes.first().is_some_and(|b| alphanumeric(*b))
+            && bytes.last().is_some_and(|b| alphanumeric(*b))
+            && bytes.iter().all(|b| alphanumeric(*b) || others.contains(b))
+    };
+    match key.split_once('/') {
+        Some((prefix, name)) => is_name(prefix, 253, b"-.") && is_name(name, 63, b"-_."),
+        None => is_name(key, 63, b"-_."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const NODE: Allocatable = Allocatable { cpu_millis: 2500, memory: 1 << 30, ephemeral_storage: 1 << 20 };
+
+    fn pod() -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {
+                "name": "web", "namespace": "shop", "uid": "u1",
+                "labels": {"tier": "front", "app": "web"},
+                "annotations": {"note": "a \"quoted\"\nline\u{1}é\u{200b}", "example.com/Owner": "me"},
+            },
+            "spec": {
+                "serviceAccountName": "robot",
+                "containers": [
+                    {"name": "app", "resources": {
+                        "limits": {"cpu": "1500m", "memory": "100Mi", "hugepages-2Mi": "4Mi"},
+                        "requests": {"cpu": "250m"}}},
+                    {"name": "bare"},
+                ],
+            },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn fields() {
+        let ips = ["10.0.0.5".to_owned(), "fd00::5".to_owned()];
+        let host_ips = ["192.0.2.1".to_owned(), "2001:db8::1".to_owned()];
+        for (path, value) in [
+            ("metadata.name", "web"),
+            ("metadata.namespace", "shop"),
+            ("metadata.uid", "u1"),
+            ("metadata.labels['app']", "web"),
+            ("metadata.labels['none']", ""),
+            ("metadata.annotations['example.com/Owner']", "me"),
+            ("metadata.labels", "app=\"web\"\ntier=\"front\""),
+            ("spec.nodeName", "node-1"),
+            ("spec.serviceAccountName", "robot"),
+            ("status.hostIP", "192.0.2.1"),
+            ("status.hostIPs", "192.0.2.1,2001:db8::1"),
+            ("status.podIP", "10.0.0.5"),
+            ("status.podIPs", "10.0.0.5,fd00::5"),
+        ] {
+            assert_eq!(field_value(&pod(), path, &ips, &host_ips, "node-1").as_deref(), Ok(value), "{path}");
+        }
+        assert_eq!(
+            metadata_value(&pod(), "metadata.annotations").unwrap(),
+            "example.com/Owner=\"me\"\nnote=\"a \\\"quoted\\\"\\nline\\x01é\\u200b\""
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_asked_for() {
+        for path in
+            ["spec.containers", "metadata.labels['']", "metadata.labels['a b']", "spec['x']", "status.podIP", ""]
+        {
+            assert!(metadata_value(&pod(), path).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn resources() {
+        let value = |container, resource, divisor: Option<&str>| {
+            let divisor = divisor.map(|d| Quantity(d.into()));
+            resource_value(&pod(), container, resource, divisor.as_ref(), &NODE)
+        };
+        for (container, resource, divisor, expected) in [
+            ("app", "limits.cpu", None, "2"),
+            ("app", "limits.cpu", Some("1m"), "1500"),
+            ("app", "limits.cpu", Some("0"), "2"),
+            ("app", "requests.cpu", Some("100m"), "3"),
+            ("app", "limits.memory", None, "104857600"),
+            ("app", "limits.memory", Some("1Mi"), "100"),
+            ("app", "limits.memory", Some("1G"), "1"),
+            ("app", "limits.hugepages-2Mi", Some("1Mi"), "4"),
+            ("app", "requests.memory", None, "0"),
+            ("bare", "limits.cpu", None, "3"),
+            ("bare", "limits.memory", Some("1Gi"), "1"),
+            ("bare", "limits.ephemeral-storage", None, "1048576"),
+            ("bare", "limits.hugepages-2Mi", None, "0"),
+            ("bare", "requests.cpu", None, "0"),
+        ] {
+            assert_eq!(
+                value(container, resource, divisor).as_deref(),
+                Ok(expected),
+                "{container} {resource} {divisor:?}"
+            );
+        }
+        for (container, resource) in [("none", "limits.cpu"), ("app", "limits.gpu"), ("app", "cpu"), ("app", "x.cpu")] {
+            assert!(value(container, resource, None).is_err(), "{container} {resource}");
+        }
+        assert!(matches!(value("app", "limits.cpu", Some("many")), Err(FieldError::Quantity(_))));
+    }
+}

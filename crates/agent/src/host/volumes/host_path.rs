@@ -1,0 +1,104 @@
+//! hostPath: something of the machine itself. Nothing is set up but what `…OrCreate` asks for.
+
+use std::fs::{self, DirBuilder, FileType, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Component, Path};
+
+use super::failed;
+use crate::host::HostError;
+
+/// Checks, or makes, what the volume says it is.
+pub(super) fn check(path: &Path, kind: Option<&str>) -> Result<(), HostError> {
+    let shown = path.display();
+    if !path.is_absolute() || path.components().any(|c| c == Component::ParentDir) {
+        return Err(failed(format!("hostPath {shown} must be an absolute path without '..'")));
+    }
+    let (is_right, word): (fn(&FileType) -> bool, _) = match kind.unwrap_or_default() {
+        "" => return Ok(()),
+        "DirectoryOrCreate" | "Directory" => (FileType::is_dir, "directory"),
+        "FileOrCreate" | "File" => (FileType::is_file, "file"),
+        "Socket" => (FileTypeExt::is_socket, "socket file"),
+        "CharDevice" => (FileTypeExt::is_char_device, "character device"),
+        "BlockDevice" => (FileTypeExt::is_block_device, "block device"),
+        other => return Err(failed(format!("{other} is an invalid volume type"))),
+    };
+    match fs::metadata(path) {
+        Ok(found) if is_right(&found.file_type()) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound && kind.is_some_and(|k| k.ends_with("OrCreate")) => {
+            create(path, word == "directory").map_err(|e| failed(format!("make {shown}: {e}")))
+        }
+        Ok(_) => Err(failed(format!("hostPath type check failed: {shown} is not a {word}"))),
+        Err(e) => Err(failed(format!("hostPath type check failed: {shown} is not a {word}: {e}"))),
+    }
+}
+
+/// A file's directory must exist; a directory's parents are made too. As the Go kubelet does.
+fn create(path: &Path, directory: bool) -> io::Result<()> {
+    if directory {
+        return DirBuilder::new().recursive(true).mode(0o755).create(path);
+    }
+    OpenOptions::new().write(true).create_new(true).mode(0o644).open(path).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn every_type_takes_its_own_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir(at("directory")).unwrap();
+        fs::write(at("file"), "").unwrap();
+        symlink("directory", at("link")).unwrap();
+        let _socket = UnixListener::bind(at("socket")).unwrap();
+        let block = rustix::fs::makedev(7, 200);
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, at("block"), rustix::fs::FileType::BlockDevice, mode, block).unwrap();
+        let things = [
+            (at("directory"), "Directory"),
+            (at("link"), "Directory"),
+            (at("file"), "File"),
+            (at("socket"), "Socket"),
+            ("/dev/null".into(), "CharDevice"),
+            (at("block"), "BlockDevice"),
+        ];
+        for (path, right) in &things {
+            for kind in ["Directory", "File", "Socket", "CharDevice", "BlockDevice"] {
+                assert_eq!(check(path, Some(kind)).is_ok(), kind == *right, "{path:?} {kind}");
+            }
+            check(path, None).unwrap();
+        }
+        for kind in ["Directory", "File", "Socket", "CharDevice", "BlockDevice"] {
+            let error = check(&at("none"), Some(kind)).unwrap_err();
+            assert_eq!(error.reason, "FailedMount");
+            assert!(error.message.contains("hostPath type check failed"), "{error}");
+        }
+        check(&at("none"), Some("")).unwrap();
+        assert!(!at("none").exists());
+    }
+
+    #[test]
+    fn or_create_makes_what_is_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        check(&at("a/b"), Some("DirectoryOrCreate")).unwrap();
+        check(&at("a/b"), Some("DirectoryOrCreate")).unwrap();
+        assert!(at("a/b").is_dir());
+        check(&at("a/file"), Some("FileOrCreate")).unwrap();
+        assert!(at("a/file").is_file());
+        assert!(check(&at("x/file"), Some("FileOrCreate")).is_err());
+        assert!(check(&at("a/file"), Some("DirectoryOrCreate")).is_err());
+        assert!(check(&at("a/b"), Some("FileOrCreate")).is_err());
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        assert!(check(Path::new("relative"), None).is_err());
+        assert!(check(Path::new("/a/../etc"), None).is_err());
+        assert!(check(Path::new("/"), Some("Door")).unwrap_err().message.contains("invalid volume type"));
+    }
+}
