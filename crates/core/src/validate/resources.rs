@@ -119,15 +119,15 @@ fn page_multiple(name: &str, amount: Amount, at: &str, findings: &mut Findings) 
 
 /// Resources of containers: the known ones, and any with a domain.
 pub(super) fn is_container_resource(name: &str) -> bool {
-    match name.split_once('/') {
-        None => matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with(HUGEPAGES),
-        Some((domain, _)) => names::is_qualified(name) && !name.starts_with("requests.") && domain != "kubernetes.io",
+    if name.contains('/') {
+        return names::is_qualified(name) && !name.starts_with("requests.");
     }
+    matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with(HUGEPAGES)
 }
 
-/// More of it can be asked for than there is.
+/// More of it can be asked for than there is: true of what Kubernetes itself hands out, huge pages apart.
 fn may_overcommit(name: &str) -> bool {
-    !name.contains('/') && !name.starts_with(HUGEPAGES)
+    (!name.contains('/') || name.contains("kubernetes.io/")) && !name.starts_with(HUGEPAGES)
 }
 
 const HUGEPAGES: &str = "hugepages-";
