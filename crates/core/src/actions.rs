@@ -531,4 +531,4 @@ fn pod_text(pod: &Pod) -> String {
 #[cfg(test)]
 mod model_tests;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

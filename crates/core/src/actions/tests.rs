@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::*;
-use crate::model::{Exit, Source};
+use crate::model::{Cause, Ending, Exit, SavedTime, Source};
 
 const TABLES: &[(&str, &str)] = &[
     ("restart_policies", include_str!("../../testdata/actions/restart_policies.txt")),
@@ -56,11 +56,11 @@ fn waiting_says_how_long_for_which_container_of_which_pod() {
 }
 
 /// The moment of every table.
-fn now() -> Timestamp {
+pub(crate) fn now() -> Timestamp {
     Timestamp::from_second(1_700_000_000).expect("in range")
 }
 
-fn ago(secs: i64) -> Timestamp {
+pub(crate) fn ago(secs: i64) -> Timestamp {
     now() - SignedDuration::from_secs(secs)
 }
 
@@ -69,12 +69,15 @@ fn hash(c: &Container) -> String {
     c.image.clone().unwrap_or_default()
 }
 
-struct Case {
-    pod: Pod,
-    seen: PodSeen,
-    record: PodRecord,
-    probes: BTreeMap<Name, ProbeFailure>,
-    restart_now: BTreeSet<Name>,
+/// What stands above the line, also in the tables of statuses.
+pub(crate) struct Case {
+    pub(crate) pod: Pod,
+    pub(crate) seen: PodSeen,
+    pub(crate) record: PodRecord,
+    pub(crate) probes: BTreeMap<Name, ProbeFailure>,
+    pub(crate) restart_now: BTreeSet<Name>,
+    pub(crate) waiting: BTreeMap<Name, Waiting>,
+    pub(crate) hold: Option<Waiting>,
 }
 
 impl Case {
@@ -91,13 +94,15 @@ impl Case {
         })
     }
 
-    fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let mut case = Self {
             pod: Pod::default(),
             seen: PodSeen::default(),
             record: empty_record(),
             probes: BTreeMap::new(),
             restart_now: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            hold: None,
         };
         let lines: Vec<(&str, &str)> = text
             .lines()
@@ -126,6 +131,15 @@ impl Case {
                     case.probes.insert(name.into(), ProbeFailure { id: id.into(), kind });
                 }
                 "journal" => {}
+                "wait" => {
+                    let (name, reason) = rest.split_once(' ').expect("name and reason");
+                    case.waiting.insert(name.into(), Waiting { reason: reason.into(), message: "why".into() });
+                }
+                "hold" => case.hold = Some(Waiting { reason: rest.into(), message: "why".into() }),
+                "ending" => case.record.ending = Some(parse_ending(rest)),
+                "terminated" => case.record.terminated = true,
+                "finished" => (case.record.terminated, case.record.finished) = (true, true),
+                "old" => case.record.status.get_or_insert_default().phase = Some(rest.into()),
                 other => panic!("unknown word {other}"),
             }
         }
@@ -185,6 +199,7 @@ fn parse_container(text: &str) -> Container {
         match flag.split_once('=') {
             None if flag == "sidecar" => c.restart_policy = Some("Always".into()),
             None if flag == "startup" => c.startup_probe = probe(None),
+            None if flag == "readiness" => c.readiness_probe = probe(None),
             None if flag == "hook" => {
                 let hook = Some(LifecycleHandler::default());
                 c.lifecycle = Some(Lifecycle { post_start: hook, ..Lifecycle::default() });
@@ -289,6 +304,23 @@ fn parse_cursor(text: &str) -> Option<Cursor> {
     Some(Cursor { sandbox: sandbox.into(), done: done.parse().expect("a number") })
 }
 
+fn parse_ending(text: &str) -> Ending {
+    let (cause, reason) = text.split_once(' ').map_or((text, None), |(cause, reason)| (cause, Some(reason)));
+    let cause = match cause {
+        "deleted" => Cause::Deleted,
+        "evicted" => Cause::Evicted,
+        "ended" => Cause::Ended,
+        other => panic!("unknown cause {other}"),
+    };
+    Ending {
+        cause,
+        deleted: false,
+        grace: Duration::from_secs(30),
+        deadline: SavedTime { boot_id: String::new(), boot: Duration::ZERO, wall: now() },
+        status_override: reason.map(|reason| (reason.into(), "why".into())),
+    }
+}
+
 fn parse_memory(text: &str, record: &mut PodRecord) {
     let (name, words) = text.split_once(' ').expect("a name and words");
     let memory = record.containers.entry(name.into()).or_default();
@@ -300,7 +332,7 @@ fn parse_memory(text: &str, record: &mut PodRecord) {
             "exit" | "previous" => {
                 let (code, sandbox) = value.split_once('@').expect("code@sandbox");
                 let exit = Exit {
-                    id: format!("{name}#{}", memory.restarts).into(),
+                    id: format!("{name}#{}", memory.restarts.saturating_sub(u32::from(key == "previous"))).into(),
                     sandbox: sandbox.into(),
                     code: code.parse().expect("a code"),
                     signal: 0,
@@ -318,6 +350,10 @@ fn parse_memory(text: &str, record: &mut PodRecord) {
                 let (delay, since) = value.split_once("s@").expect("delay and since");
                 let delay = Duration::from_secs(delay.parse().expect("a number"));
                 memory.backoff = Some(Backoff { delay, since: ago(-since.parse::<i64>().expect("a number")) });
+            }
+            "ready" => {
+                let (id, verdict) = value.split_once(':').expect("id:verdict");
+                memory.ready = Some((id.into(), verdict == "yes"));
             }
             "started" => memory.started = Some(value.into()),
             "voided" => memory.voided = Some(value.into()),

@@ -1,0 +1,139 @@
+//! A pod's status: what the world is told about it.
+//!
+//! ```text
+//!  spec + seen + memory ─▶ container statuses ─▶ phase ─▶ conditions ─▶ rules (terminal withheld, finished) ─▶ PodStatus
+//! ```
+//!
+//! Computed anew each time from what is known; only what must not move comes from the last one: start time, transition
+//! times, a terminal phase, the addresses of a pod that has stopped. Reasons and messages are the kubelet's, because
+//! people and programs search for them.
+
+mod conditions;
+mod containers;
+mod phase;
+mod rules;
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{HostIP, PodIP};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::actions::{Waiting, current_sandbox};
+use crate::model::{Name, Pod, PodRecord, PodSeen, PodSpec, PodStatus};
+
+use containers::Statuses;
+pub use phase::is_terminal;
+pub use rules::{Illegal, accept, finished, past_deadline, withhold};
+
+/// What a status is computed from.
+#[derive(Clone, Copy, Debug)]
+pub struct StatusInput<'a> {
+    /// What is wanted.
+    pub pod: &'a Pod,
+    /// What the runtime has.
+    pub seen: &'a PodSeen,
+    /// What we remember; its status is the one this follows.
+    pub record: &'a PodRecord,
+    /// Why containers that should run don't: backoffs, pulls, errors.
+    pub waiting: &'a BTreeMap<Name, Waiting>,
+    /// Why the pod as a whole has not begun, if it has to wait.
+    pub hold: Option<&'a Waiting>,
+    /// The node's addresses.
+    pub host_ips: &'a [String],
+    /// The runtime's name, which container ids begin with: `containerd`.
+    pub runtime: &'a str,
+    /// The moment, for what changes now.
+    pub now: Timestamp,
+    /// Static pods are not failed at their end: no API object waits for it.
+    pub is_static: bool,
+}
+
+/// The status as it may be published: a terminal phase only once nothing runs any more.
+pub fn pod_status(i: &StatusInput<'_>) -> PodStatus {
+    let no_spec = PodSpec::default();
+    let spec = i.pod.spec.as_ref().unwrap_or(&no_spec);
+    let empty = PodStatus::default();
+    let api = i.pod.status.as_ref().unwrap_or(&empty);
+    let old = i.record.status.as_ref().unwrap_or(api);
+    let statuses = Statuses::of(i, spec);
+    let (phase, reason, message) = phase_and_reason(i, spec, &statuses, old, api);
+    let mut status = PodStatus {
+        conditions: Some(conditions::of(i, spec, &statuses, phase, old, api)),
+        phase: Some(phase.into()),
+        reason,
+        message,
+        start_time: Some(old.start_time.clone().unwrap_or_else(|| second(i.now))),
+        qos_class: Some(api.qos_class.clone().unwrap_or_else(|| crate::qos::qos_class(i.pod).into())),
+        observed_generation: i.pod.metadata.generation.max(old.observed_generation),
+        init_container_statuses: non_empty(statuses.init),
+        container_statuses: non_empty(statuses.app),
+        ephemeral_container_statuses: non_empty(statuses.ephemeral),
+        // Not ours: kept as they are.
+        allocated_resources: api.allocated_resources.clone(),
+        extended_resource_claim_status: api.extended_resource_claim_status.clone(),
+        node_allocatable_resource_claim_statuses: api.node_allocatable_resource_claim_statuses.clone(),
+        nominated_node_name: api.nominated_node_name.clone(),
+        resize: api.resize.clone(),
+        resource_claim_statuses: api.resource_claim_statuses.clone(),
+        resources: api.resources.clone(),
+        volume_health: api.volume_health.clone(),
+        ..PodStatus::default()
+    };
+    addresses(i, spec, old, &mut status);
+    let status = withhold(old, status, i.seen.alive().next().is_some(), i.now);
+    if i.record.finished && !i.is_static { finished(status, i.now) } else { status }
+}
+
+/// A terminal phase stays, with its story. Then what ended the pod from outside, then what its containers say.
+fn phase_and_reason(
+    i: &StatusInput<'_>,
+    spec: &PodSpec,
+    statuses: &Statuses,
+    old: &PodStatus,
+    api: &PodStatus,
+) -> (&'static str, Option<String>, Option<String>) {
+    for before in [old, api] {
+        if let Some(phase) = phase::terminal(before.phase.as_deref()) {
+            return (phase, before.reason.clone(), before.message.clone());
+        }
+    }
+    let imposed = i.record.ending.as_ref().and_then(|ending| ending.status_override.as_ref());
+    if let Some((reason, message)) = imposed {
+        return (phase::FAILED, Some(reason.clone()), Some(message.clone()));
+    }
+    let phase = phase::of(spec, statuses, i.record.terminated);
+    match i.hold {
+        Some(hold) if phase == phase::PENDING => (phase, Some(hold.reason.clone()), Some(hold.message.clone())),
+        // The API server's own word on a phase that has not changed. Ours is said anew each time.
+        _ if api.phase.as_deref() == Some(phase) => (phase, api.reason.clone(), api.message.clone()),
+        _ => (phase, None, None),
+    }
+}
+
+/// The pod's addresses outlive its sandbox: who asks about a pod that has ended still wants to know where it was.
+fn addresses(i: &StatusInput<'_>, spec: &PodSpec, old: &PodStatus, status: &mut PodStatus) {
+    let hosts = i.host_ips.iter().take(2);
+    status.host_ip = i.host_ips.first().cloned();
+    status.host_ips = non_empty(hosts.clone().map(|ip| HostIP { ip: ip.clone() }).collect());
+    let sandbox = current_sandbox(i.seen, i.record).map(|s| s.ips.as_slice()).unwrap_or_default();
+    let ips: Vec<PodIP> = match spec.host_network {
+        Some(true) => hosts.map(|ip| PodIP { ip: ip.clone() }).collect(),
+        _ if !sandbox.is_empty() => sandbox.iter().map(|ip| PodIP { ip: ip.clone() }).collect(),
+        _ => old.pod_ips.clone().unwrap_or_default(),
+    };
+    status.pod_ip = ips.first().map(|ip| ip.ip.clone());
+    status.pod_ips = non_empty(ips);
+}
+
+fn non_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
+    (!list.is_empty()).then_some(list)
+}
+
+/// The API's times have whole seconds.
+pub(crate) fn second(at: Timestamp) -> Time {
+    Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
+}
+
+#[cfg(test)]
+mod tests;

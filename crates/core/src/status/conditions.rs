@@ -1,0 +1,177 @@
+//! The conditions we own, with the kubelet's reasons and messages; those of others are kept.
+
+use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition};
+
+use super::containers::{Statuses, is_waiting};
+use super::phase::{FAILED, SUCCEEDED};
+use super::{StatusInput, second};
+use crate::actions::{current_sandbox, is_restarting_all};
+use crate::model::{Cause, Container, PodSpec, PodStatus};
+use crate::restart;
+
+/// Conditions only the kubelet writes.
+const OURS: [&str; 8] = [
+    "PodScheduled",
+    "PodReadyToStartContainers",
+    "Initialized",
+    "ContainersReady",
+    "Ready",
+    "PodResizePending",
+    "PodResizeInProgress",
+    "AllContainersRestarting",
+];
+pub(super) const DISRUPTION: &str = "DisruptionTarget";
+
+/// What a condition says, before it gets its times.
+struct Verdict {
+    holds: bool,
+    reason: Option<&'static str>,
+    message: Option<String>,
+}
+
+impl Verdict {
+    fn yes() -> Self {
+        Self { holds: true, reason: None, message: None }
+    }
+    fn no(reason: Option<&'static str>, message: Option<String>) -> Self {
+        Self { holds: false, reason, message }
+    }
+    fn bare(holds: bool) -> Self {
+        Self { holds, reason: None, message: None }
+    }
+}
+
+/// All conditions of the pod, in the kubelet's order.
+pub(super) fn of(
+    i: &StatusInput<'_>,
+    spec: &PodSpec,
+    statuses: &Statuses,
+    phase: &str,
+    old: &PodStatus,
+    api: &PodStatus,
+) -> Vec<PodCondition> {
+    let others = api.conditions.iter().flatten().filter(|c| !OURS.contains(&c.type_.as_str()));
+    let mut all: Vec<PodCondition> = others.cloned().collect();
+    disruption(i, old, &mut all);
+    let containers = containers_ready(spec, statuses, phase);
+    let ready = ready(spec, &containers, &all);
+    let mut add = |type_: &str, verdict: Verdict| all.push(condition(i, old, type_, verdict));
+    add("PodReadyToStartContainers", Verdict::bare(current_sandbox(i.seen, i.record).is_some()));
+    add("Initialized", initialized(i, spec, statuses, phase, old));
+    add("Ready", ready);
+    add("ContainersReady", containers);
+    add("PodScheduled", Verdict::yes());
+    if restart::may_restart_all(spec) {
+        add("AllContainersRestarting", restarting_all(i, spec, phase));
+    }
+    all
+}
+
+fn condition(i: &StatusInput<'_>, old: &PodStatus, type_: &str, verdict: Verdict) -> PodCondition {
+    let status = if verdict.holds { "True" } else { "False" };
+    let before = old.conditions.iter().flatten().find(|c| c.type_ == type_ && c.status == status);
+    PodCondition {
+        type_: type_.into(),
+        status: status.into(),
+        reason: verdict.reason.map(Into::into),
+        message: verdict.message,
+        // It moves with the status only: reasons may come and go.
+        last_transition_time: before.and_then(|c| c.last_transition_time.clone()).or_else(|| Some(second(i.now))),
+        observed_generation: i.pod.metadata.generation,
+        last_probe_time: None,
+    }
+}
+
+/// Eviction leaves its mark; once made it stays.
+fn disruption(i: &StatusInput<'_>, old: &PodStatus, all: &mut Vec<PodCondition>) {
+    let ending = i.record.ending.as_ref().filter(|e| e.cause == Cause::Evicted);
+    let evicted = ending.and_then(|e| e.status_override.as_ref()).map(|(_, message)| {
+        let verdict = Verdict { message: Some(message.clone()), reason: Some("TerminationByKubelet"), holds: true };
+        condition(i, old, DISRUPTION, verdict)
+    });
+    let kept = || old.conditions.iter().flatten().find(|c| c.type_ == DISRUPTION).cloned();
+    if let Some(condition) = evicted.or_else(kept) {
+        all.retain(|c| c.type_ != DISRUPTION);
+        all.push(condition);
+    }
+}
+
+fn containers_ready(spec: &PodSpec, statuses: &Statuses, phase: &str) -> Verdict {
+    match phase {
+        SUCCEEDED => return Verdict::no(Some("PodCompleted"), None),
+        FAILED => return Verdict::no(Some("PodFailed"), None),
+        _ => {}
+    }
+    let sidecars = spec.init_containers.iter().flatten().filter(|c| restart::is_sidecar(c));
+    let sidecars = sidecars.filter_map(|c| statuses.init(&c.name));
+    let apps = spec.containers.iter().filter_map(|c| statuses.app(&c.name));
+    let unready: Vec<&str> = sidecars.chain(apps).filter(|s| !s.ready).map(|s| s.name.as_str()).collect();
+    match unready.is_empty() {
+        true => Verdict::yes(),
+        false => {
+            let message = format!("containers with unready status: [{}]", unready.join(" "));
+            Verdict::no(Some("ContainersNotReady"), Some(message))
+        }
+    }
+}
+
+fn ready(spec: &PodSpec, containers: &Verdict, conditions: &[PodCondition]) -> Verdict {
+    if !containers.holds {
+        return Verdict::no(containers.reason, containers.message.clone());
+    }
+    let closed: Vec<String> = spec
+        .readiness_gates
+        .iter()
+        .flatten()
+        .filter_map(|gate| {
+            let gate = &gate.condition_type;
+            match conditions.iter().find(|c| c.type_ == *gate) {
+                None => Some(format!("corresponding condition of pod readiness gate \"{gate}\" does not exist.")),
+                Some(c) if c.status != "True" => {
+                    Some(format!("the status of pod readiness gate \"{gate}\" is not \"True\", but {}", c.status))
+                }
+                Some(_) => None,
+            }
+        })
+        .collect();
+    match closed.is_empty() {
+        true => Verdict::yes(),
+        false => Verdict::no(Some("ReadinessGatesNotReady"), Some(closed.join(", "))),
+    }
+}
+
+fn initialized(i: &StatusInput<'_>, spec: &PodSpec, statuses: &Statuses, phase: &str, old: &PodStatus) -> Verdict {
+    if phase == SUCCEEDED {
+        return Verdict { reason: Some("PodCompleted"), ..Verdict::yes() };
+    }
+    // App containers that ran tell it too, unless init runs anew in a new sandbox.
+    let began = |c: &Container| statuses.app(&c.name).is_some_and(|s| !is_waiting(s));
+    let anew = current_sandbox(i.seen, i.record).is_some() && !statuses.initialized;
+    if statuses.initialized || (!anew && spec.containers.iter().any(began)) {
+        return Verdict::yes();
+    }
+    let done =
+        |c: &Container, s: &ContainerStatus| if restart::is_sidecar(c) { s.started == Some(true) } else { s.ready };
+    let inits = spec.init_containers.iter().flatten().filter_map(|c| Some((c, statuses.init(&c.name)?)));
+    let missing: Vec<&str> = inits.filter(|(c, s)| !done(c, s)).map(|(c, _)| c.name.as_str()).collect();
+    let was = || old.conditions.iter().flatten().any(|c| c.type_ == "Initialized" && c.status == "True");
+    // A restart of all containers in place does not take it back.
+    if missing.is_empty() || (restart::may_restart_all(spec) && was()) {
+        return Verdict::yes();
+    }
+    let message = format!("containers with incomplete status: [{}]", missing.join(" "));
+    Verdict::no(Some("ContainersNotInitialized"), Some(message))
+}
+
+fn restarting_all(i: &StatusInput<'_>, spec: &PodSpec, phase: &str) -> Verdict {
+    match phase {
+        SUCCEEDED => Verdict::no(Some("PodCompleted"), None),
+        FAILED => Verdict::no(Some("PodFailed"), None),
+        _ if is_restarting_all(spec, i.seen, i.record) => Verdict {
+            holds: true,
+            reason: Some("RestartAllContainersStarted"),
+            message: Some("container exited with restart policy rule".into()),
+        },
+        _ => Verdict::bare(false),
+    }
+}

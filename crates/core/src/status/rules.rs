@@ -1,0 +1,129 @@
+//! What a status may never do, and what the end of a pod makes of it.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, PodCondition};
+
+use super::conditions::DISRUPTION;
+use super::containers::{exit_code, is_running};
+use super::phase::{FAILED, PENDING, SUCCEEDED, is_terminal};
+use super::second;
+use crate::model::{Container, Pod, PodSpec, PodStatus};
+use crate::restart;
+
+/// A change that must not be published.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Illegal {
+    /// An end is an end.
+    #[error("terminated container {name} attempted illegal transition to non-terminated state")]
+    Revived {
+        /// Which container.
+        name: String,
+    },
+    /// So is the end of a pod.
+    #[error("the phase {from} is final, it cannot become {to}")]
+    Phase {
+        /// The terminal phase.
+        from: String,
+        /// What was wanted instead.
+        to: String,
+    },
+}
+
+/// Takes the new status in place of the old one, or refuses it whole. Asked for news about a pod, not for its deletion.
+pub fn accept(old: &PodStatus, mut new: PodStatus, pod: &Pod) -> Result<PodStatus, Illegal> {
+    if is_terminal(old.phase.as_deref()) && old.phase != new.phase {
+        let text = |phase: &Option<String>| phase.clone().unwrap_or_default();
+        return Err(Illegal::Phase { from: text(&old.phase), to: text(&new.phase) });
+    }
+    if let Some(spec) = &pod.spec
+        && let Some(name) = revived(old, &new, spec)
+    {
+        return Err(Illegal::Revived { name });
+    }
+    if old.start_time.is_some() {
+        new.start_time.clone_from(&old.start_time);
+    }
+    new.observed_generation = new.observed_generation.max(old.observed_generation);
+    Ok(new)
+}
+
+/// A terminal phase waits until nothing runs any more, with its reason, its message and the mark of eviction; and it
+/// takes readiness away.
+pub fn withhold(old: &PodStatus, mut new: PodStatus, may_run: bool, now: Timestamp) -> PodStatus {
+    if may_run && is_terminal(new.phase.as_deref()) && !is_terminal(old.phase.as_deref()) {
+        new.phase = Some(old.phase.clone().unwrap_or_else(|| PENDING.into()));
+        new.reason.clone_from(&old.reason);
+        new.message.clone_from(&old.message);
+        let had = old.conditions.iter().flatten().any(|c| c.type_ == DISRUPTION);
+        new.conditions.iter_mut().for_each(|all| all.retain(|c| c.type_ != DISRUPTION || had));
+    }
+    not_ready_at_the_end(new, now)
+}
+
+/// The last word about a pod that is cleaned up: whatever was left open has failed. Not for static pods.
+pub fn finished(mut status: PodStatus, now: Timestamp) -> PodStatus {
+    let lists =
+        [&mut status.init_container_statuses, &mut status.container_statuses, &mut status.ephemeral_container_statuses];
+    for container in lists.into_iter().flatten().flatten().filter(|c| is_running(c)) {
+        let terminated = ContainerStateTerminated {
+            exit_code: 137,
+            reason: Some("ContainerStatusUnknown".into()),
+            message: Some("The container could not be located when the pod was terminated".into()),
+            ..ContainerStateTerminated::default()
+        };
+        container.state = Some(ContainerState { terminated: Some(terminated), ..ContainerState::default() });
+        container.ready = false;
+        container.started = container.started.map(|_| false);
+    }
+    if !is_terminal(status.phase.as_deref()) {
+        status.phase = Some(FAILED.into());
+    }
+    not_ready_at_the_end(status, now)
+}
+
+/// The pod has been active for longer than it may: `activeDeadlineSeconds`, from its start time on.
+pub fn past_deadline(pod: &Pod, status: &PodStatus, now: Timestamp) -> bool {
+    let allowed = pod.spec.as_ref().and_then(|spec| spec.active_deadline_seconds);
+    let (Some(allowed), Some(start)) = (allowed, &status.start_time) else { return false };
+    now.duration_since(start.0) >= SignedDuration::from_secs(allowed)
+}
+
+fn not_ready_at_the_end(mut status: PodStatus, now: Timestamp) -> PodStatus {
+    let reason = match status.phase.as_deref() {
+        Some(SUCCEEDED) => "PodCompleted",
+        Some(FAILED) => "PodFailed",
+        _ => return status,
+    };
+    let open = |c: &&mut PodCondition| {
+        ["Ready", "ContainersReady"].contains(&c.type_.as_str()) && c.reason.as_deref() != Some(reason)
+    };
+    for condition in status.conditions.iter_mut().flatten().filter(open) {
+        if condition.status != "False" {
+            condition.last_transition_time = Some(second(now));
+        }
+        condition.status = "False".into();
+        condition.reason = Some(reason.into());
+        condition.message = None;
+    }
+    status
+}
+
+/// A container that had ended for good and is said to be otherwise now. Init containers of pods that may restart run again
+/// in a new sandbox, however they ended.
+fn revived(old: &PodStatus, new: &PodStatus, spec: &PodSpec) -> Option<String> {
+    if spec.restart_policy.as_deref().unwrap_or("Always") == "Always" || restart::may_restart_all(spec) {
+        return None;
+    }
+    let dead = |container: &Container, before: &Option<Vec<ContainerStatus>>, after: &Option<Vec<ContainerStatus>>| {
+        let find = |list: &Option<Vec<ContainerStatus>>| {
+            list.iter().flatten().find(|s| s.name == container.name).map(exit_code)
+        };
+        let ended = find(before).flatten().is_some_and(|code| !restart::should_restart(container, spec, code));
+        ended && find(after) == Some(None)
+    };
+    let never = spec.restart_policy.as_deref() == Some("Never");
+    let inits = spec.init_containers.iter().flatten().filter(|c| never && !restart::is_sidecar(c));
+    let mut inits = inits.filter(|c| dead(c, &old.init_container_statuses, &new.init_container_statuses));
+    let mut apps = spec.containers.iter().filter(|c| dead(c, &old.container_statuses, &new.container_statuses));
+    inits.next().or_else(|| apps.next()).map(|c| c.name.clone())
+}
