@@ -2,7 +2,7 @@ use serde_json::Value;
 
 use super::*;
 
-/// Pods and what `SetObjectDefaults_Pod` of Kubernetes 1.36.3 makes of them, a pair per line.
+/// Pods, what `SetObjectDefaults_Pod` of Kubernetes 1.36.3 makes of them, and the class `ComputePodQOS` then gives them.
 const FROM_GO: &str = include_str!("../../testdata/defaults.jsonl");
 
 #[test]
@@ -13,6 +13,7 @@ fn defaults_are_the_api_servers() {
         default_pod(&mut pod);
         let ours = serde_json::to_value(&pod).unwrap();
         compare(&ours, &line["defaulted"], &format!("line {}: ", number + 1));
+        assert_eq!(crate::qos::qos_class(&pod), line["qos"], "line {}", number + 1);
     }
 }
 
