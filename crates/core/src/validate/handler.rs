@@ -118,12 +118,13 @@ fn is_signal(name: &str) -> bool {
         "PROF", "PWR", "QUIT", "SEGV", "STKFLT", "STOP", "SYS", "TERM", "TRAP", "TSTP", "TTIN", "TTOU", "URG", "USR1",
         "USR2", "VTALRM",
     ];
-    let real_time = |prefix: &str, most: u8| {
-        name.strip_prefix(prefix)
-            .is_some_and(|n| n.is_empty() || n[1..].parse::<u8>().is_ok_and(|n| (1..=most).contains(&n)))
+    let real_time = |prefix: &str, sign: char, most: u8| {
+        let Some(offset) = name.strip_prefix(prefix) else { return false };
+        let number = offset.strip_prefix(sign).unwrap_or_default();
+        offset.is_empty() || number.parse::<u8>().is_ok_and(|number| (1..=most).contains(&number))
     };
     NAMES.contains(&name)
         || matches!(name, "WINCH" | "XCPU" | "XFSZ")
-        || real_time("RTMIN", 15) && !name.starts_with("RTMIN-")
-        || real_time("RTMAX", 14) && !name.starts_with("RTMAX+")
+        || real_time("RTMIN", '+', 15)
+        || real_time("RTMAX", '-', 14)
 }

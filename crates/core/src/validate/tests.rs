@@ -119,6 +119,19 @@ fn paths_never_leave_where_they_belong() {
 }
 
 #[test]
+fn a_signal_must_be_a_known_one() {
+    let signal = |name: &str| {
+        let mut pod = with("/spec/os", json!({ "name": "linux" }));
+        pod["spec"]["containers"][0]["lifecycle"] = json!({ "stopSignal": name });
+        check(&pod).is_empty()
+    };
+    for bad in ["TERM", "SIGRTMIN€", "SIGRTMIN++1", "SIGRTMAX+1", "SIGRTMIN+256", "SIG", "€"] {
+        assert!(!signal(bad), "{bad}");
+    }
+    assert!(signal("SIGTERM") && signal("SIGRTMIN+3") && signal("SIGRTMAX-1"));
+}
+
+#[test]
 fn what_is_wrong_is_bounded() {
     let many: Vec<Value> = (0..10_000).map(|_| json!({ "name": "X".repeat(500), "image": "" })).collect();
     let errors = check(&with("/spec/containers", json!(many)));
