@@ -1,5 +1,8 @@
 //! The hands of the agent: each does one kind of effect and reports what came of it. Nothing here decides.
 
+pub mod host;
 pub mod journal;
+pub mod perform;
 pub mod sources;
+pub mod the_loop;
 pub mod translate;

@@ -25,7 +25,7 @@ impl CgroupDriver {
 
 /// The pod's cgroup: `/kubepods/burstable/pod<uid>`, or `kubepods-burstable-pod<uid>.slice` with systemd.
 pub fn cgroup_parent(pod: &Pod, facts: &NodeFacts) -> String {
-    let components = qos::pod_cgroup_name(&facts.cgroup_root, pod);
+    let components = qos::pod_cgroup_name(&facts.paths.cgroup_root, pod);
     match facts.cgroup_driver {
         CgroupDriver::Cgroupfs => format!("/{}", components.join("/")),
         // In a slice's name a dash means "inside of", so those of the uid become underscores.

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use podwright_core::model::{CallError, Pod};
 
+use crate::host::HostPaths;
+
 mod annotations;
 mod cgroup;
 mod container;
@@ -26,7 +28,8 @@ pub use container::{ContainerAsk, container_config};
 pub use containers::{Found, find_container};
 pub use dns::HostDns;
 pub use expand::{expand, expand_strict};
-pub use names::{container_log_path, display_name, hostname_and_domain, pod_log_directory};
+pub use mounts::sub_paths;
+pub use names::{container_log_path, display_name, hostname_and_domain};
 pub use sandbox::sandbox_config;
 pub use security::{effective_run_as_user, image_user};
 
@@ -37,10 +40,8 @@ pub struct NodeFacts {
     pub node_name: String,
     /// The node's addresses, the first one preferred.
     pub host_ips: Vec<String>,
-    /// The agent's root directory.
-    pub root_dir: PathBuf,
-    /// Where pods' logs go (`podLogsDir`).
-    pub pod_logs_dir: PathBuf,
+    /// Where things lie.
+    pub paths: HostPaths,
     /// The cluster's DNS servers (`clusterDNS`); may be empty.
     pub cluster_dns: Vec<String>,
     /// The cluster's domain (`clusterDomain`); may be empty.
@@ -49,8 +50,6 @@ pub struct NodeFacts {
     pub resolv_conf: Option<PathBuf>,
     /// How cgroups are named.
     pub cgroup_driver: CgroupDriver,
-    /// The cgroup above `kubepods` (`cgroupRoot`); `/` mostly.
-    pub cgroup_root: String,
     /// The node has cgroup v2.
     pub cgroup_v2: bool,
     /// CPU limits are enforced (`cpuCFSQuota`).
@@ -74,13 +73,16 @@ impl Default for NodeFacts {
         Self {
             node_name: "node".into(),
             host_ips: vec!["127.0.0.1".into()],
-            root_dir: "/var/lib/podwright".into(),
-            pod_logs_dir: "/var/log/pods".into(),
+            paths: HostPaths {
+                root_dir: "/var/lib/podwright".into(),
+                pod_logs_dir: "/var/log/pods".into(),
+                container_logs_dir: "/var/log/containers".into(),
+                cgroup_root: "/".into(),
+            },
             cluster_dns: Vec::new(),
             cluster_domain: String::new(),
             resolv_conf: Some("/etc/resolv.conf".into()),
             cgroup_driver: CgroupDriver::Cgroupfs,
-            cgroup_root: "/".into(),
             cgroup_v2: false,
             cpu_cfs_quota: true,
             cpu_cfs_period_us: 100_000,

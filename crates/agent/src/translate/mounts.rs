@@ -4,9 +4,38 @@ use k8s_openapi::api::core::v1::VolumeMount;
 use podwright_core::model::{Container, Pod};
 use podwright_cri::v1::{IdMapping, Mount, MountPropagation};
 
+use super::containers::find_container;
 use super::env::Environment;
 use super::names::is_host_network;
 use super::{HostView, Situation, TranslateError, path_text};
+use crate::host::{SubPath, is_read_only};
+
+/// The container's mounts of parts of volumes, for whoever makes them ready.
+pub fn sub_paths(
+    pod: &Pod,
+    container: &str,
+    ips: &[String],
+    host: &dyn HostView,
+) -> Result<Vec<SubPath>, TranslateError> {
+    let Some(found) = find_container(pod, container) else {
+        return Err(TranslateError::container(format!("the pod has no container {container:?}")));
+    };
+    let wanted = found.container.volume_mounts.as_deref().unwrap_or_default();
+    if wanted.iter().all(|mount| mount.sub_path.is_none() && mount.sub_path_expr.is_none()) {
+        return Ok(Vec::new());
+    }
+    let env = Environment::of(pod, &found.container, ips, host)?;
+    let mut all = Vec::new();
+    for (index, mount) in wanted.iter().enumerate() {
+        let told = |why: String| TranslateError::container(format!("volume {:?}: {why}", mount.name));
+        let path = env.sub_path(mount.sub_path.as_deref(), mount.sub_path_expr.as_deref()).map_err(told)?;
+        if !path.is_empty() {
+            check_sub_path(&path).map_err(told)?;
+            all.push(SubPath { index, volume: mount.name.clone(), path: path.into_owned() });
+        }
+    }
+    Ok(all)
+}
 
 /// All mounts of a container.
 pub(super) fn mounts(
@@ -78,7 +107,7 @@ fn volume_mount(
     Ok(Mount {
         container_path: absolute(&mount.mount_path),
         host_path: path_text(&host_path)?,
-        readonly: mount.read_only.unwrap_or_default(),
+        readonly: mount.read_only.unwrap_or_default() || is_read_only(pod, &mount.name),
         propagation: propagation(mount).map_err(told)?.into(),
         recursive_read_only: recursive(mount, situation.features.recursive_read_only).map_err(told)?,
         ..Default::default()

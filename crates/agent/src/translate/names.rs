@@ -1,6 +1,4 @@
-//! Names derived from a pod: its log paths, its hostname, and how messages call it.
-
-use std::path::{Path, PathBuf};
+//! Names derived from a pod: its hostname, its log, and how messages call it.
 
 use podwright_core::model::Pod;
 
@@ -9,11 +7,6 @@ use super::TranslateError;
 /// How the kubelet's messages call a pod: `name_namespace(uid)`.
 pub fn display_name(pod: &Pod) -> String {
     format!("{}_{}({})", pod_name(pod), pod_namespace(pod), pod_uid(pod))
-}
-
-/// `<pod logs>/<namespace>_<name>_<uid>`.
-pub fn pod_log_directory(logs: &Path, pod: &Pod) -> PathBuf {
-    logs.join(format!("{}_{}_{}", pod_namespace(pod), pod_name(pod), pod_uid(pod)))
 }
 
 /// A container's log file, relative to the pod's log directory.

@@ -7,7 +7,7 @@ use podwright_cri::v1::{
 };
 
 use super::containers::all_containers;
-use super::names::{is_host_network, kernel_hostname, pod_log_directory, pod_name, pod_namespace, pod_uid};
+use super::names::{is_host_network, kernel_hostname, pod_name, pod_namespace, pod_uid};
 use super::{NodeFacts, Situation, TranslateError};
 use super::{annotations, cgroup_parent, dns, path_text, resources, security};
 
@@ -28,7 +28,7 @@ pub fn sandbox_config(
             attempt,
         }),
         hostname,
-        log_directory: path_text(&pod_log_directory(&facts.pod_logs_dir, pod))?,
+        log_directory: path_text(&facts.paths.pod_logs(pod))?,
         dns_config: Some(dns::pod_dns(pod, facts, &situation.dns)),
         port_mappings: pod.spec.iter().flat_map(|spec| &spec.containers).flat_map(port_mappings).collect(),
         labels: annotations::sandbox_labels(pod),

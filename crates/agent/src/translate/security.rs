@@ -73,7 +73,7 @@ pub(super) fn container_context(
         readonly_paths: if unmasked { Vec::new() } else { texts(&READONLY_PATHS) },
         seccomp: Some(seccomp(
             own.seccomp_profile.as_ref().or(of_pod.and_then(|sc| sc.seccomp_profile.as_ref())),
-            &facts.root_dir,
+            &facts.paths.root_dir,
             facts.seccomp_default,
         )?),
         apparmor,

@@ -196,7 +196,8 @@ fn slices_of_systemd() {
     guaranteed.metadata.uid = Some("a-b-c".into());
     let systemd = NodeFacts { cgroup_driver: CgroupDriver::Systemd, ..facts() };
     assert_eq!(cgroup_parent(&guaranteed, &systemd), "kubepods-poda_b_c.slice");
-    let below = NodeFacts { cgroup_root: "/test".into(), ..facts() };
+    let mut below = facts();
+    below.paths.cgroup_root = "/test".into();
     assert_eq!(cgroup_parent(&guaranteed, &below), "/test/kubepods/poda-b-c");
     let best_effort = pod(json!({"containers": [{"name": "web"}]}));
     assert_eq!(cgroup_parent(&best_effort, &systemd), "kubepods-besteffort-podu_1.slice");

@@ -1,0 +1,144 @@
+//! Containers: create, start, stop, remove.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use podwright_core::model::{Answer, CallError, ContainerId, ImageFacts, Name, Pod, PodUid, SandboxId};
+use podwright_cri::labels::{self, containers_of_pod};
+use podwright_cri::v1::{ContainerState, ContainerStateValue, CreateContainerRequest};
+use tokio::time::Instant;
+
+use super::{Hands, Turn, failure, harmless, left, logs};
+use crate::translate::{
+    ContainerAsk, TranslateError, container_config, effective_run_as_user, find_container, sandbox_config,
+};
+
+/// [`podwright_core::model::Call::CreateContainer`], unpacked.
+pub(super) struct Create {
+    pub(super) sandbox: SandboxId,
+    pub(super) sandbox_attempt: u32,
+    pub(super) name: Name,
+    pub(super) attempt: u32,
+    pub(super) image_id: String,
+    pub(super) ips: Vec<String>,
+}
+
+impl Hands {
+    pub(super) async fn create_container(
+        &self,
+        uid: &PodUid,
+        pod: &Pod,
+        ask: Create,
+        turn: &Turn,
+    ) -> Result<Answer, CallError> {
+        let deadline = Instant::now() + turn.limit;
+        let request = turn.or_cancelled(self.create_request(uid, pod, &ask, deadline)).await?;
+        turn.check_sent_allowed()?;
+        let id = match self.runtime.create_container(request, left(deadline)).await {
+            Ok(id) => id,
+            Err(error) => return Err(failure("CreateContainerError", &error)),
+        };
+        self.host.link_log(pod, ask.name.as_str(), ask.attempt, &id).await;
+        Ok(Answer::Container(id.into()))
+    }
+
+    /// Everything that is asked before the container exists: a failure here leaves nothing behind.
+    async fn create_request(
+        &self,
+        uid: &PodUid,
+        pod: &Pod,
+        ask: &Create,
+        deadline: Instant,
+    ) -> Result<CreateContainerRequest, CallError> {
+        let found = find_container(pod, ask.name.as_str())
+            .ok_or_else(|| TranslateError::container(format!("the pod has no container {:?}", ask.name)))?;
+        let mut image = ImageFacts { id: ask.image_id.clone(), ..ImageFacts::default() };
+        // Whom the image runs as matters only when the pod does not say.
+        if effective_run_as_user(pod, &found.container).is_none()
+            && let Some(known) = self.images.facts_of(&ask.image_id, CONFIG_REASON, left(deadline)).await?
+        {
+            image = ImageFacts { id: ask.image_id.clone(), ..known };
+        }
+        let target = match found.target {
+            Some(name) => Some(self.running_instance(uid, name, left(deadline)).await?),
+            None => None,
+        };
+        let situation = self.situation(uid, pod, left(deadline)).await?;
+        let config_ask = ContainerAsk {
+            name: ask.name.as_str(),
+            attempt: ask.attempt,
+            image: &image,
+            ips: &ask.ips,
+            target: target.as_ref(),
+        };
+        let config = container_config(pod, &config_ask, &self.facts, &situation, &*self.host)?;
+        let sandbox_config = sandbox_config(pod, ask.sandbox_attempt, &self.facts, &situation)?;
+        Ok(CreateContainerRequest {
+            pod_sandbox_id: ask.sandbox.as_str().to_owned(),
+            config: Some(config),
+            sandbox_config: Some(sandbox_config),
+        })
+    }
+
+    /// The instance an ephemeral container wants to look at.
+    async fn running_instance(&self, uid: &PodUid, name: &str, limit: Duration) -> Result<ContainerId, CallError> {
+        let mut filter = containers_of_pod(uid.as_str());
+        filter.label_selector.extend(BTreeMap::from([(labels::CONTAINER_NAME.to_owned(), name.to_owned())]));
+        filter.state = Some(ContainerStateValue { state: ContainerState::ContainerRunning.into() });
+        let found = self.runtime.list_containers(Some(filter), limit).await;
+        let found = found.map_err(|error| harmless(CONFIG_REASON, &error))?;
+        let newest = found.into_iter().max_by_key(|container| container.created_at);
+        newest.map(|container| container.id.into()).ok_or_else(|| {
+            CallError::new(CONFIG_REASON, format!("unable to find target container {name:?}: it does not run"))
+        })
+    }
+
+    pub(super) async fn start_container(&self, id: &ContainerId, turn: &Turn) -> Result<Answer, CallError> {
+        turn.check_sent_allowed()?;
+        match self.runtime.start_container(id.as_str(), turn.limit).await {
+            Ok(()) => Ok(Answer::Done),
+            Err(error) => Err(failure("RunContainerError", &error)),
+        }
+    }
+
+    pub(super) async fn stop_container(
+        &self,
+        id: &ContainerId,
+        timeout: Duration,
+        turn: &Turn,
+    ) -> Result<Answer, CallError> {
+        let whole = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
+        let grace = u32::try_from(whole).unwrap_or(u32::MAX);
+        match self.runtime.stop_container(id.as_str(), grace, turn.limit).await {
+            Ok(()) => Ok(Answer::Done),
+            Err(error) if error.is_not_found() => Ok(Answer::Done),
+            Err(error) => Err(failure("KillContainerError", &error)),
+        }
+    }
+
+    /// The log goes with the container: the runtime only knows where it is.
+    pub(super) async fn remove_container(
+        &self,
+        pod: &Pod,
+        name: &Name,
+        id: &ContainerId,
+        turn: &Turn,
+    ) -> Result<Answer, CallError> {
+        let deadline = Instant::now() + turn.limit;
+        let status = self.runtime.container_status(id.as_str(), false, left(deadline)).await;
+        let log = status.ok().and_then(|answer| answer.status).map(|status| status.log_path);
+        match self.runtime.remove_container(id.as_str(), left(deadline)).await {
+            Ok(()) => {}
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(failure("", &error)),
+        }
+        self.host.unlink_log(pod, name.as_str(), id.as_str()).await;
+        if let Some(log) = log {
+            logs::remove(&self.pool, &self.facts.paths.pod_logs_dir, log).await;
+        }
+        Ok(Answer::Done)
+    }
+}
+
+/// Kubernetes: ErrCreateContainerConfig.
+const CONFIG_REASON: &str = "CreateContainerConfigError";

@@ -1,0 +1,147 @@
+//! Lifecycle hooks: exec, HTTP, TCP, sleep. A hook that ends badly tells the whole story in its message.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler};
+use podwright_core::model::{Answer, CallError, ContainerId, HookKind, Name, Pod};
+use podwright_cri::v1::ExecSyncRequest;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::{Hands, harmless, http, probe, target};
+use crate::translate::{display_name, find_container};
+
+/// [`podwright_core::model::Call::Hook`], unpacked.
+pub(super) struct Ask {
+    pub(super) kind: HookKind,
+    pub(super) name: Name,
+    pub(super) id: ContainerId,
+    pub(super) handler: Option<String>,
+    pub(super) ips: Vec<String>,
+}
+
+impl Hands {
+    /// Runs one hook to its end, or to the end of its time.
+    pub(super) async fn run_hook(&self, pod: &Pod, ask: &Ask, limit: Duration) -> Result<Answer, CallError> {
+        let (handler, container) = handler(pod, ask).map_err(|why| CallError::new(reason(ask.kind), why))?;
+        let Some(handler) = handler else { return Ok(Answer::Done) };
+        let failed = match timeout(limit, self.handle(pod, &container, &handler, ask, limit)).await {
+            Ok(Ok(())) => return Ok(Answer::Done),
+            Ok(Err(failed)) => failed,
+            Err(_) => CallError::new("", format!("no end within {limit:?}")),
+        };
+        let what = describe(&handler);
+        let message = format!(
+            "{what} for Container {:?} in Pod {:?} failed - error: {}",
+            ask.name.as_str(),
+            display_name(pod),
+            failed.message
+        );
+        Err(CallError { reason: reason(ask.kind).into(), message, ..failed })
+    }
+
+    async fn handle(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        handler: &LifecycleHandler,
+        ask: &Ask,
+        limit: Duration,
+    ) -> Result<(), CallError> {
+        let plain = |why: String| CallError::new("", why);
+        if let Some(action) = &handler.exec {
+            return self.exec_hook(&ask.id, action.command.as_deref().unwrap_or_default(), limit).await;
+        }
+        if let Some(action) = &handler.http_get {
+            let url = target::url(action, container, pod, &ask.ips, &self.facts).map_err(plain)?;
+            return http_hook(url, action).await.map_err(plain);
+        }
+        if let Some(action) = &handler.tcp_socket {
+            let host = target::host(action.host.as_deref(), pod, &ask.ips, &self.facts).map_err(plain)?;
+            let port = target::port(&action.port, container).map_err(plain)?;
+            let connected = TcpStream::connect((host.trim_matches(['[', ']']), port)).await;
+            return connected.map(drop).map_err(|error| plain(format!("dial tcp {host}:{port}: {error}")));
+        }
+        if let Some(action) = &handler.sleep {
+            let seconds = u64::try_from(action.seconds).unwrap_or(0);
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            return Ok(());
+        }
+        Err(plain("the hook has no handler".into()))
+    }
+
+    async fn exec_hook(&self, id: &ContainerId, command: &[String], limit: Duration) -> Result<(), CallError> {
+        let seconds = limit.as_secs() + u64::from(limit.subsec_nanos() > 0);
+        let request = ExecSyncRequest {
+            container_id: id.as_str().to_owned(),
+            cmd: command.to_vec(),
+            timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
+        };
+        let answer = self.runtime.exec_sync(request, limit).await.map_err(|error| harmless("", &error))?;
+        if answer.exit_code == 0 {
+            return Ok(());
+        }
+        let output = probe::output(&answer.stdout, &answer.stderr);
+        let command = command.join(" ");
+        let message = format!("command '{command}' exited with {}, message: {output:?}", answer.exit_code);
+        Err(CallError::new("", message))
+    }
+}
+
+/// Any answer will do: the status code is not looked at. A server that speaks plain HTTP where TLS was asked for is asked again
+/// without, as the Go kubelet does.
+async fn http_hook(url: http::Url, action: &HTTPGetAction) -> Result<(), String> {
+    let headers = target::headers(action);
+    match http::get(&url, &headers, "lifecycle").await {
+        Ok(reply) => {
+            tracing::debug!(url = %url, status = reply.status, "a hook was answered");
+            Ok(())
+        }
+        Err(http::HttpError::Body { .. }) => Ok(()),
+        Err(error) if error.is_plain_answer() => {
+            tracing::warn!(url = %url, "an HTTPS hook got an HTTP answer, it is asked again without TLS");
+            let plain = http::Url { tls: false, ..url };
+            let again = http::get(&plain, &http::without_authorization(&headers), "lifecycle").await;
+            again.map(drop).map_err(|error| error.to_string())
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The spec's handler, or the one written on the container when the spec does not know it any more.
+fn handler(pod: &Pod, ask: &Ask) -> Result<(Option<LifecycleHandler>, Container), String> {
+    if let Some(found) = find_container(pod, ask.name.as_str()) {
+        let container = found.container.into_owned();
+        let lifecycle = container.lifecycle.as_ref();
+        let handler = match ask.kind {
+            HookKind::PostStart => lifecycle.and_then(|l| l.post_start.clone()),
+            HookKind::PreStop => lifecycle.and_then(|l| l.pre_stop.clone()),
+        };
+        return Ok((handler, container));
+    }
+    let container = Container { name: ask.name.as_str().to_owned(), ..Container::default() };
+    let Some(text) = &ask.handler else { return Ok((None, container)) };
+    let handler = serde_json::from_str(text).map_err(|error| format!("the container's hook is not JSON: {error}"))?;
+    Ok((Some(handler), container))
+}
+
+fn describe(handler: &LifecycleHandler) -> String {
+    if let Some(exec) = &handler.exec {
+        return format!("Exec lifecycle hook ([{}])", exec.command.as_deref().unwrap_or_default().join(" "));
+    }
+    if let Some(get) = &handler.http_get {
+        return format!("HTTP lifecycle hook ({})", get.path.as_deref().unwrap_or_default());
+    }
+    if let Some(sleep) = &handler.sleep {
+        return format!("Sleep lifecycle hook ({})", sleep.seconds);
+    }
+    "Lifecycle hook".into()
+}
+
+/// Kubernetes: ErrPostStartHook; a preStop that fails has only an event.
+fn reason(kind: HookKind) -> &'static str {
+    match kind {
+        HookKind::PostStart => "PostStartHookError",
+        HookKind::PreStop => "FailedPreStopHook",
+    }
+}

@@ -1,0 +1,64 @@
+//! Calls on this machine, handed to [`Host`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use podwright_core::model::{Answer, Call, CallError, Pod, PodUid};
+use podwright_cri::BoxFuture;
+use tokio_util::sync::CancellationToken;
+
+use super::{HostHands, Turn};
+use crate::host::{Host, HostError};
+use crate::translate::sub_paths;
+
+impl HostHands for Host {
+    fn perform(
+        &self,
+        uid: PodUid,
+        pod: Arc<Pod>,
+        call: Call,
+        limit: Duration,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'_, Result<Answer, CallError>> {
+        Box::pin(async move {
+            let turn = Turn { limit, cancel };
+            turn.or_cancelled(work(self, uid.as_str(), &pod, call, limit)).await?;
+            Ok(Answer::Done)
+        })
+    }
+
+    fn link_log<'a>(&'a self, pod: &'a Pod, container: &'a str, attempt: u32, id: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async move { logged(Host::link_log(self, pod, container, attempt, id, LINK_TIME_MAX).await) })
+    }
+
+    fn unlink_log<'a>(&'a self, pod: &'a Pod, container: &'a str, id: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async move { logged(Host::unlink_log(self, pod, container, id, LINK_TIME_MAX).await) })
+    }
+}
+
+async fn work(host: &Host, uid: &str, pod: &Arc<Pod>, call: Call, limit: Duration) -> Result<(), CallError> {
+    match call {
+        Call::PrepareContainer { name, attempt, ips } => {
+            let parts = sub_paths(pod, name.as_str(), &ips, host)?;
+            host.prepare_container(pod, name.as_str(), attempt, &ips, parts, limit).await?;
+        }
+        Call::MakeCgroup => host.make_cgroup(pod, limit).await?,
+        Call::RemoveCgroup => host.remove_cgroup(uid, limit).await?,
+        Call::MakeDirs => host.make_dirs(uid, limit).await?,
+        Call::MountVolume { volume } => host.mount_volume(pod, volume.as_str(), limit).await?,
+        Call::RemoveVolumes => host.remove_volumes(uid, limit).await?,
+        Call::RemoveDirs => host.remove_dirs(uid, limit).await?,
+        Call::RemoveLogs => host.remove_logs(pod, limit).await?,
+        other => return Err(CallError::new("", format!("not a call on this machine: {other:?}"))),
+    }
+    Ok(())
+}
+
+fn logged(result: Result<(), HostError>) {
+    if let Err(error) = result {
+        tracing::warn!(%error, "a link to a container's log");
+    }
+}
+
+/// A hung file system under the links costs a container this much, and not its start.
+const LINK_TIME_MAX: Duration = Duration::from_secs(2);

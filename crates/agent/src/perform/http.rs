@@ -1,0 +1,340 @@
+//! HTTP as probes and hooks need it: one GET on a connection of its own, with what was asked for and nothing more.
+//!
+//! No pool, no proxy, no cookies, no compression. Certificates are not checked: a probe asks whether the container answers, not
+//! who it is, and pods seldom have certificates for their address. Used for nothing else.
+//!
+//! Unlike the Go kubelet no SO_LINGER is set: on Linux it makes `close` block until the peer has acknowledged, and a peer that
+//! hangs would then hold one of our threads.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper::header::{
+    ACCEPT, AUTHORIZATION, CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT,
+};
+use hyper_util::rt::TokioIo;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_util::task::AbortOnDropHandle;
+
+/// An address and what to ask for there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Url {
+    pub(super) tls: bool,
+    /// Without brackets.
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// Path and query, escaped, with a slash in front.
+    pub(super) target: String,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) status: u16,
+    /// Where it says it went.
+    pub(super) location: Option<String>,
+    /// At most [`BODY_BYTES_MAX`] of it.
+    pub(super) body: Vec<u8>,
+}
+
+/// Why nothing came back.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HttpError {
+    /// The request can't be said in HTTP.
+    #[error("{0}")]
+    Request(String),
+    /// No connection.
+    #[error("dial tcp {address}: {source}")]
+    Connect { address: String, source: std::io::Error },
+    /// No TLS.
+    #[error("TLS handshake with {address}: {source}")]
+    Tls { address: String, source: std::io::Error },
+    /// No answer.
+    #[error("Get {url:?}: {source}")]
+    Exchange { url: String, source: hyper::Error },
+    /// The answer began and broke off.
+    #[error("Get {url:?}: reading the body: {source}")]
+    Body { url: String, source: hyper::Error },
+}
+
+impl HttpError {
+    /// The server spoke plain HTTP where TLS was expected.
+    pub(super) fn is_plain_answer(&self) -> bool {
+        let Self::Tls { source, .. } = self else { return false };
+        let inner = source.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        matches!(inner, Some(rustls::Error::InvalidMessage(_)))
+    }
+}
+
+impl Url {
+    /// `path` as users write it: it may have a query, lack its slash, or hold characters that must be escaped.
+    pub(super) fn new(tls: bool, host: &str, port: u16, path: &str) -> Self {
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        Self { tls, host, port, target: target_of(path) }
+    }
+
+    /// Where a `Location` leads from here. `None`: nowhere that is HTTP.
+    pub(super) fn join(&self, location: &str) -> Option<Self> {
+        let (tls, rest) = if let Some(rest) = location.strip_prefix("https://") {
+            (true, rest)
+        } else if let Some(rest) = location.strip_prefix("http://") {
+            (false, rest)
+        } else if let Some(rest) = location.strip_prefix("//") {
+            (self.tls, rest)
+        } else if location.split(['/', '?', '#']).next().is_some_and(|head| head.contains(':')) {
+            return None;
+        } else {
+            return Some(Self { target: self.relative(location), ..self.clone() });
+        };
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(end);
+        let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) if !port.contains(']') => (host, port.parse().ok()?),
+            _ => (authority, if tls { 443 } else { 80 }),
+        };
+        if host.is_empty() { None } else { Some(Self::new(tls, host, port, path)) }
+    }
+
+    fn relative(&self, location: &str) -> String {
+        if location.starts_with('/') {
+            return target_of(location);
+        }
+        let path = self.target.split('?').next().unwrap_or("/");
+        if location.starts_with('?') {
+            return target_of(&format!("{path}{location}"));
+        }
+        let folder = path.rfind('/').map_or("/", |at| &path[..=at]);
+        target_of(&format!("{folder}{location}"))
+    }
+
+    /// Host and port as a header and a dialler want them.
+    pub(super) fn authority(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl std::fmt::Display for Url {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}://{}{}", if self.tls { "https" } else { "http" }, self.authority(), self.target)
+    }
+}
+
+/// One GET. No redirect is followed, no time limit applies: both are the caller's.
+pub(super) async fn get(url: &Url, headers: &[(String, String)], purpose: &str) -> Result<Reply, HttpError> {
+    let headers = request_headers(url, headers, purpose)?;
+    let address = url.authority();
+    let connected = TcpStream::connect((url.host.as_str(), url.port)).await;
+    let stream = connected.map_err(|source| HttpError::Connect { address: address.clone(), source })?;
+    if !url.tls {
+        return exchange(url, headers, stream).await;
+    }
+    let failed = |source| HttpError::Tls { address: address.clone(), source };
+    let name = ServerName::try_from(url.host.clone())
+        .map_err(|_| HttpError::Request(format!("{:?} is not a host name", url.host)))?;
+    let stream = TlsConnector::from(tls_config()).connect(name, stream).await.map_err(failed)?;
+    exchange(url, headers, stream).await
+}
+
+async fn exchange(
+    url: &Url,
+    headers: HeaderMap,
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) -> Result<Reply, HttpError> {
+    let failed = |source| HttpError::Exchange { url: url.to_string(), source };
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
+    // The connection lives exactly as long as this exchange.
+    let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
+    let mut request = hyper::Request::get(&url.target)
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| HttpError::Request(error.to_string()))?;
+    *request.headers_mut() = headers;
+    let response = sender.send_request(request).await.map_err(failed)?;
+    let status = response.status().as_u16();
+    let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let mut stream = response.into_body();
+    let mut body = Vec::new();
+    while body.len() < BODY_BYTES_MAX {
+        match stream.frame().await {
+            None => break,
+            Some(Ok(frame)) => body.extend(frame.into_data().into_iter().flatten()),
+            Some(Err(source)) => return Err(HttpError::Body { url: url.to_string(), source }),
+        }
+    }
+    body.truncate(BODY_BYTES_MAX);
+    Ok(Reply { status, location, body })
+}
+
+/// The user's headers, and those that always go unless the user sets them; an empty `Accept` takes it away.
+fn request_headers(url: &Url, own: &[(String, String)], purpose: &str) -> Result<HeaderMap, HttpError> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in own {
+        let bad = || HttpError::Request(format!("invalid header {name:?}"));
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad())?;
+        headers.append(name, HeaderValue::from_str(value).map_err(|_| bad())?);
+    }
+    let fixed =
+        |text: &str| HeaderValue::from_str(text).map_err(|_| HttpError::Request(format!("invalid host {text:?}")));
+    if !headers.contains_key(HOST) {
+        headers.insert(HOST, fixed(&url.authority())?);
+    }
+    if !headers.contains_key(USER_AGENT) {
+        headers.insert(USER_AGENT, fixed(&format!("kube-{purpose}/{KUBERNETES}"))?);
+    }
+    match headers.get(ACCEPT) {
+        None => drop(headers.insert(ACCEPT, HeaderValue::from_static("*/*"))),
+        Some(value) if value.is_empty() => drop(headers.remove(ACCEPT)),
+        Some(_) => {}
+    }
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    Ok(headers)
+}
+
+/// Headers without credentials, for a connection that turned out not to be secret.
+pub(super) fn without_authorization(headers: &[(String, String)]) -> Vec<(String, String)> {
+    headers.iter().filter(|(name, _)| !name.eq_ignore_ascii_case(AUTHORIZATION.as_str())).cloned().collect()
+}
+
+fn target_of(path: &str) -> String {
+    let path = path.split('#').next().unwrap_or_default();
+    let mut target = String::with_capacity(path.len() + 1);
+    if !path.starts_with('/') {
+        target.push('/');
+    }
+    for byte in path.bytes() {
+        match byte {
+            b'!'..=b'~' if !matches!(byte, b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}') => {
+                target.push(char::from(byte));
+            }
+            _ => target.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    target
+}
+
+fn tls_config() -> Arc<ClientConfig> {
+    static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
+    let make = || {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
+        let builder = builder.with_safe_default_protocol_versions().expect("ring has the default versions");
+        let verifier = Arc::new(Anyone(provider));
+        Arc::new(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
+    };
+    Arc::clone(CONFIG.get_or_init(make))
+}
+
+/// Takes any certificate from anyone.
+#[derive(Debug)]
+struct Anyone(Arc<rustls::crypto::CryptoProvider>);
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Kubernetes: what is read of a body.
+const BODY_BYTES_MAX: usize = 10 * 1024;
+
+/// The version of Kubernetes whose behaviour this is; servers see it in the user agent.
+pub(super) const KUBERNETES: &str = "1.37";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_become_targets() {
+        let table = [
+            ("", "/"),
+            ("healthz", "/healthz"),
+            ("/a?b=c#d", "/a?b=c"),
+            ("/a b/ü", "/a%20b/%C3%BC"),
+            ("/a%20b", "/a%20b"),
+            ("?x", "/?x"),
+            ("/a\r\nX: y", "/a%0D%0AX:%20y"),
+        ];
+        for (path, expected) in table {
+            assert_eq!(Url::new(false, "h", 1, path).target, expected, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn locations_lead_somewhere() {
+        let from = Url::new(false, "10.0.0.1", 8080, "/a/b?c");
+        let table = [
+            ("/x", Some("http://10.0.0.1:8080/x")),
+            ("x", Some("http://10.0.0.1:8080/a/x")),
+            ("?q", Some("http://10.0.0.1:8080/a/b?q")),
+            ("https://10.0.0.1/x", Some("https://10.0.0.1:443/x")),
+            ("http://u:p@other:81", Some("http://other:81/")),
+            ("//[::1]:9/y", Some("http://[::1]:9/y")),
+            ("ftp://x/y", None),
+            ("http://", None),
+        ];
+        for (location, expected) in table {
+            assert_eq!(from.join(location).map(|url| url.to_string()).as_deref(), expected, "{location}");
+        }
+    }
+
+    #[test]
+    fn headers_of_a_request() {
+        let url = Url::new(false, "::1", 80, "/");
+        let plain = request_headers(&url, &[], "probe").unwrap();
+        let text = |name: HeaderName| plain.get(name).map(|v| v.to_str().unwrap().to_owned());
+        assert_eq!(text(HOST).as_deref(), Some("[::1]:80"));
+        assert_eq!(text(USER_AGENT).as_deref(), Some("kube-probe/1.37"));
+        assert_eq!(text(ACCEPT).as_deref(), Some("*/*"));
+        let own = [("Host", "h"), ("user-agent", "me"), ("Accept", ""), ("X", "1"), ("x", "2")];
+        let own: Vec<_> = own.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let headers = request_headers(&url, &own, "probe").unwrap();
+        assert_eq!(
+            (&headers[HOST], &headers[USER_AGENT]),
+            (&HeaderValue::from_static("h"), &HeaderValue::from_static("me"))
+        );
+        assert!(!headers.contains_key(ACCEPT));
+        assert_eq!(headers.get_all("x").iter().count(), 2);
+        assert!(request_headers(&url, &[("a b".into(), "c".into())], "probe").is_err());
+        assert!(request_headers(&url, &[("a".into(), "c\nd".into())], "probe").is_err());
+    }
+}

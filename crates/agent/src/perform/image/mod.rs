@@ -1,0 +1,121 @@
+//! Images: is it here, and if not, get it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use podwright_core::model::{Answer, CallError, ImageFacts};
+use podwright_cri::v1::{Image, ImageSpec};
+use podwright_cri::{CriError, ImageService};
+
+use super::harmless;
+use crate::host::Pool;
+
+mod credentials;
+mod pulls;
+mod reference;
+
+pub use reference::{ImageReference, parse_reference};
+
+use credentials::Keyring;
+use pulls::Pulls;
+
+/// How images are pulled.
+#[derive(Clone, Debug)]
+pub struct PullConfig {
+    /// Pulls at once (`maxParallelImagePulls`); 1 is one after another (`serializeImagePulls`).
+    pub parallel: usize,
+    /// Of these, from one registry host: a registry that hangs must not take every place.
+    pub parallel_per_host: usize,
+    /// Directories in which `config.json` or `.dockercfg` is looked for, the first one preferred.
+    pub credential_dirs: Vec<PathBuf>,
+}
+
+impl PullConfig {
+    /// The usual: five at once, two from one host; credentials from the root directory, then the user's.
+    pub fn usual(root_dir: PathBuf, home: Option<PathBuf>) -> Self {
+        let home = home.into_iter().flat_map(|home| [home.join(".docker"), home]);
+        Self { parallel: 5, parallel_per_host: 2, credential_dirs: [root_dir].into_iter().chain(home).collect() }
+    }
+}
+
+/// The node's images.
+pub(super) struct Images {
+    service: Arc<dyn ImageService>,
+    credential_dirs: Vec<PathBuf>,
+    pulls: Pulls,
+    pool: Pool,
+}
+
+impl Images {
+    pub(super) fn new(service: Arc<dyn ImageService>, config: PullConfig, pool: Pool) -> Self {
+        // More from one host than at all makes no sense, and neither does none.
+        let parallel = config.parallel.max(1);
+        let per_host = config.parallel_per_host.clamp(1, parallel);
+        Self {
+            pulls: Pulls::new(Arc::clone(&service), parallel, per_host),
+            service,
+            credential_dirs: config.credential_dirs,
+            pool,
+        }
+    }
+
+    /// The image is here, or not.
+    pub(super) async fn status(&self, image: &str, limit: Duration) -> Result<Answer, CallError> {
+        let reference = parsed(image)?;
+        self.facts_of(&reference.full, INSPECT_REASON, limit).await.map(Answer::Image)
+    }
+
+    /// Pulls the image. Everyone who wants the same image with the same credentials shares one pull, which ends early
+    /// when nobody wants it any more.
+    pub(super) async fn pull(&self, image: &str, limit: Duration) -> Result<Answer, CallError> {
+        let reference = parsed(image)?;
+        let keyring = Keyring::load(&self.pool, &self.credential_dirs).await;
+        let credentials = keyring.matching(&reference);
+        let pulled = self.pulls.pull(&reference, credentials, limit).await;
+        let id =
+            pulled.map_err(|failed| CallError { unavailable: failed.unavailable, ..failed.into_call_error(image) })?;
+        let facts = self.facts_of(&id, INSPECT_REASON, limit).await?;
+        // Some runtimes answer a pull with a reference they do not find under that name a moment later.
+        Ok(Answer::Image(Some(facts.unwrap_or(ImageFacts { id, ..ImageFacts::default() }))))
+    }
+
+    /// What the image says of itself, if it is here.
+    pub(super) async fn facts_of(
+        &self,
+        image: &str,
+        reason: &str,
+        limit: Duration,
+    ) -> Result<Option<ImageFacts>, CallError> {
+        let spec = ImageSpec { image: image.to_owned(), ..ImageSpec::default() };
+        match self.service.image_status(spec, false, limit).await {
+            Ok(answer) => Ok(answer.image.map(facts)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(inspect_failure(reason, image, &error)),
+        }
+    }
+}
+
+fn inspect_failure(reason: &str, image: &str, error: &CriError) -> CallError {
+    let mut failed = harmless(reason, error);
+    failed.message = format!("Failed to inspect image {image:?}: {}", failed.message);
+    failed
+}
+
+fn facts(image: Image) -> ImageFacts {
+    ImageFacts { id: image.id, uid: image.uid.map(|uid| uid.value), username: image.username }
+}
+
+fn parsed(image: &str) -> Result<ImageReference, CallError> {
+    parse_reference(image).map_err(|why| {
+        let message =
+            format!("Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: {why}");
+        CallError::new("InvalidImageName", message)
+    })
+}
+
+/// Kubernetes: ErrImageInspect.
+const INSPECT_REASON: &str = "ImageInspectError";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+use podwright_core::model::{Answer, Call, CallError};
+use podwright_cri::{Code, CriError, v1};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::perform::fakes::Step;
+use crate::perform::tests::{Bench, LIMIT, image_facts, settle, web};
+use crate::translate::tests::pod;
+
+fn pull(bench: &Bench, image: &str, cancel: &CancellationToken) -> JoinHandle<Result<Answer, CallError>> {
+    let (hands, cancel) = (Arc::clone(&bench.hands), cancel.clone());
+    let call = Call::PullImage { name: "web".into(), image: image.into() };
+    tokio::spawn(async move { hands.perform("u-1".into(), Arc::new(pod(web())), call, LIMIT, cancel).await })
+}
+
+fn here(id: &str) -> Result<Answer, CallError> {
+    Ok(Answer::Image(Some(image_facts(id))))
+}
+
+#[tokio::test(start_paused = true)]
+async fn status_tells_whether_it_is_here_and_whom_it_runs_as() {
+    let bench = Bench::new();
+    let status = |image: &str| bench.call(web(), Call::ImageStatus { name: "web".into(), image: image.into() });
+    assert_eq!(status("nginx").await, Ok(Answer::Image(None)));
+    let image = v1::Image { id: "sha".into(), uid: Some(v1::Int64Value { value: 7 }), ..Default::default() };
+    bench.fake.images.lock().unwrap().insert("nginx:latest".into(), image);
+    let facts = ImageFacts { id: "sha".into(), uid: Some(7), username: String::new() };
+    assert_eq!(status("nginx").await, Ok(Answer::Image(Some(facts))));
+    let error = status("Not Valid").await.unwrap_err();
+    assert_eq!(error.reason, "InvalidImageName");
+    assert!(error.message.contains("couldn't parse image name \"Not Valid\""));
+    bench.fake.next("ImageStatus", Step::Hang);
+    let error = status("nginx").await.unwrap_err();
+    assert_eq!((error.reason.as_str(), error.in_doubt), ("ImageInspectError", false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_pull_serves_all_who_want_it() {
+    let bench = Bench::new();
+    let told = Arc::new(Notify::new());
+    bench.fake.next("PullImage", Step::Until(Arc::clone(&told)));
+    let nobody = CancellationToken::new();
+    let impatient = CancellationToken::new();
+    let first = pull(&bench, "nginx", &impatient);
+    settle().await;
+    let second = pull(&bench, "nginx:latest", &nobody);
+    let third = pull(&bench, "nginx", &nobody);
+    settle().await;
+    impatient.cancel();
+    let error = first.await.unwrap().unwrap_err();
+    assert!(error.cancelled && !error.in_doubt);
+    settle().await;
+    told.notify_one();
+    // "nginx:latest" is the same image by another spelling.
+    assert_eq!(second.await.unwrap(), here("id-of-nginx:latest"));
+    assert_eq!(third.await.unwrap(), here("id-of-nginx:latest"));
+    assert_eq!(bench.fake.pull_requests.lock().unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pull_nobody_wants_is_given_up_and_its_place_is_free_at_once() {
+    let bench = Bench::with(|config| config.pulls.parallel = 1);
+    bench.fake.next("PullImage", Step::Hang);
+    let cancel = CancellationToken::new();
+    let (one, two) = (pull(&bench, "a", &cancel), pull(&bench, "a", &cancel));
+    settle().await;
+    assert_eq!(bench.fake.now_under_way("PullImage"), 1);
+    let next = pull(&bench, "b", &CancellationToken::new());
+    settle().await;
+    let began = tokio::time::Instant::now();
+    cancel.cancel();
+    assert!(one.await.unwrap().unwrap_err().cancelled && two.await.unwrap().unwrap_err().cancelled);
+    assert_eq!(next.await.unwrap(), here("id-of-b:latest"));
+    assert!(began.elapsed() < Duration::from_millis(100));
+    assert_eq!(bench.fake.now_under_way("PullImage"), 0);
+    // Wanted again, it is pulled again.
+    assert_eq!(pull(&bench, "a", &CancellationToken::new()).await.unwrap(), here("id-of-a:latest"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registry_that_hangs_does_not_take_every_place() {
+    let bench = Bench::new();
+    for _ in 0..2 {
+        bench.fake.next("PullImage", Step::Hang);
+    }
+    let nobody = CancellationToken::new();
+    let stuck: Vec<_> = (0..6).map(|n| pull(&bench, &format!("slow.example/{n}"), &nobody)).collect();
+    settle().await;
+    assert_eq!(bench.fake.now_under_way("PullImage"), 2);
+    let began = tokio::time::Instant::now();
+    assert_eq!(pull(&bench, "fast.example/x", &nobody).await.unwrap(), here("id-of-fast.example/x:latest"));
+    assert!(began.elapsed() < Duration::from_millis(100));
+    let mut failed = 0;
+    for call in stuck {
+        failed += usize::from(call.await.unwrap().is_err());
+    }
+    assert_eq!(failed, 2, "the others had their turn after the time of the first two was up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pulls_are_bounded() {
+    let bench = Bench::with(|config| config.pulls.parallel = 3);
+    let told = Arc::new(Notify::new());
+    for _ in 0..3 {
+        bench.fake.next("PullImage", Step::Until(Arc::clone(&told)));
+    }
+    let nobody = CancellationToken::new();
+    let pulls: Vec<_> = (0..8).map(|n| pull(&bench, &format!("r{n}.example/app"), &nobody)).collect();
+    settle().await;
+    told.notify_waiters();
+    for call in pulls {
+        call.await.unwrap().unwrap();
+    }
+    assert_eq!(bench.fake.most_at_once("PullImage"), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_have_the_words_users_know_and_are_not_in_doubt() {
+    let bench = Bench::new();
+    let table = [
+        (CriError::new(Code::NotFound, "PullImage", "manifest unknown"), "ErrImagePull"),
+        (CriError::new(Code::Other, "PullImage", "RegistryUnavailable: connection refused"), "RegistryUnavailable"),
+        (CriError::new(Code::DeadlineExceeded, "PullImage", "late"), "ErrImagePull"),
+    ];
+    for (failure, reason) in table {
+        bench.fake.next("PullImage", Step::Fail(failure.clone()));
+        let error = pull(&bench, "nginx", &CancellationToken::new()).await.unwrap().unwrap_err();
+        assert_eq!(error.reason, reason, "{failure}");
+        assert!(!error.in_doubt && !error.unavailable);
+    }
+    bench.fake.next("PullImage", Step::Fail(CriError::not_sent("PullImage", "nobody there")));
+    let error = pull(&bench, "nginx", &CancellationToken::new()).await.unwrap().unwrap_err();
+    assert!(error.unavailable);
+    let error = pull(&bench, "UPPER", &CancellationToken::new()).await.unwrap().unwrap_err();
+    assert_eq!(error.reason, "InvalidImageName");
+}
+
+#[tokio::test]
+async fn credentials_are_tried_in_turn_and_never_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = r#"{"auths": {"r.example": {"username": "u1", "password": "hunter2"},
+        "r.example/team": {"username": "u2", "password": "hunter3"}}}"#;
+    std::fs::write(dir.path().join("config.json"), config).unwrap();
+    let bench = Bench::with(|config| config.pulls.credential_dirs = vec![dir.path().to_owned()]);
+    let denied = |text: &str| Step::Fail(CriError::new(Code::Other, "PullImage", text));
+    bench.fake.next("PullImage", denied("denied"));
+    pull(&bench, "r.example/team/app", &CancellationToken::new()).await.unwrap().unwrap();
+    let users: Vec<String> = bench
+        .fake
+        .pull_requests
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|request| request.auth.as_ref().map_or_else(String::new, |auth| auth.username.clone()))
+        .collect();
+    assert_eq!(users, ["u2", "u1"]);
+    bench.fake.next("PullImage", denied("login u2:hunter3 refused"));
+    bench.fake.next("PullImage", denied("https://r.example/x?token=hunter2 refused"));
+    let error = pull(&bench, "r.example/team/app", &CancellationToken::new()).await.unwrap().unwrap_err();
+    assert!(!error.message.contains("hunter"), "{}", error.message);
+    assert!(error.message.contains("refused"));
+}

@@ -1,0 +1,258 @@
+//! Effects become calls: one file per kind of foreign thing, one dispatch over [`Call`].
+//!
+//! What a call may do when it is cancelled or late:
+//! - **Run, Create, Start** are never dropped once sent: they end, or hit their limit and are in doubt. Cancelled before they
+//!   were sent, they answer so and are not in doubt.
+//! - **Stops and removals** of what is not there have succeeded.
+//! - **Pulls, hooks, probes and host work** end at once when cancelled.
+//!
+//! Waiting for a turn (sandboxes, pulls) is not counted into a call's limit: the limit is the foreign side's, not ours.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use podwright_core::model::{Answer, Call, CallError, Pod, PodUid};
+use podwright_cri::{BoxFuture, Code, CriError, ImageService, RuntimeService};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::host::Pool;
+use crate::translate::{HostView, NodeFacts, RuntimeFeatures};
+
+mod container;
+mod grpc;
+mod hook;
+mod host;
+mod http;
+pub mod image;
+mod logs;
+mod probe;
+mod sandbox;
+mod situation;
+mod target;
+mod userns;
+
+pub use image::PullConfig;
+
+/// Who does a call's work on this machine itself: cgroups, directories, volumes, logs.
+pub trait HostHands: HostView + Send + Sync + 'static {
+    /// Performs one of the calls that [`is_host_call`] is true for.
+    fn perform(
+        &self,
+        uid: PodUid,
+        pod: Arc<Pod>,
+        call: Call,
+        limit: Duration,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'_, Result<Answer, CallError>>;
+
+    /// Makes the link that log collectors follow to a new container's log. A courtesy: failures are only logged.
+    fn link_log<'a>(&'a self, pod: &'a Pod, container: &'a str, attempt: u32, id: &'a str) -> BoxFuture<'a, ()>;
+
+    /// Removes that link.
+    fn unlink_log<'a>(&'a self, pod: &'a Pod, container: &'a str, id: &'a str) -> BoxFuture<'a, ()>;
+}
+
+/// The call is about this machine, not about the runtime.
+pub fn is_host_call(call: &Call) -> bool {
+    match call {
+        Call::PrepareContainer { .. }
+        | Call::MakeCgroup
+        | Call::RemoveCgroup
+        | Call::MakeDirs
+        | Call::MountVolume { .. }
+        | Call::RemoveVolumes
+        | Call::RemoveDirs
+        | Call::RemoveLogs => true,
+        Call::RunSandbox { .. }
+        | Call::StopSandbox { .. }
+        | Call::RemoveSandbox { .. }
+        | Call::CreateContainer { .. }
+        | Call::StartContainer { .. }
+        | Call::StopContainer { .. }
+        | Call::RemoveContainer { .. }
+        | Call::ImageStatus { .. }
+        | Call::PullImage { .. }
+        | Call::Hook { .. }
+        | Call::Probe { .. } => false,
+    }
+}
+
+/// What the runtime can do, as last told; written by the one who asks it, read at each translation.
+#[derive(Clone, Debug, Default)]
+pub struct SharedFeatures(Arc<Mutex<RuntimeFeatures>>);
+
+impl SharedFeatures {
+    /// As last told.
+    pub fn get(&self) -> RuntimeFeatures {
+        *self.0.lock().expect("nobody panics with it")
+    }
+
+    /// The runtime told.
+    pub fn set(&self, features: RuntimeFeatures) {
+        *self.0.lock().expect("nobody panics with it") = features;
+    }
+}
+
+/// Performs calls.
+pub struct Hands {
+    runtime: Arc<dyn RuntimeService>,
+    facts: Arc<NodeFacts>,
+    host: Arc<dyn HostHands>,
+    features: SharedFeatures,
+    images: image::Images,
+    /// RunPodSandbox under way. First come first served: tokio's semaphore is fair.
+    runs: Semaphore,
+    /// StopPodSandbox under way, apart from the runs: pods that hang while starting hold no ending up.
+    stops: Semaphore,
+    /// Ranges of user ids are handed out one at a time.
+    userns: userns::Ranges,
+    pool: Pool,
+}
+
+/// What [`Hands`] are made of.
+pub struct HandsConfig {
+    /// Sandboxes and containers.
+    pub runtime: Arc<dyn RuntimeService>,
+    /// Images.
+    pub images: Arc<dyn ImageService>,
+    /// The node.
+    pub facts: Arc<NodeFacts>,
+    /// The machine.
+    pub host: Arc<dyn HostHands>,
+    /// What the runtime can do.
+    pub features: SharedFeatures,
+    /// Where blocking file work runs.
+    pub pool: Pool,
+    /// Pulls.
+    pub pulls: PullConfig,
+    /// RunPodSandbox calls at once, and as many StopPodSandbox (twice the cores: more take longer together).
+    pub sandbox_parallel: usize,
+    /// `maxPods`: as many user namespaces can be had.
+    pub max_pods: usize,
+}
+
+impl Hands {
+    /// Hands that are ready to work.
+    pub fn new(config: HandsConfig) -> Self {
+        let sandboxes = config.sandbox_parallel.max(1);
+        Self {
+            userns: userns::Ranges::new(config.facts.paths.pods_dir(), config.max_pods),
+            runtime: config.runtime,
+            facts: config.facts,
+            host: config.host,
+            features: config.features,
+            images: image::Images::new(config.images, config.pulls, config.pool.clone()),
+            pool: config.pool,
+            runs: Semaphore::new(sandboxes),
+            stops: Semaphore::new(sandboxes),
+        }
+    }
+
+    /// Performs one call. Comes back exactly once, within the call's limit after its turn came.
+    pub async fn perform(
+        &self,
+        uid: PodUid,
+        pod: Arc<Pod>,
+        call: Call,
+        limit: Duration,
+        cancel: CancellationToken,
+    ) -> Result<Answer, CallError> {
+        if is_host_call(&call) {
+            return self.host.perform(uid, pod, call, limit, cancel).await;
+        }
+        let turn = Turn { limit, cancel };
+        match call {
+            Call::RunSandbox { attempt } => self.run_sandbox(&uid, &pod, attempt, &turn).await,
+            Call::StopSandbox { id } => self.stop_sandbox(&id, &turn).await,
+            Call::RemoveSandbox { id } => self.remove_sandbox(&id, &turn).await,
+            Call::CreateContainer { sandbox, sandbox_attempt, name, attempt, image_id, ips } => {
+                let ask = container::Create { sandbox, sandbox_attempt, name, attempt, image_id, ips };
+                self.create_container(&uid, &pod, ask, &turn).await
+            }
+            Call::StartContainer { id, .. } => self.start_container(&id, &turn).await,
+            Call::StopContainer { id, timeout, .. } => self.stop_container(&id, timeout, &turn).await,
+            Call::RemoveContainer { name, id } => self.remove_container(&pod, &name, &id, &turn).await,
+            Call::ImageStatus { image, .. } => turn.or_cancelled(self.images.status(&image, limit)).await,
+            Call::PullImage { image, .. } => turn.or_cancelled(self.images.pull(&image, limit)).await,
+            Call::Hook { kind, name, id, handler, ips } => {
+                let ask = hook::Ask { kind, name, id, handler, ips };
+                turn.or_cancelled(self.run_hook(&pod, &ask, limit)).await
+            }
+            Call::Probe { kind, name, id, ips } => {
+                let ask = probe::Ask { kind, name, id, ips };
+                turn.or_cancelled(self.run_probe(&pod, &ask, limit)).await
+            }
+            Call::PrepareContainer { .. }
+            | Call::MakeCgroup
+            | Call::RemoveCgroup
+            | Call::MakeDirs
+            | Call::MountVolume { .. }
+            | Call::RemoveVolumes
+            | Call::RemoveDirs
+            | Call::RemoveLogs => unreachable!("host calls were taken above"),
+        }
+    }
+}
+
+/// How long a call may take, and who may interrupt it.
+struct Turn {
+    limit: Duration,
+    cancel: CancellationToken,
+}
+
+impl Turn {
+    /// Waits for one of the permits. Cancelled first: nothing was sent.
+    async fn wait<'a>(&self, slots: &'a Semaphore) -> Result<tokio::sync::SemaphorePermit<'a>, CallError> {
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Err(cancelled()),
+            permit = slots.acquire() => Ok(permit.expect("the semaphore is never closed")),
+        }
+    }
+
+    /// The last moment at which a call that must not be dropped can still be called off.
+    fn check_sent_allowed(&self) -> Result<(), CallError> {
+        if self.cancel.is_cancelled() { Err(cancelled()) } else { Ok(()) }
+    }
+
+    /// Drops the work when cancelled.
+    async fn or_cancelled<T>(&self, work: impl Future<Output = Result<T, CallError>>) -> Result<T, CallError> {
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Err(cancelled()),
+            result = work => result,
+        }
+    }
+}
+
+/// What is left until a deadline; never nothing, so that a call fails by its own clock.
+fn left(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+}
+
+fn cancelled() -> CallError {
+    CallError { message: "cancelled".into(), cancelled: true, ..CallError::default() }
+}
+
+/// The runtime's failure in core's words.
+pub(crate) fn failure(reason: &str, error: &CriError) -> CallError {
+    CallError {
+        reason: reason.into(),
+        message: error.to_string(),
+        in_doubt: error.in_doubt(),
+        cancelled: false,
+        unavailable: error.code == Code::Unavailable,
+    }
+}
+
+/// A failure of a call that changes nothing: whatever became of it, it can be made again.
+pub(crate) fn harmless(reason: &str, error: &CriError) -> CallError {
+    CallError { in_doubt: false, ..failure(reason, error) }
+}
+
+#[cfg(test)]
+mod fakes;
+#[cfg(test)]
+mod tests;

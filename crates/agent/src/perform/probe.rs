@@ -1,0 +1,167 @@
+//! One run of one probe: exec, HTTP, TCP or gRPC.
+//!
+//! Success and failure are the container's word. *Unknown* means that the question could not be asked, and counts as nothing.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Probe};
+use podwright_core::model::{Answer, CallError, ContainerId, Name, Pod, ProbeKind, ProbeVerdict};
+use podwright_cri::Code;
+use podwright_cri::v1::ExecSyncRequest;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::http::{self, HttpError, Url};
+use super::{Hands, grpc, target};
+use crate::translate::{expand, find_container};
+
+/// [`podwright_core::model::Call::Probe`], unpacked.
+pub(super) struct Ask {
+    pub(super) kind: ProbeKind,
+    pub(super) name: Name,
+    pub(super) id: ContainerId,
+    pub(super) ips: Vec<String>,
+}
+
+impl Hands {
+    pub(super) async fn run_probe(&self, pod: &Pod, ask: &Ask, limit: Duration) -> Result<Answer, CallError> {
+        let Some(found) = find_container(pod, ask.name.as_str()) else {
+            return Err(CallError::new("", format!("the pod has no container {:?}", ask.name)));
+        };
+        let container = &*found.container;
+        let probe = match ask.kind {
+            ProbeKind::Startup => &container.startup_probe,
+            ProbeKind::Readiness => &container.readiness_probe,
+            ProbeKind::Liveness => &container.liveness_probe,
+        };
+        let Some(probe) = probe else {
+            return Err(CallError::new("", format!("container {:?} has no {:?} probe", ask.name, ask.kind)));
+        };
+        let own = Duration::from_secs(u64::try_from(probe.timeout_seconds.unwrap_or(1)).unwrap_or(1).max(1));
+        let verdict = self.verdict(pod, container, probe, ask, own.min(limit)).await;
+        Ok(Answer::Probe(verdict.unwrap_or_else(ProbeVerdict::Unknown)))
+    }
+
+    /// `Err`: the question could not even be asked.
+    async fn verdict(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        probe: &Probe,
+        ask: &Ask,
+        limit: Duration,
+    ) -> Result<ProbeVerdict, String> {
+        if let Some(action) = &probe.exec {
+            let command = action.command.as_deref().unwrap_or_default();
+            return Ok(self.exec_probe(container, &ask.id, command, limit).await);
+        }
+        if let Some(action) = &probe.http_get {
+            let url = target::url(action, container, pod, &ask.ips, &self.facts)?;
+            return Ok(http_probe(url, action, limit).await);
+        }
+        if let Some(action) = &probe.tcp_socket {
+            let host = target::host(action.host.as_deref(), pod, &ask.ips, &self.facts)?;
+            return Ok(tcp_probe(host, target::port(&action.port, container)?, limit).await);
+        }
+        if let Some(action) = &probe.grpc {
+            let host = target::host(None, pod, &ask.ips, &self.facts)?;
+            let port = u16::try_from(action.port).map_err(|_| format!("invalid port number: {}", action.port))?;
+            let authority = Url::new(false, host, port, "").authority();
+            let service = action.service.as_deref().unwrap_or_default();
+            return Ok(match timeout(limit, grpc::check(&authority, service, limit)).await {
+                Ok(Ok(())) => ProbeVerdict::Success,
+                Ok(Err(seen)) => ProbeVerdict::Failure(seen),
+                Err(_) => ProbeVerdict::Failure(format!("timeout: health rpc did not complete within {limit:?}")),
+            });
+        }
+        Err(format!("missing probe handler for container {:?}", ask.name))
+    }
+
+    async fn exec_probe(
+        &self,
+        container: &Container,
+        id: &ContainerId,
+        command: &[String],
+        limit: Duration,
+    ) -> ProbeVerdict {
+        // Only values written in the spec are known here (Go kubelet: ExpandContainerCommandOnlyStatic).
+        let env = container.env.as_deref().unwrap_or_default();
+        let value = |name: &str| env.iter().rfind(|var| var.name == name).and_then(|var| var.value.as_deref());
+        let cmd: Vec<String> = command.iter().map(|word| expand(word, value)).collect();
+        let text = cmd.join(" ");
+        let request = ExecSyncRequest {
+            container_id: id.as_str().to_owned(),
+            cmd,
+            timeout: i64::try_from(limit.as_secs().max(1)).unwrap_or(i64::MAX),
+        };
+        // The runtime gets a moment longer than the command, to say itself that the time was up.
+        match self.runtime.exec_sync(request, limit + EXEC_ANSWER_TIME).await {
+            Ok(answer) if answer.exit_code == 0 => ProbeVerdict::Success,
+            Ok(answer) => ProbeVerdict::Failure(output(&answer.stdout, &answer.stderr)),
+            Err(error) if error.code == Code::DeadlineExceeded => {
+                ProbeVerdict::Failure(format!("command timed out: {text:?} timed out after {limit:?}"))
+            }
+            Err(error) => ProbeVerdict::Unknown(error.to_string()),
+        }
+    }
+}
+
+/// Follows redirects on the same host; one that leads elsewhere is taken for a sign of life.
+async fn http_probe(mut url: Url, action: &HTTPGetAction, limit: Duration) -> ProbeVerdict {
+    let headers = target::headers(action);
+    let first = url.clone();
+    let follow = async {
+        for _ in 0..REDIRECTS_MAX {
+            let reply = match http::get(&url, &headers, "probe").await {
+                Ok(reply) => reply,
+                // Broken off in the middle is no verdict, as with the Go kubelet.
+                Err(error @ HttpError::Body { .. }) => return ProbeVerdict::Unknown(error.to_string()),
+                Err(error) => return ProbeVerdict::Failure(error.to_string()),
+            };
+            let next = match reply.status {
+                301 | 302 | 303 | 307 | 308 => reply.location.as_deref().and_then(|location| url.join(location)),
+                _ => None,
+            };
+            match next {
+                Some(next) if next.host.eq_ignore_ascii_case(&first.host) => url = next,
+                Some(next) => {
+                    let body = reply.body.len();
+                    tracing::debug!(url = %url, to = next.host, body, "a probe's redirect leads to another host");
+                    return ProbeVerdict::Success;
+                }
+                None if (200..400).contains(&reply.status) => return ProbeVerdict::Success,
+                // Without the body: it may hold what an event should not show.
+                None => return ProbeVerdict::Failure(format!("HTTP probe failed with statuscode: {}", reply.status)),
+            }
+        }
+        ProbeVerdict::Failure(format!("Get {:?}: stopped after {REDIRECTS_MAX} redirects", first.to_string()))
+    };
+    match timeout(limit, follow).await {
+        Ok(verdict) => verdict,
+        Err(_) => ProbeVerdict::Failure(format!("Get {:?}: no answer within {limit:?}", first.to_string())),
+    }
+}
+
+async fn tcp_probe(host: &str, port: u16, limit: Duration) -> ProbeVerdict {
+    let address = Url::new(false, host, port, "").authority();
+    match timeout(limit, TcpStream::connect((host.trim_matches(['[', ']']), port))).await {
+        Ok(Ok(_)) => ProbeVerdict::Success,
+        Ok(Err(error)) => ProbeVerdict::Failure(format!("dial tcp {address}: {error}")),
+        Err(_) => ProbeVerdict::Failure(format!("dial tcp {address}: i/o timeout")),
+    }
+}
+
+/// Both streams together, bounded, as text.
+pub(super) fn output(stdout: &[u8], stderr: &[u8]) -> String {
+    let bytes: Vec<u8> = stdout.iter().chain(stderr).copied().take(OUTPUT_BYTES_MAX).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Kubernetes: what is kept of a command's output.
+const OUTPUT_BYTES_MAX: usize = 10 * 1024;
+
+/// Go: a client follows this many.
+const REDIRECTS_MAX: usize = 10;
+
+/// How much later than the command's own end its answer may come.
+const EXEC_ANSWER_TIME: Duration = Duration::from_secs(2);

@@ -1,0 +1,127 @@
+//! The hands at work on a fake runtime.
+
+use std::path::PathBuf;
+
+use k8s_openapi::api::core::v1::ResourceFieldSelector;
+use podwright_core::model::ImageFacts;
+use serde_json::{Value, json};
+
+use super::fakes::{FakeRuntime, Step};
+use super::*;
+use crate::translate::tests::{TestHost, facts, pod};
+
+mod calls;
+mod handlers;
+
+/// A machine that only remembers what it was asked.
+#[derive(Default)]
+pub(super) struct FakeHost {
+    asked: Mutex<Vec<String>>,
+}
+
+impl HostView for FakeHost {
+    fn volume(&self, pod: &Pod, volume: &str) -> Result<PathBuf, String> {
+        TestHost.volume(pod, volume)
+    }
+    fn sub_path(&self, pod: &Pod, container: &str, index: usize, volume: &str, sub_path: &str) -> PathBuf {
+        TestHost.sub_path(pod, container, index, volume, sub_path)
+    }
+    fn hosts_file(&self, pod: &Pod) -> PathBuf {
+        TestHost.hosts_file(pod)
+    }
+    fn termination_log(&self, pod: &Pod, container: &str, attempt: u32) -> PathBuf {
+        TestHost.termination_log(pod, container, attempt)
+    }
+    fn field(&self, pod: &Pod, path: &str, ips: &[String]) -> Result<String, String> {
+        TestHost.field(pod, path, ips)
+    }
+    fn resource_field(&self, pod: &Pod, container: &str, selector: &ResourceFieldSelector) -> Result<String, String> {
+        TestHost.resource_field(pod, container, selector)
+    }
+}
+
+impl HostHands for FakeHost {
+    fn perform(
+        &self,
+        uid: PodUid,
+        _: Arc<Pod>,
+        call: Call,
+        _: Duration,
+        _: CancellationToken,
+    ) -> BoxFuture<'_, Result<Answer, CallError>> {
+        self.asked.lock().unwrap().push(format!("{uid} {call:?}"));
+        Box::pin(async { Ok(Answer::Done) })
+    }
+
+    fn link_log<'a>(&'a self, _: &'a Pod, container: &'a str, attempt: u32, id: &'a str) -> BoxFuture<'a, ()> {
+        self.asked.lock().unwrap().push(format!("link {container} {attempt} {id}"));
+        Box::pin(async {})
+    }
+
+    fn unlink_log<'a>(&'a self, _: &'a Pod, container: &'a str, id: &'a str) -> BoxFuture<'a, ()> {
+        self.asked.lock().unwrap().push(format!("unlink {container} {id}"));
+        Box::pin(async {})
+    }
+}
+
+/// Hands over a fake runtime.
+pub(super) struct Bench {
+    pub(super) fake: Arc<FakeRuntime>,
+    pub(super) host: Arc<FakeHost>,
+    pub(super) hands: Arc<Hands>,
+}
+
+impl Bench {
+    pub(super) fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub(super) fn with(change: impl FnOnce(&mut HandsConfig)) -> Self {
+        let fake = Arc::new(FakeRuntime::default());
+        let host = Arc::new(FakeHost::default());
+        let node = NodeFacts { resolv_conf: None, ..facts() };
+        let mut config = HandsConfig {
+            runtime: Arc::clone(&fake) as Arc<dyn RuntimeService>,
+            images: Arc::clone(&fake) as Arc<dyn ImageService>,
+            facts: Arc::new(node),
+            host: Arc::clone(&host) as Arc<dyn HostHands>,
+            features: SharedFeatures::default(),
+            pool: Pool::default(),
+            pulls: PullConfig { parallel: 5, parallel_per_host: 2, credential_dirs: Vec::new() },
+            sandbox_parallel: 2,
+            max_pods: 10,
+        };
+        change(&mut config);
+        Self { fake, host, hands: Arc::new(Hands::new(config)) }
+    }
+
+    pub(super) async fn call(&self, spec: Value, call: Call) -> Result<Answer, CallError> {
+        self.call_with(spec, call, CancellationToken::new()).await
+    }
+
+    pub(super) async fn call_with(
+        &self,
+        spec: Value,
+        call: Call,
+        cancel: CancellationToken,
+    ) -> Result<Answer, CallError> {
+        self.hands.perform("u-1".into(), Arc::new(pod(spec)), call, LIMIT, cancel).await
+    }
+}
+
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
+
+pub(super) fn web() -> Value {
+    json!({"containers": [{"name": "web", "image": "nginx"}]})
+}
+
+pub(super) fn image_facts(id: &str) -> ImageFacts {
+    ImageFacts { id: id.into(), ..ImageFacts::default() }
+}
+
+/// Lets everything that can go on without time do so.
+pub(super) async fn settle() {
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+}

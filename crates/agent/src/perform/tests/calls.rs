@@ -1,0 +1,265 @@
+use super::*;
+use podwright_core::model::ContainerId;
+
+fn run() -> Call {
+    Call::RunSandbox { attempt: 1 }
+}
+
+fn create(image_id: &str) -> Call {
+    Call::CreateContainer {
+        sandbox: "s-1".into(),
+        sandbox_attempt: 1,
+        name: "web".into(),
+        attempt: 2,
+        image_id: image_id.into(),
+        ips: vec!["10.0.0.2".into()],
+    }
+}
+
+fn id() -> ContainerId {
+    "c-1".into()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_is_run_with_its_configuration() {
+    let bench = Bench::new();
+    assert_eq!(bench.call(web(), run()).await, Ok(Answer::Sandbox("s-new".into())));
+    let requests = bench.fake.run_requests.lock().unwrap();
+    let config = requests[0].config.as_ref().unwrap();
+    assert_eq!(config.metadata.as_ref().unwrap().attempt, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_cannot_be_translated_is_never_sent() {
+    let bench = Bench::new();
+    let error = bench.call(json!({"containers": [], "hostUsers": false}), run()).await.unwrap_err();
+    assert_eq!(error.reason, "CreatePodSandboxError");
+    assert!(!error.in_doubt && error.message.contains("user namespaces"));
+    let error = bench.call(json!({"containers": [], "runtimeClassName": "gvisor"}), run()).await.unwrap_err();
+    assert!(error.message.contains("RuntimeClass \"gvisor\""));
+    assert!(bench.fake.asked().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_cancelled_after_it_was_sent_goes_on() {
+    let bench = Bench::new();
+    let told = Arc::new(tokio::sync::Notify::new());
+    bench.fake.next("RunPodSandbox", Step::Until(Arc::clone(&told)));
+    let cancel = CancellationToken::new();
+    let hands = Arc::clone(&bench.hands);
+    let token = cancel.clone();
+    let call =
+        tokio::spawn(async move { hands.perform("u-1".into(), Arc::new(pod(web())), run(), LIMIT, token).await });
+    settle().await;
+    cancel.cancel();
+    settle().await;
+    assert!(!call.is_finished(), "it is not dropped");
+    told.notify_one();
+    assert_eq!(call.await.unwrap(), Ok(Answer::Sandbox("s-new".into())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_cancelled_before_it_was_sent_is_not_in_doubt() {
+    let cancel = CancellationToken::new();
+    cancel.cancel();
+    let start = Call::StartContainer { name: "web".into(), id: id() };
+    for call in [run(), create("i"), start] {
+        let bench = Bench::new();
+        let error = bench.call_with(web(), call.clone(), cancel.clone()).await.unwrap_err();
+        assert!(error.cancelled && !error.in_doubt, "{call:?}");
+        assert!(!bench.fake.asked().iter().any(|a| a.starts_with("Run") || a.starts_with("Create")), "{call:?}");
+        assert!(!bench.fake.asked().iter().any(|a| a.starts_with("Start")), "{call:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_without_an_answer_is_in_doubt() {
+    let start = Call::StartContainer { name: "web".into(), id: id() };
+    let stop = Call::StopContainer { name: "web".into(), id: id(), timeout: Duration::from_secs(1) };
+    let table = [
+        ("RunPodSandbox", run(), "CreatePodSandboxError"),
+        ("CreateContainer", create("i"), "CreateContainerError"),
+        ("StartContainer", start, "RunContainerError"),
+        ("StopContainer", stop, "KillContainerError"),
+    ];
+    for (name, call, reason) in table {
+        let bench = Bench::new();
+        bench.fake.next(name, Step::Hang);
+        let began = Instant::now();
+        let error = bench.call(web(), call.clone()).await.unwrap_err();
+        assert!(error.in_doubt && !error.unavailable && !error.cancelled, "{call:?}: {error:?}");
+        assert_eq!(error.reason, reason);
+        assert!(began.elapsed() <= LIMIT + Duration::from_millis(10), "{call:?}");
+        // A plain refusal is none.
+        bench.fake.next(name, Step::Fail(CriError::new(Code::Other, name, "no")));
+        let error = bench.call(web(), call.clone()).await.unwrap_err();
+        assert!(!error.in_doubt && error.message.contains("no"), "{call:?}: {error:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_is_away_is_not_the_pods_fault() {
+    let bench = Bench::new();
+    bench.fake.next("RunPodSandbox", Step::Fail(CriError::not_sent("RunPodSandbox", "nobody there")));
+    let error = bench.call(web(), run()).await.unwrap_err();
+    assert!(error.unavailable && !error.in_doubt);
+    bench.fake.next("RunPodSandbox", Step::Fail(CriError::new(Code::Unavailable, "RunPodSandbox", "lost")));
+    let error = bench.call(web(), run()).await.unwrap_err();
+    assert!(error.unavailable && error.in_doubt);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_there_is_stopped_and_removed() {
+    let table = [
+        ("StopPodSandbox", Call::StopSandbox { id: "s".into() }),
+        ("RemovePodSandbox", Call::RemoveSandbox { id: "s".into() }),
+        ("StopContainer", Call::StopContainer { name: "web".into(), id: id(), timeout: Duration::from_millis(1500) }),
+        ("RemoveContainer", Call::RemoveContainer { name: "web".into(), id: id() }),
+    ];
+    for (name, call) in table {
+        let bench = Bench::new();
+        bench.fake.next(name, Step::Fail(CriError::new(Code::NotFound, name, "gone")));
+        assert_eq!(bench.call(web(), call.clone()).await, Ok(Answer::Done), "{call:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_is_asked_for_in_whole_seconds_rounded_up() {
+    let bench = Bench::new();
+    for (timeout, expected) in [(0, "c-1 0"), (1000, "c-1 1"), (1001, "c-1 2")] {
+        let timeout = Duration::from_millis(timeout);
+        bench.call(web(), Call::StopContainer { name: "web".into(), id: id(), timeout }).await.unwrap();
+        assert_eq!(bench.fake.asked().last().unwrap(), &format!("StopContainer {expected}"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn sandboxes_wait_their_turn_and_the_wait_does_not_count() {
+    let bench = Bench::new();
+    let told = Arc::new(tokio::sync::Notify::new());
+    for _ in 0..2 {
+        bench.fake.next("RunPodSandbox", Step::Until(Arc::clone(&told)));
+    }
+    let start = |cancel: CancellationToken| {
+        let hands = Arc::clone(&bench.hands);
+        tokio::spawn(async move { hands.perform("u-1".into(), Arc::new(pod(web())), run(), LIMIT, cancel).await })
+    };
+    let cancel = CancellationToken::new();
+    let first = [start(CancellationToken::new()), start(CancellationToken::new())];
+    settle().await;
+    let impatient = start(cancel.clone());
+    let patient = start(CancellationToken::new());
+    settle().await;
+    assert_eq!(bench.fake.now_under_way("RunPodSandbox"), 2);
+    // Stops are not held up by runs.
+    bench.call(web(), Call::StopSandbox { id: "s".into() }).await.unwrap();
+    cancel.cancel();
+    let error = impatient.await.unwrap().unwrap_err();
+    assert!(error.cancelled && !error.in_doubt);
+    tokio::time::sleep(LIMIT - Duration::from_secs(1)).await;
+    told.notify_waiters();
+    for call in first {
+        call.await.unwrap().unwrap();
+    }
+    // It has been here for almost its whole limit, but has only now been sent.
+    assert_eq!(patient.await.unwrap(), Ok(Answer::Sandbox("s-new".into())));
+    assert_eq!(bench.fake.most_at_once("RunPodSandbox"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_runs_as_the_images_user_unless_the_pod_says() {
+    let bench = Bench::new();
+    let image = podwright_cri::v1::Image { id: "i".into(), username: "www".into(), ..Default::default() };
+    bench.fake.images.lock().unwrap().insert("i".into(), image);
+    assert_eq!(bench.call(web(), create("i")).await, Ok(Answer::Container("c-new".into())));
+    let own_user = json!({"containers": [{"name": "web", "securityContext": {"runAsUser": 5}}]});
+    bench.call(own_user, create("i")).await.unwrap();
+    assert_eq!(bench.fake.asked(), ["ImageStatus i", "CreateContainer web", "CreateContainer web"]);
+    let requests = bench.fake.create_requests.lock().unwrap();
+    let context = |n: usize| {
+        let linux = requests[n].config.as_ref().unwrap().linux.as_ref().unwrap();
+        linux.security_context.clone().unwrap()
+    };
+    assert_eq!(context(0).run_as_username, "www");
+    assert_eq!(context(1).run_as_user.unwrap().value, 5);
+    assert_eq!(requests[0].pod_sandbox_id, "s-1");
+    let sandbox = requests[0].sandbox_config.as_ref().unwrap();
+    assert_eq!(sandbox.metadata.as_ref().unwrap().attempt, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_cannot_be_asked_about_leaves_no_doubt() {
+    let bench = Bench::new();
+    bench.fake.next("ImageStatus", Step::Hang);
+    let error = bench.call(web(), create("i")).await.unwrap_err();
+    assert_eq!(error.reason, "CreateContainerConfigError");
+    assert!(!error.in_doubt, "nothing was created: {error:?}");
+    assert!(bench.fake.create_requests.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_debug_container_sees_its_target() {
+    let spec = json!({"containers": [{"name": "app"}],
+        "ephemeralContainers": [{"name": "web", "image": "e", "targetContainerName": "app"}]});
+    let bench = Bench::new();
+    let error = bench.call(spec.clone(), create("i")).await.unwrap_err();
+    assert!(error.message.contains("unable to find target container \"app\""), "{}", error.message);
+    let labels =
+        podwright_cri::labels::Owner { name: "shop", namespace: "default", uid: "u-1", container: Some("app") };
+    let container =
+        podwright_cri::v1::Container { id: "c-app".into(), state: 1, labels: labels.to_labels(), ..Default::default() };
+    bench.fake.containers.lock().unwrap().push(container);
+    bench.call(spec, create("i")).await.unwrap();
+    let requests = bench.fake.create_requests.lock().unwrap();
+    let linux = requests[0].config.as_ref().unwrap().linux.as_ref().unwrap();
+    let namespaces = linux.security_context.as_ref().unwrap().namespace_options.as_ref().unwrap();
+    assert_eq!(namespaces.target_id, "c-app");
+}
+
+#[tokio::test]
+async fn a_removed_containers_log_goes_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = dir.path().join("pods");
+    let of_web = logs.join("default_shop_u-1/web");
+    std::fs::create_dir_all(&of_web).unwrap();
+    for name in ["2.log", "2.log.20260101-000000.gz", "3.log", "22.log"] {
+        std::fs::write(of_web.join(name), "x").unwrap();
+    }
+    let outside = dir.path().join("precious.log");
+    std::fs::write(&outside, "x").unwrap();
+    let bench = Bench::with(|config| {
+        let mut node = (*config.facts).clone();
+        node.paths.pod_logs_dir = logs;
+        config.facts = Arc::new(node);
+    });
+    bench.call(web(), create("i")).await.unwrap();
+    let status = |log_path: String| podwright_cri::v1::ContainerStatusResponse {
+        status: Some(podwright_cri::v1::ContainerStatus { log_path, ..Default::default() }),
+        ..Default::default()
+    };
+    let remove = || Call::RemoveContainer { name: "web".into(), id: "c-new".into() };
+    let path = of_web.join("2.log").to_str().unwrap().to_owned();
+    bench.fake.statuses.lock().unwrap().insert("c-new".into(), status(path));
+    bench.call(web(), remove()).await.unwrap();
+    assert_eq!(bench.host.asked.lock().unwrap().clone(), ["link web 2 c-new", "unlink web c-new"]);
+    let mut left: Vec<_> = std::fs::read_dir(&of_web).unwrap().map(|e| e.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["22.log", "3.log"]);
+    for path in [outside.to_str().unwrap().to_owned(), format!("{}/../../../precious.log", of_web.display())] {
+        bench.fake.statuses.lock().unwrap().insert("c-new".into(), status(path));
+        bench.call(web(), remove()).await.unwrap();
+        assert!(outside.exists(), "what lies elsewhere is not ours");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_on_the_machine_goes_to_the_machine() {
+    let bench = Bench::new();
+    let calls = [Call::MakeCgroup, Call::MakeDirs, Call::MountVolume { volume: "v".into() }, Call::RemoveLogs];
+    for call in calls {
+        assert_eq!(bench.call(web(), call).await, Ok(Answer::Done));
+    }
+    let asked = bench.host.asked.lock().unwrap().clone();
+    assert_eq!(asked, ["u-1 MakeCgroup", "u-1 MakeDirs", "u-1 MountVolume { volume: v }", "u-1 RemoveLogs"]);
+    assert!(bench.fake.asked().is_empty());
+}
