@@ -121,7 +121,8 @@ fn is_signal(name: &str) -> bool {
     let real_time = |prefix: &str, sign: char, most: u8| {
         let Some(offset) = name.strip_prefix(prefix) else { return false };
         let number = offset.strip_prefix(sign).unwrap_or_default();
-        offset.is_empty() || number.parse::<u8>().is_ok_and(|number| (1..=most).contains(&number))
+        let plain = number.bytes().all(|b| b.is_ascii_digit());
+        offset.is_empty() || plain && number.parse::<u8>().is_ok_and(|number| (1..=most).contains(&number))
     };
     NAMES.contains(&name)
         || matches!(name, "WINCH" | "XCPU" | "XFSZ")
