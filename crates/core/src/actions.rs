@@ -522,7 +522,7 @@ impl Kill {
 }
 
 /// A pod as the kubelet writes it in messages: `name_namespace(uid)`.
-fn pod_text(pod: &Pod) -> String {
+pub(crate) fn pod_text(pod: &Pod) -> String {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let meta = &pod.metadata;
     format!("{}_{}({})", text(&meta.name), text(&meta.namespace), text(&meta.uid))

@@ -119,7 +119,7 @@ impl Node {
                 touched.extend(self.workers.of_name(machine.full_name()).iter().cloned());
                 self.housekeeping.want();
             }
-            if machine.is_gone() || (after == State::Finished && machine.record().restart_requested) {
+            if machine.is_gone() {
                 touched.extend(self.forget(&uid, now, out));
             } else {
                 let wake = machine.wake(now);

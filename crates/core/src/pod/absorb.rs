@@ -90,18 +90,6 @@ fn learn(memory: &mut ContainerMemory, c: &ContainerSeen) -> bool {
     if c.state != RunState::Exited {
         return false;
     }
-    memory.exit = Some(Exit {
-        id: c.id.clone(),
-        sandbox: c.sandbox.clone(),
-        code: c.exit_code,
-        signal: 0,
-        reason: c.reason.clone(),
-        message: c.message.clone(),
-        started_at: c.started_at,
-        finished_at: c.finished_at,
-        image: c.image.clone(),
-        image_id: c.image_id.clone(),
-        hash: c.hash.clone(),
-    });
+    memory.exit = Some(crate::actions::exit_of(c));
     true
 }

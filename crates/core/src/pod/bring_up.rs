@@ -154,7 +154,8 @@ impl Machine {
             if self.bring_up.waiting.get(name) != Some(waiting) {
                 if waiting.reason == "CrashLoopBackOff" {
                     self.story.tell(ctx.now, &format!("{name} waits: {}", waiting.reason), &waiting.message);
-                    let message = format!("Back-off restarting failed container {name} in pod {}", self.full_name.name);
+                    let pod = crate::actions::pod_text(&self.record.pod);
+                    let message = format!("Back-off restarting failed container {name} in pod {pod}");
                     self.event(true, "BackOff", Some(name), message, out);
                 }
                 self.bring_up.waiting.insert(name.clone(), waiting.clone());
@@ -171,8 +172,13 @@ impl Machine {
             if container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()).is_none() {
                 continue;
             }
+            let lost = !self.calls.busy(&CallKey::Hook(id.clone(), HookKind::PostStart));
             let memory = self.record.containers.entry(name.clone()).or_default();
-            if memory.post_start.as_ref().is_none_or(|(hooked, _)| *hooked != id) {
+            if lost && memory.post_start == Some((id.clone(), HookState::Begun)) {
+                // A former agent began it and did not see its end: it is never begun twice, and nobody may wait for it.
+                memory.post_start = Some((id.clone(), HookState::Done));
+                self.unsaved = true;
+            } else if memory.post_start.as_ref().is_none_or(|(hooked, _)| *hooked != id) {
                 memory.post_start = Some((id.clone(), HookState::Begun));
                 self.unsaved = true;
                 let ips = self.ips();

@@ -78,7 +78,8 @@ impl Machine {
 
     /// Nothing is left of it and nobody wants it: the record may go.
     pub(crate) fn is_gone(&self) -> bool {
-        self.record.finished
+        !self.has_config
+            && self.record.finished
             && self.content_should_go()
             && self.sight.fresh()
             && self.sight.seen.is_empty()
