@@ -1,0 +1,203 @@
+//! Rotation on real files, with a runtime that is a closure.
+
+use std::io::{Read, Write};
+use std::sync::Mutex;
+
+use tempfile::TempDir;
+
+use super::*;
+
+fn names(list: &[&str]) -> Vec<String> {
+    list.iter().map(|name| (*name).to_owned()).collect()
+}
+
+#[test]
+fn the_plan_keeps_the_newest_and_compresses_all_but_one() {
+    /// What, the files, how many may stay; then those that go and those that are packed.
+    type Case = (&'static str, &'static [&'static str], usize, &'static [&'static str], &'static [&'static str]);
+    let cases: [Case; 6] = [
+        ("nothing rotated yet", &["0.log"], 5, &[], &[]),
+        ("the newest stays plain", &["0.log", "0.log.20260101-000000"], 5, &[], &[]),
+        (
+            "older ones are packed",
+            &["0.log.20260101-000003", "0.log.20260101-000001.gz", "0.log", "0.log.20260101-000002"],
+            5,
+            &[],
+            &["0.log.20260101-000002"],
+        ),
+        (
+            "the oldest go",
+            &["0.log.20260101-000001.gz", "0.log.20260101-000002.gz", "0.log.20260101-000003", "0.log.20260101-000004"],
+            3,
+            &["0.log.20260101-000001.gz", "0.log.20260101-000002.gz"],
+            &["0.log.20260101-000003"],
+        ),
+        (
+            "what a crash left goes",
+            &[
+                "0.log.20260101-000001",
+                "0.log.20260101-000001.gz",
+                "0.log.20260101-000002.gz.tmp",
+                "0.log.20260101-000002",
+                "0.log.20260101-000003",
+            ],
+            5,
+            &["0.log.20260101-000001", "0.log.20260101-000002.gz.tmp"],
+            &["0.log.20260101-000002"],
+        ),
+        (
+            "other logs and other people's files are left alone",
+            &[
+                "1.log.20260101-000001",
+                "0.log.bak",
+                "10.log",
+                "0.logs",
+                "0.log.20260101-00000x",
+                "0.log.20260101-000001",
+            ],
+            2,
+            &[],
+            &[],
+        ),
+    ];
+    for (what, siblings, max, remove, compress) in cases {
+        let expected = Plan { remove: names(remove), compress: names(compress) };
+        assert_eq!(plan("0.log", &names(siblings), max), expected, "{what}");
+    }
+}
+
+struct Bench {
+    dir: TempDir,
+    container: Running,
+    /// What the runtime answers, and how often it was asked.
+    answer: Arc<Mutex<(Result<bool, String>, usize)>>,
+}
+
+impl Bench {
+    fn new(size: usize) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("0.log");
+        fs::write(&log, vec![b'x'; size]).unwrap();
+        Self { container: Running { id: "c1".into(), log }, dir, answer: Arc::new(Mutex::new((Ok(true), 0))) }
+    }
+
+    /// The answer `Ok(true)` makes a new file, `Ok(false)` doesn't.
+    fn reopen(&self) -> Reopen {
+        let (answer, log) = (self.answer.clone(), self.container.log.clone());
+        Arc::new(move |id| {
+            assert_eq!(id.as_str(), "c1");
+            let mut state = answer.lock().unwrap();
+            state.1 += 1;
+            let result = state.0.clone();
+            if let Ok(true) = result {
+                File::create(&log).unwrap();
+            }
+            Box::pin(async move { result.map(|_| ()) })
+        })
+    }
+
+    async fn rotate(&self, second: i64) -> Result<bool, RotateError> {
+        let config = Config { max_size: 100, max_files: 3, ..Config::default() };
+        let now = Timestamp::from_second(1_767_225_600 + second).unwrap();
+        rotate(config, &self.container, &self.reopen(), now).await
+    }
+
+    fn files(&self) -> Vec<String> {
+        let mut files: Vec<_> =
+            fs::read_dir(self.dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        files.sort();
+        files
+    }
+}
+
+#[tokio::test]
+async fn a_small_log_is_left_alone() {
+    let bench = Bench::new(100);
+    assert!(!bench.rotate(0).await.unwrap());
+    assert_eq!((bench.files(), bench.answer.lock().unwrap().1), (names(&["0.log"]), 0));
+}
+
+#[tokio::test]
+async fn logs_are_renamed_packed_and_removed_in_turn() {
+    let bench = Bench::new(101);
+    for round in 0..4u8 {
+        fs::write(&bench.container.log, vec![b'0' + round; 200]).unwrap();
+        assert!(bench.rotate(round.into()).await.unwrap());
+    }
+    assert_eq!(bench.files(), ["0.log", "0.log.20260101-000002.gz", "0.log.20260101-000003"]);
+    assert_eq!(fs::metadata(&bench.container.log).unwrap().len(), 0, "the runtime has its new file");
+    assert_eq!(fs::read(bench.dir.path().join("0.log.20260101-000003")).unwrap(), vec![b'3'; 200]);
+    let packed = File::open(bench.dir.path().join("0.log.20260101-000002.gz")).unwrap();
+    let mut text = Vec::new();
+    flate2::read::GzDecoder::new(packed).read_to_end(&mut text).unwrap();
+    assert_eq!(text, vec![b'2'; 200]);
+}
+
+#[tokio::test]
+async fn a_runtime_that_fails_gets_its_file_back() {
+    let bench = Bench::new(200);
+    let mut open = OpenOptions::new().append(true).open(&bench.container.log).unwrap();
+    bench.answer.lock().unwrap().0 = Err("no such container".into());
+    let error = bench.rotate(0).await.unwrap_err();
+    assert!(matches!(error, RotateError::Reopen { .. }), "{error}");
+    assert_eq!(bench.files(), ["0.log"]);
+    open.write_all(b"more").unwrap();
+    assert_eq!(fs::metadata(&bench.container.log).unwrap().len(), 204);
+}
+
+#[tokio::test]
+async fn a_runtime_that_opened_a_new_file_and_failed_loses_none() {
+    let bench = Bench::new(200);
+    let (log, inner) = (bench.container.log.clone(), bench.reopen());
+    let reopen: Reopen = Arc::new(move |id| {
+        fs::write(&log, "new").unwrap();
+        drop(inner(id));
+        let log = log.clone();
+        Box::pin(async move {
+            fs::write(&log, "new").unwrap();
+            Err("late".into())
+        })
+    });
+    let config = Config { max_size: 100, max_files: 3, ..Config::default() };
+    rotate(config, &bench.container, &reopen, Timestamp::UNIX_EPOCH).await.unwrap_err();
+    assert_eq!(bench.files(), ["0.log", "0.log.19700101-000000"]);
+    assert_eq!(fs::read(&bench.container.log).unwrap(), b"new");
+}
+
+#[tokio::test]
+async fn a_log_that_a_crash_left_renamed_is_opened_anew() {
+    let bench = Bench::new(200);
+    fs::rename(&bench.container.log, bench.dir.path().join("0.log.20250101-000000")).unwrap();
+    assert!(!bench.rotate(0).await.unwrap());
+    assert_eq!(bench.files(), ["0.log", "0.log.20250101-000000"]);
+    // The whole directory gone: the pod is being removed, and the runtime is left alone.
+    fs::remove_dir_all(bench.dir.path()).unwrap();
+    assert!(!bench.rotate(1).await.unwrap());
+    assert_eq!(bench.answer.lock().unwrap().1, 1);
+}
+
+#[tokio::test]
+async fn links_in_the_place_of_logs_are_not_followed() {
+    let bench = Bench::new(200);
+    let target = bench.dir.path().join("elsewhere");
+    fs::rename(&bench.container.log, &target).unwrap();
+    std::os::unix::fs::symlink(&target, &bench.container.log).unwrap();
+    assert!(!bench.rotate(0).await.unwrap());
+    assert_eq!(bench.files(), ["0.log", "elsewhere"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_timer_looks_at_every_running_container() {
+    let bench = Bench::new(200);
+    let running = vec![Running { id: "c1".into(), log: "/no/such/dir/0.log".into() }, bench.container.clone()];
+    let list: ListRunning = Arc::new(move || {
+        let running = running.clone();
+        Box::pin(async move { running })
+    });
+    let config = Config { max_size: 100, ..Config::default() };
+    let task = tokio::spawn(run(config, list, bench.reopen()));
+    while bench.files().len() < 2 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    task.abort();
+}
