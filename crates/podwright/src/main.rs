@@ -1,2 +1,105 @@
-//! podwright: the binary.
-fn main() {}
+//! podwright: flags → configuration → build → run → drain.
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+mod cli;
+#[allow(dead_code, reason = "the wiring reads it")]
+mod config;
+#[allow(dead_code, reason = "the wiring starts it")]
+mod listen;
+mod logging;
+mod wire;
+
+use cli::{Cli, Command, RunFlags};
+use config::Config;
+
+fn main() -> ExitCode {
+    let cli = match Cli::parse_from(std::env::args_os()) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            return if asked { ExitCode::SUCCESS } else { ExitCode::from(USAGE) };
+        }
+    };
+    match cli.command {
+        Command::Run(flags) => run(&flags),
+        Command::Version => {
+            println!("podwright {}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
+        Command::Completion { shell } => {
+            Cli::complete(shell, &mut std::io::stdout());
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn run(flags: &RunFlags) -> ExitCode {
+    logging::start(flags.verbosity);
+    let config = match Config::load(flags) {
+        Ok(config) => config,
+        Err(error) => {
+            // As people read it, and as the journal keeps it.
+            eprintln!("podwright: {error}");
+            return ExitCode::from(USAGE);
+        }
+    };
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(16)
+        .thread_stack_size(512 << 10)
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("podwright: start threads: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let result = runtime.block_on(async {
+        let stop = CancellationToken::new();
+        watch_signals(stop.clone())?;
+        wire::run(config, stop).await
+    });
+    // A thread that hangs in a dead file system must not hold the exit up.
+    runtime.shutdown_background();
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// SIGTERM or SIGINT: end gracefully, containers go on. The second one: at once.
+fn watch_signals(stop: CancellationToken) -> anyhow::Result<()> {
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::spawn(async move {
+        for round in 0.. {
+            let name = tokio::select! {
+                _ = term.recv() => "SIGTERM",
+                _ = int.recv() => "SIGINT",
+            };
+            if round > 0 {
+                tracing::warn!("{name} again: ending at once");
+                std::process::exit(1);
+            }
+            tracing::info!("{name}: ending; containers go on running");
+            stop.cancel();
+        }
+    });
+    Ok(())
+}
+
+/// Wrong flags, or a wrong configuration: restarting won't help.
+const USAGE: u8 = 2;

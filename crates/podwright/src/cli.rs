@@ -1,0 +1,147 @@
+//! The command line. Flags carry the names of the Go kubelet's, so that a unit file written for it works.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+mod foreign;
+
+/// The whole command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "podwright",
+    version,
+    propagate_version = true,
+    about = "Runs Kubernetes pods on this machine and keeps them running",
+    max_term_width = 100,
+    disable_help_subcommand = true
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the agent until it is told to stop; pods go on without it.
+    #[command(display_name = "podwright")]
+    Run(Box<RunFlags>),
+    /// Print the version.
+    Version,
+    /// Print a completion script for a shell.
+    Completion {
+        /// The shell it is for.
+        shell: Shell,
+    },
+}
+
+/// The flags of `run`. What is given here wins over the configuration file.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_line_help = true)]
+pub(crate) struct RunFlags {
+    /// A KubeletConfiguration file (kubelet.config.k8s.io/v1beta1), YAML or JSON.
+    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
+    pub(crate) config: Option<PathBuf>,
+    /// The agent's own directory: journal, volumes. [default: /var/lib/podwright; /var/lib/kubelet when started as kubelet]
+    #[arg(long, value_name = "DIR", help_heading = "Configuration")]
+    pub(crate) root_dir: Option<PathBuf>,
+    /// Sockets and what need not outlive a reboot.
+    #[arg(long, value_name = "DIR", default_value = "/run/podwright", help_heading = "Configuration")]
+    pub(crate) run_dir: PathBuf,
+    /// Where links to the logs of all containers go, for log collectors.
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "PODWRIGHT_LOG_LINK_DIR",
+        hide_env = true,
+        default_value = "/var/log/containers",
+        help_heading = "Configuration"
+    )]
+    pub(crate) container_logs_dir: PathBuf,
+
+    /// A directory of pod manifests, or one manifest.
+    #[arg(long, value_name = "PATH", help_heading = "Pods")]
+    pub(crate) pod_manifest_path: Option<PathBuf>,
+    /// Take manifests of every file name, not only *.yaml, *.yml and *.json. On when started as kubelet.
+    #[arg(long, help_heading = "Pods")]
+    pub(crate) manifest_all_names: bool,
+    /// A URL to fetch pod manifests from.
+    #[arg(long, value_name = "URL", help_heading = "Pods")]
+    pub(crate) manifest_url: Option<String>,
+    /// A header to send with it, NAME:VALUE; may be given several times.
+    #[arg(long, value_name = "HEADER", help_heading = "Pods")]
+    pub(crate) manifest_url_header: Vec<String>,
+
+    /// The container runtime's CRI socket.
+    #[arg(long, value_name = "ENDPOINT", help_heading = "Runtime")]
+    pub(crate) container_runtime_endpoint: Option<String>,
+    /// The CRI socket for images, if it is another one.
+    #[arg(long, value_name = "ENDPOINT", help_heading = "Runtime")]
+    pub(crate) image_service_endpoint: Option<String>,
+
+    /// The node's name, if it is not the host's.
+    #[arg(long, value_name = "NAME", help_heading = "Node")]
+    pub(crate) hostname_override: Option<String>,
+    /// The node's address, or one of each family.
+    #[arg(long, value_name = "IP", value_delimiter = ',', help_heading = "Node")]
+    pub(crate) node_ip: Vec<String>,
+    /// Labels of the node, KEY=VALUE.
+    #[arg(long, value_name = "LABELS", value_delimiter = ',', help_heading = "Node")]
+    pub(crate) node_labels: Vec<String>,
+
+    /// Serve /healthz, /readyz, /livez and /pods over HTTP on this address.
+    #[arg(long, value_name = "ADDRESS", help_heading = "Watching it")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// How much to log: 4 and more is for debugging.
+    #[arg(short = 'v', long = "v", value_name = "N", default_value_t = 0, help_heading = "Watching it")]
+    pub(crate) verbosity: u8,
+
+    /// Started by the name `kubelet`: its directories and habits are the defaults.
+    #[arg(skip)]
+    pub(crate) as_kubelet: bool,
+    /// Flags of the kubelet that were given and do nothing here.
+    #[arg(skip)]
+    pub(crate) ignored: Vec<String>,
+}
+
+impl Cli {
+    /// Parse the arguments, the program's name first.
+    pub(crate) fn parse_from(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let mut args: Vec<OsString> = args.into_iter().collect();
+        let program = args.first().map(PathBuf::from).unwrap_or_default();
+        let as_kubelet = program.file_name() == Some("kubelet".as_ref());
+        if as_kubelet {
+            args[0] = "podwright".into();
+            args.insert(1, "run".into());
+        }
+        let mut ignored = Vec::new();
+        if args.get(1).is_some_and(|verb| verb == "run") {
+            (args, ignored) = foreign::sift(args);
+        }
+        let mut cli = Self::try_parse_from(args)?;
+        if let Command::Run(flags) = &mut cli.command {
+            (flags.as_kubelet, flags.ignored) = (as_kubelet, ignored);
+        }
+        Ok(cli)
+    }
+
+    /// Write the completion script.
+    pub(crate) fn complete(shell: Shell, to: &mut dyn std::io::Write) {
+        clap_complete::generate(shell, &mut Self::command(), "podwright", to);
+    }
+}
+
+impl RunFlags {
+    /// The root directory.
+    pub(crate) fn root_dir(&self) -> &Path {
+        let usual = if self.as_kubelet { "/var/lib/kubelet" } else { "/var/lib/podwright" };
+        self.root_dir.as_deref().unwrap_or(Path::new(usual))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+//! What the command line takes and shows.
+
+use super::*;
+
+fn parse(line: &str) -> Result<Cli, clap::Error> {
+    Cli::parse_from(line.split_whitespace().map(OsString::from))
+}
+
+fn run(line: &str) -> RunFlags {
+    match parse(line).unwrap_or_else(|e| panic!("{line}: {e}")).command {
+        Command::Run(flags) => *flags,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_definition_holds_together() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn flags_are_the_kubelets() {
+    let flags =
+        run("podwright run --config /c --pod-manifest-path /m --manifest-url=http://u --manifest-url-header A:b \
+         --container-runtime-endpoint unix:///s --root-dir /r --run-dir /x --hostname-override n --node-ip 10.0.0.1 \
+         --node-labels a=b,c=d --listen 127.0.0.1:10255 --v 4");
+    assert_eq!(flags.config.as_deref(), Some(Path::new("/c")));
+    assert_eq!(flags.root_dir(), Path::new("/r"));
+    assert_eq!(flags.node_labels, ["a=b", "c=d"]);
+    assert_eq!(flags.listen, Some("127.0.0.1:10255".parse().unwrap()));
+    assert_eq!((flags.verbosity, flags.as_kubelet, flags.ignored.len()), (4, false, 0));
+    let flags = run("podwright run --pod_manifest_path=/m -v 2");
+    assert_eq!((flags.pod_manifest_path, flags.verbosity), (Some("/m".into()), 2));
+}
+
+#[test]
+fn the_name_kubelet_means_run() {
+    let flags = run("/usr/bin/kubelet --config=/c --v=2");
+    assert!(flags.as_kubelet);
+    assert_eq!(flags.root_dir(), Path::new("/var/lib/kubelet"));
+    assert_eq!(run("podwright run").root_dir(), Path::new("/var/lib/podwright"));
+    assert_eq!(parse("kubelet --version").unwrap_err().kind(), clap::error::ErrorKind::DisplayVersion);
+}
+
+#[test]
+fn flags_of_the_kubelet_that_do_nothing_here_are_named_and_unknown_ones_fail() {
+    let flags = run("kubelet --kubeconfig /k --fail-swap-on=false --register-node --max_pods=3 --config /c");
+    assert_eq!(flags.ignored, ["--kubeconfig", "--fail-swap-on", "--register-node", "--max-pods"]);
+    assert_eq!(flags.config.as_deref(), Some(Path::new("/c")));
+    for line in
+        ["podwright run --no-such-flag", "kubelet --max-podz 3", "podwright run extra", "podwright", "podwright fly"]
+    {
+        parse(line).expect_err(line);
+    }
+    // Other verbs are not the kubelet's.
+    parse("podwright version --kubeconfig /k").unwrap_err();
+}
+
+#[test]
+fn help_says_what_there_is() {
+    let mut command = Cli::command();
+    command.build();
+    insta::assert_snapshot!("help", command.render_long_help().to_string());
+    let run = command.find_subcommand_mut("run").unwrap();
+    insta::assert_snapshot!("help_run", run.render_long_help().to_string());
+}
+
+#[test]
+fn completions_know_the_flags() {
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        let mut script = Vec::new();
+        Cli::complete(shell, &mut script);
+        assert!(String::from_utf8(script).unwrap().contains("pod-manifest-path"), "{shell}");
+    }
+}

@@ -1,0 +1,145 @@
+//! What the machine says of itself: name, addresses, processors, memory, disk, boot.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Facts {
+    /// As the kernel has it.
+    pub(crate) hostname: String,
+    pub(crate) boot_id: String,
+    /// Of the way out, the preferred one first; loopback if there is none.
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) cpus: usize,
+    /// In bytes.
+    pub(crate) memory: i64,
+    /// Of the file system of the root directory, in bytes.
+    pub(crate) disk: i64,
+    /// Swap areas in use.
+    pub(crate) swaps: Vec<String>,
+}
+
+impl Facts {
+    /// Ask the machine.
+    pub(crate) fn read(root_dir: &Path) -> io::Result<Self> {
+        let text = |path: &str| {
+            fs::read_to_string(path).map_err(|error| io::Error::new(error.kind(), format!("read {path}: {error}")))
+        };
+        let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let memory =
+            mem_total(&text("/proc/meminfo")?).ok_or_else(|| io::Error::other("/proc/meminfo has no MemTotal"))?;
+        Ok(Self {
+            boot_id: text("/proc/sys/kernel/random/boot_id")?.trim().to_owned(),
+            addresses: addresses(&hostname),
+            cpus: online_cpus(),
+            memory,
+            disk: disk_size(root_dir)?,
+            swaps: swaps(&fs::read_to_string("/proc/swaps").unwrap_or_default()),
+            hostname,
+        })
+    }
+}
+
+/// The number of processors in a list like `0-3,8`.
+pub(super) fn cpu_count(list: &str) -> Option<usize> {
+    let mut count = 0usize;
+    for part in list.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        count = count.checked_add(last.checked_sub(first)?.checked_add(1)?)?;
+    }
+    Some(count)
+}
+
+fn online_cpus() -> usize {
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").ok().and_then(|text| cpu_count(&text));
+    online.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+fn mem_total(meminfo: &str) -> Option<i64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<i64>().ok()?.checked_mul(1024)
+}
+
+fn swaps(table: &str) -> Vec<String> {
+    let names = table.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+    names.map(ToOwned::to_owned).collect()
+}
+
+/// The directory may not be there yet: then that of the nearest one that is.
+fn disk_size(dir: &Path) -> io::Result<i64> {
+    let there = dir.ancestors().find(|dir| dir.exists()).unwrap_or(Path::new("/"));
+    let stat = rustix::fs::statvfs(there)?;
+    Ok(i64::try_from(stat.f_blocks.saturating_mul(stat.f_frsize)).unwrap_or(i64::MAX))
+}
+
+/// The addresses of the default route, one per family; else what the host's name means; else loopback.
+fn addresses(hostname: &str) -> Vec<IpAddr> {
+    // Connecting a UDP socket sends nothing: the kernel only picks the address it would send from.
+    let route = |bind: &str, to: &str| {
+        let socket = UdpSocket::bind(bind).ok()?;
+        socket.connect(to).ok()?;
+        Some(socket.local_addr().ok()?.ip()).filter(|ip| usable(*ip))
+    };
+    let mut found: Vec<IpAddr> =
+        [route("0.0.0.0:0", "198.51.100.1:9"), route("[::]:0", "[2001:db8::1]:9")].into_iter().flatten().collect();
+    if found.is_empty() {
+        found = lookup(hostname).into_iter().filter(|ip| usable(*ip)).take(1).collect();
+    }
+    if found.is_empty() {
+        found.push(IpAddr::from([127, 0, 0, 1]));
+    }
+    found
+}
+
+fn usable(ip: IpAddr) -> bool {
+    let link_local = match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    !(ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() || link_local)
+}
+
+/// A resolver that doesn't answer must not hold the start up: the thread is left to its fate.
+fn lookup(hostname: &str) -> Vec<IpAddr> {
+    let (tx, rx) = mpsc::sync_channel(1);
+    let target = (hostname.to_owned(), 0);
+    std::thread::spawn(move || {
+        let found = target.to_socket_addrs().map(|found| found.map(|a| a.ip()).collect::<Vec<_>>());
+        let _ = tx.send(found.unwrap_or_default());
+    });
+    rx.recv_timeout(LOOKUP_MAX).unwrap_or_default()
+}
+
+const LOOKUP_MAX: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_writes_is_read() {
+        assert_eq!(cpu_count("0-3\n"), Some(4));
+        assert_eq!(cpu_count("0,2-3,7"), Some(4));
+        for bad in ["", "a", "3-1", "0-", "0,,1"] {
+            assert_eq!(cpu_count(bad), None, "{bad}");
+        }
+        assert_eq!(mem_total("MemFree: 1 kB\nMemTotal:       24683964 kB\n"), Some(24_683_964 * 1024));
+        assert_eq!(mem_total("MemFree: 1 kB\n"), None);
+        assert!(swaps("Filename\t\t\tType\t\tSize\n").is_empty());
+        assert_eq!(swaps("Filename Type Size\n/dev/vdb partition 1\n"), ["/dev/vdb"]);
+    }
+
+    #[test]
+    fn this_machine_has_a_name_memory_and_an_address() {
+        let facts = Facts::read(Path::new("/var/lib/no/such/directory")).unwrap();
+        assert!(!facts.hostname.is_empty() && facts.boot_id.len() == 36, "{facts:?}");
+        assert!(facts.cpus > 0 && facts.memory > 1 << 20 && facts.disk > 1 << 20, "{facts:?}");
+        assert!(!facts.addresses.is_empty());
+    }
+}

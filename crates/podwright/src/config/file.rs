@@ -1,0 +1,126 @@
+//! The fields of `KubeletConfiguration` that do something here, as they stand in the file. Nothing is filled in yet.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+use super::{ConfigError, check, duration, fields};
+
+/// See the module.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct KubeletFile {
+    pub(super) address: Option<String>,
+    pub(super) cgroup_driver: Option<String>,
+    pub(super) cgroup_root: Option<String>,
+    #[serde(rename = "cgroupsPerQOS")]
+    pub(super) cgroups_per_qos: Option<bool>,
+    #[serde(rename = "clusterDNS")]
+    pub(super) cluster_dns: Option<Vec<String>>,
+    pub(super) cluster_domain: Option<String>,
+    pub(super) container_log_max_files: Option<i64>,
+    pub(super) container_log_max_size: Option<String>,
+    #[serde(deserialize_with = "go_duration")]
+    pub(super) container_log_monitor_interval: Option<Duration>,
+    pub(super) container_runtime_endpoint: Option<String>,
+    #[serde(rename = "cpuCFSQuota")]
+    pub(super) cpu_cfs_quota: Option<bool>,
+    #[serde(rename = "cpuCFSQuotaPeriod", deserialize_with = "go_duration")]
+    pub(super) cpu_cfs_quota_period: Option<Duration>,
+    pub(super) crash_loop_back_off: Option<CrashLoopBackOff>,
+    pub(super) fail_swap_on: Option<bool>,
+    #[serde(deserialize_with = "go_duration")]
+    pub(super) file_check_frequency: Option<Duration>,
+    #[serde(deserialize_with = "go_duration")]
+    pub(super) http_check_frequency: Option<Duration>,
+    #[serde(rename = "imageGCHighThresholdPercent")]
+    pub(super) image_gc_high_threshold_percent: Option<i64>,
+    #[serde(rename = "imageGCLowThresholdPercent")]
+    pub(super) image_gc_low_threshold_percent: Option<i64>,
+    #[serde(rename = "imageMaximumGCAge", deserialize_with = "go_duration")]
+    pub(super) image_maximum_gc_age: Option<Duration>,
+    #[serde(rename = "imageMinimumGCAge", deserialize_with = "go_duration")]
+    pub(super) image_minimum_gc_age: Option<Duration>,
+    pub(super) image_service_endpoint: Option<String>,
+    pub(super) kube_reserved: Option<BTreeMap<String, String>>,
+    pub(super) max_parallel_image_pulls: Option<i64>,
+    pub(super) max_pods: Option<i64>,
+    pub(super) pod_logs_dir: Option<String>,
+    pub(super) pod_pids_limit: Option<i64>,
+    pub(super) read_only_port: Option<i64>,
+    pub(super) registry_burst: Option<i64>,
+    #[serde(rename = "registryPullQPS")]
+    pub(super) registry_pull_qps: Option<i64>,
+    #[serde(rename = "reservedSystemCPUs")]
+    pub(super) reserved_system_cpus: Option<String>,
+    pub(super) resolv_conf: Option<String>,
+    #[serde(deserialize_with = "go_duration")]
+    pub(super) runtime_request_timeout: Option<Duration>,
+    pub(super) seccomp_default: Option<bool>,
+    pub(super) serialize_image_pulls: Option<bool>,
+    #[serde(rename = "singleProcessOOMKill")]
+    pub(super) single_process_oom_kill: Option<bool>,
+    pub(super) static_pod_path: Option<String>,
+    #[serde(rename = "staticPodURL")]
+    pub(super) static_pod_url: Option<String>,
+    #[serde(rename = "staticPodURLHeader")]
+    pub(super) static_pod_url_header: Option<BTreeMap<String, Vec<String>>>,
+    #[serde(deserialize_with = "go_duration")]
+    pub(super) sync_frequency: Option<Duration>,
+    pub(super) system_reserved: Option<BTreeMap<String, String>>,
+}
+
+/// `crashLoopBackOff`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct CrashLoopBackOff {
+    #[serde(deserialize_with = "go_duration")]
+    pub(super) max_container_restart_period: Option<Duration>,
+}
+
+impl KubeletFile {
+    /// Read the file, with warnings for fields that do nothing.
+    pub(super) fn read(path: &Path) -> Result<(Self, Vec<String>), ConfigError> {
+        let unreadable = |source| ConfigError::Read { path: path.to_owned(), source };
+        let mut bytes = Vec::new();
+        let file = File::open(path).map_err(unreadable)?;
+        file.take(SIZE_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+        if bytes.len() as u64 > SIZE_MAX {
+            return Err(ConfigError::wrong(path, vec![format!("more than {SIZE_MAX} bytes")]));
+        }
+        Self::parse(&bytes).map_err(|errors| ConfigError::wrong(path, errors))
+    }
+
+    /// The same, of a text.
+    pub(super) fn parse(bytes: &[u8]) -> Result<(Self, Vec<String>), Vec<String>> {
+        let mut documents = podwright_agent::sources::documents(bytes).map_err(|error| vec![error])?;
+        if documents.len() != 1 {
+            return Err(vec![format!("one document expected, there are {}", documents.len())]);
+        }
+        let document = documents.remove(0);
+        for (field, wanted) in [("kind", "KubeletConfiguration"), ("apiVersion", "kubelet.config.k8s.io/v1beta1")] {
+            if document.get(field).and_then(Value::as_str) != Some(wanted) {
+                return Err(vec![format!("{field}: must be {wanted}")]);
+            }
+        }
+        let findings = check::check(&document, fields::FIELDS);
+        if !findings.errors.is_empty() {
+            return Err(findings.errors);
+        }
+        let file = serde_json::from_value(document).map_err(|error| vec![error.to_string()])?;
+        Ok((file, findings.warnings))
+    }
+}
+
+fn go_duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    let text = Option::<String>::deserialize(from)?;
+    text.map(|text| duration::parse(&text).map_err(serde::de::Error::custom)).transpose()
+}
+
+/// Real ones have a few kilobytes.
+const SIZE_MAX: u64 = 1 << 20;

@@ -1,0 +1,182 @@
+//! Flags and `KubeletConfiguration`, parsed once: after [`Config::load`] nothing is optional that must exist.
+//!
+//! A flag wins over the file, the file over the default. The defaults are the Go kubelet's, except where said.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use podwright_agent::rotate;
+use podwright_agent::sources::{file as file_source, url as url_source};
+use podwright_core::NodeConfig;
+
+use crate::cli::RunFlags;
+
+mod check;
+mod duration;
+mod facts;
+mod fields;
+mod file;
+mod reader;
+
+pub(crate) use facts::Facts;
+
+use file::KubeletFile;
+use reader::Reader;
+
+/// Why the agent does not start.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    /// The file can't be read.
+    #[error("read {}: {source}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Something in it, or in the flags, is wrong.
+    #[error("{origin}:\n  {}", errors.join("\n  "))]
+    Wrong {
+        /// The file, or the command line.
+        origin: String,
+        /// Each with its field or flag.
+        errors: Vec<String>,
+    },
+    /// The machine doesn't tell what must be known.
+    #[error("look at this machine: {0}")]
+    Machine(#[source] io::Error),
+}
+
+impl ConfigError {
+    fn wrong(path: &Path, errors: Vec<String>) -> Self {
+        Self::Wrong { origin: path.display().to_string(), errors }
+    }
+}
+
+/// Everything the agent is started with.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    /// What core has to know.
+    pub(crate) node: NodeConfig,
+    /// All the machine has, before anything is reserved.
+    pub(crate) capacity: Capacity,
+    pub(crate) runtime: Runtime,
+    pub(crate) dirs: Dirs,
+    pub(crate) sources: Sources,
+    /// Where to serve HTTP, if at all.
+    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) cgroups: Cgroups,
+    pub(crate) images: Images,
+    pub(crate) logs: rotate::Config,
+    pub(crate) dns: Dns,
+    /// Containers without a seccomp profile get the runtime's.
+    pub(crate) seccomp_default: bool,
+    /// What people should know before it starts.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// What the machine has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Capacity {
+    /// In thousandths of a core.
+    pub(crate) cpu_millis: i64,
+    /// In bytes.
+    pub(crate) memory: i64,
+    /// Local storage, in bytes.
+    pub(crate) ephemeral: i64,
+}
+
+/// The container runtime.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Runtime {
+    /// `unix:///…`
+    pub(crate) endpoint: String,
+    /// The same, unless images have their own.
+    pub(crate) image_endpoint: String,
+}
+
+/// Where things lie; all absolute.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Dirs {
+    pub(crate) root: PathBuf,
+    pub(crate) run: PathBuf,
+    pub(crate) pod_logs: PathBuf,
+    pub(crate) container_logs: PathBuf,
+}
+
+/// Where pods come from.
+#[derive(Clone, Debug)]
+pub(crate) struct Sources {
+    pub(crate) file: Option<file_source::Config>,
+    pub(crate) url: Option<url_source::Config>,
+}
+
+/// How cgroups are made.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Cgroups {
+    pub(crate) driver: CgroupDriver,
+    /// Above `kubepods`; begins with a slash.
+    pub(crate) root: String,
+    /// Pods have cgroups of their own.
+    pub(crate) per_qos: bool,
+    /// `None`: as many processes as the node.
+    pub(crate) pids_limit: Option<i64>,
+    /// CPU limits are enforced.
+    pub(crate) cpu_quota: bool,
+    pub(crate) cpu_period: Duration,
+    pub(crate) single_process_oom_kill: bool,
+}
+
+/// Who makes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CgroupDriver {
+    Cgroupfs,
+    Systemd,
+}
+
+/// How images come and go.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Images {
+    /// Pulls at once.
+    pub(crate) parallel: usize,
+    /// Pulls per second, and how many may come at once; `None`: no limit.
+    pub(crate) rate: Option<(u32, u32)>,
+    /// Percent of the disk above which images are removed.
+    pub(crate) gc_high: u8,
+    /// Percent down to which.
+    pub(crate) gc_low: u8,
+    /// Younger ones stay.
+    pub(crate) gc_min_age: Duration,
+    /// Unused ones older than this go whatever the disk; `None`: they don't.
+    pub(crate) gc_max_age: Option<Duration>,
+}
+
+/// What pods resolve names with.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Dns {
+    pub(crate) servers: Vec<String>,
+    pub(crate) domain: String,
+    /// `None`: the host's resolver is not shown to pods.
+    pub(crate) resolv_conf: Option<PathBuf>,
+}
+
+impl Config {
+    /// From the command line, the file it names, and this machine.
+    pub(crate) fn load(flags: &RunFlags) -> Result<Self, ConfigError> {
+        let facts = Facts::read(flags.root_dir()).map_err(ConfigError::Machine)?;
+        let (file, warnings) = match &flags.config {
+            Some(path) => KubeletFile::read(path)?,
+            None => (KubeletFile::default(), Vec::new()),
+        };
+        let origin = flags.config.as_ref().map_or("the command line".into(), |path| path.display().to_string());
+        let base = flags.config.as_deref().and_then(Path::parent).map(Path::to_owned).unwrap_or_default();
+        let warnings = warnings.into_iter().map(|warning| format!("{origin}: {warning}")).collect();
+        let reader = Reader { flags, file, facts, base, errors: Vec::new(), warnings };
+        reader.read().map_err(|errors| ConfigError::Wrong { origin, errors })
+    }
+}
+
+#[cfg(test)]
+mod tests;

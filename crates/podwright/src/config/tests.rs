@@ -1,0 +1,263 @@
+//! Files and flags, good and bad.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use podwright_core::model::Source;
+
+use super::*;
+
+const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+
+fn facts() -> Facts {
+    Facts {
+        hostname: "Node-1.Example".into(),
+        boot_id: "b".into(),
+        addresses: vec!["10.1.2.3".parse().unwrap()],
+        cpus: 4,
+        memory: 8 << 30,
+        disk: 100 << 30,
+        swaps: Vec::new(),
+    }
+}
+
+fn load_with(flags: &RunFlags, facts: Facts, yaml: &str) -> Result<Config, Vec<String>> {
+    let (file, warnings) = KubeletFile::parse(format!("{HEAD}{yaml}").as_bytes())?;
+    Reader { flags, file, facts, base: "/etc/podwright".into(), errors: Vec::new(), warnings }.read()
+}
+
+fn load(yaml: &str) -> Result<Config, Vec<String>> {
+    load_with(&RunFlags::default(), facts(), yaml)
+}
+
+#[test]
+fn without_a_file_everything_has_its_default() {
+    let config = load("").unwrap();
+    assert_eq!(config.node.node_name, "node-1.example");
+    assert_eq!(config.node.host_ips, ["10.1.2.3"]);
+    assert_eq!(config.node.labels["kubernetes.io/hostname"], "node-1.example");
+    assert_eq!((config.node.max_pods, config.node.sandbox_parallel), (110, 8));
+    assert_eq!((config.node.allocatable_cpu_millis, config.node.allocatable_memory), (4000, 8 << 30));
+    assert_eq!(config.node.backoff_max, Duration::from_secs(300));
+    assert_eq!(config.runtime.endpoint, "unix:///run/containerd/containerd.sock");
+    assert_eq!(config.runtime.image_endpoint, config.runtime.endpoint);
+    assert_eq!(config.dirs.pod_logs, Path::new("/var/log/pods"));
+    assert_eq!((config.listen, config.cgroups.pids_limit, config.cgroups.root.as_str()), (None, None, "/"));
+    assert_eq!(config.logs, rotate::Config::default());
+    assert_eq!(config.dns.resolv_conf.as_deref(), Some(Path::new("/etc/resolv.conf")));
+    assert_eq!(config.warnings, ["no source of pods: give --pod-manifest-path or --manifest-url"]);
+}
+
+#[test]
+fn a_file_is_honoured_field_by_field() {
+    let config = load(
+        "staticPodPath: manifests\nstaticPodURL: http://127.0.0.1/p\nstaticPodURLHeader: {X-A: [b, c]}\n\
+         fileCheckFrequency: 5s\nhttpCheckFrequency: 1m30s\nsyncFrequency: 2m\nruntimeRequestTimeout: 30s\n\
+         containerRuntimeEndpoint: unix:///c.sock\nimageServiceEndpoint: /i.sock\n\
+         cgroupRoot: test\ncgroupDriver: systemd\ncgroupsPerQOS: false\nmaxPods: 7\npodPidsLimit: 100\n\
+         podLogsDir: /logs\ncontainerLogMaxSize: 1Mi\ncontainerLogMaxFiles: 3\ncontainerLogMonitorInterval: 3s\n\
+         serializeImagePulls: false\nmaxParallelImagePulls: 9\nregistryPullQPS: 0\nimageMinimumGCAge: 1m\nimageMaximumGCAge: 24h\n\
+         imageGCHighThresholdPercent: 70\nimageGCLowThresholdPercent: 60\n\
+         clusterDNS: [10.96.0.10]\nclusterDomain: cluster.local\nresolvConf: ''\n\
+         systemReserved: {cpu: 500m, memory: 1Gi}\nkubeReserved: {cpu: '1', ephemeral-storage: 10Gi}\n\
+         crashLoopBackOff: {maxContainerRestartPeriod: 60s}\nreadOnlyPort: 10255\naddress: 127.0.0.1\nfailSwapOn: false\n",
+    )
+    .unwrap();
+    let file = config.sources.file.unwrap();
+    assert_eq!(
+        (file.path.as_path(), file.check_frequency),
+        (Path::new("/etc/podwright/manifests"), Duration::from_secs(5))
+    );
+    assert!(!file.all_names);
+    assert_eq!(config.node.sources, BTreeSet::from([Source::File, Source::Url]));
+    assert_eq!(config.node.sync_frequency, Duration::from_secs(120));
+    assert_eq!(config.node.runtime_request_timeout, Duration::from_secs(30));
+    assert_eq!(config.node.backoff_max, Duration::from_secs(60));
+    assert_eq!(config.node.max_pods, 7);
+    assert_eq!(config.node.allocatable_cpu_millis, 2500);
+    assert_eq!(config.node.allocatable_memory, 7 << 30);
+    assert_eq!(config.node.allocatable_ephemeral, 90 << 30);
+    assert_eq!(config.capacity, Capacity { cpu_millis: 4000, memory: 8 << 30, ephemeral: 100 << 30 });
+    assert_eq!(
+        (config.runtime.endpoint.as_str(), config.runtime.image_endpoint.as_str()),
+        ("unix:///c.sock", "unix:///i.sock")
+    );
+    assert_eq!((config.cgroups.root.as_str(), config.cgroups.driver), ("/test", CgroupDriver::Systemd));
+    assert_eq!((config.cgroups.per_qos, config.cgroups.pids_limit), (false, Some(100)));
+    assert_eq!(config.logs, rotate::Config { max_size: 1 << 20, max_files: 3, interval: Duration::from_secs(3) });
+    assert_eq!((config.images.parallel, config.images.rate), (9, None));
+    assert_eq!((config.images.gc_high, config.images.gc_low), (70, 60));
+    assert_eq!(config.images.gc_max_age, Some(Duration::from_secs(86_400)));
+    assert_eq!((config.dns.domain.as_str(), config.dns.resolv_conf), ("cluster.local", None));
+    assert_eq!(config.listen, Some("127.0.0.1:10255".parse().unwrap()));
+    assert_eq!(config.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn flags_win_over_the_file() {
+    let flags = RunFlags {
+        pod_manifest_path: Some("/flag".into()),
+        manifest_url: Some("http://flag/".into()),
+        manifest_url_header: vec!["A:b,C:d".into(), "E:f, g".into()],
+        container_runtime_endpoint: Some("unix:///flag.sock".into()),
+        hostname_override: Some(" Other ".into()),
+        node_ip: vec!["192.0.2.7".into(), "2001:db8::7".into()],
+        node_labels: vec!["zone=a".into(), "disk=".into()],
+        listen: Some("127.0.0.1:1".parse().unwrap()),
+        as_kubelet: true,
+        ignored: vec!["--kubeconfig".into()],
+        ..RunFlags::default()
+    };
+    let yaml = "staticPodPath: /file\nstaticPodURL: http://file/\ncontainerRuntimeEndpoint: unix:///file.sock\nreadOnlyPort: 2\n";
+    let config = load_with(&flags, facts(), yaml).unwrap();
+    let file = config.sources.file.unwrap();
+    assert_eq!((file.path.as_path(), file.all_names), (Path::new("/flag"), true));
+    let url = format!("{:?}", config.sources.url.unwrap());
+    assert!(url.contains("http://flag/") && url.contains("\"a\", \"c\", \"e\""), "{url}");
+    assert_eq!(config.runtime.endpoint, "unix:///flag.sock");
+    assert_eq!(config.node.node_name, "other");
+    assert_eq!(config.node.host_ips, ["192.0.2.7", "2001:db8::7"]);
+    assert_eq!((config.node.labels["zone"].as_str(), config.node.labels["disk"].as_str()), ("a", ""));
+    assert_eq!(config.listen, Some("127.0.0.1:1".parse().unwrap()));
+    assert_eq!(config.dirs.root, Path::new("/var/lib/kubelet"));
+    assert_eq!(config.warnings, ["--kubeconfig: a flag of the kubelet that does nothing here yet"]);
+}
+
+#[test]
+fn a_wrong_type_is_fatal_and_named_by_its_path() {
+    for (yaml, error) in [
+        ("maxPods: many", "maxPods: must be a whole number, not the text \"many\""),
+        ("maxPods: 1.5", "maxPods: must be a whole number, not the number 1.5"),
+        ("syncFrequency: 60", "syncFrequency: must be a duration like \"20s\", not the number 60"),
+        ("syncFrequency: 1 minute", "syncFrequency: \"1 minute\" is no duration: write it like 20s, 1m30s or 500ms"),
+        ("failSwapOn: 'no'", "failSwapOn: must be true or false, not the text \"no\""),
+        ("clusterDNS: 10.96.0.10", "clusterDNS: must be a list of texts, not the text \"10.96.0.10\""),
+        ("clusterDNS: [{}]", "clusterDNS[0]: must be text (in quotes if it looks like a number), not a mapping"),
+        (
+            "systemReserved: {cpu: 1}",
+            "systemReserved.cpu: must be text (in quotes if it looks like a number), not the number 1",
+        ),
+        (
+            "crashLoopBackOff: {maxContainerRestartPeriod: true}",
+            "crashLoopBackOff.maxContainerRestartPeriod: must be a duration like \"20s\", not true",
+        ),
+        (
+            "authentication: {anonymous: {enabled: 1}}",
+            "authentication.anonymous.enabled: must be true or false, not the number 1",
+        ),
+        (
+            "shutdownGracePeriodByPodPriority: [{priority: x}]",
+            "shutdownGracePeriodByPodPriority[0].priority: must be a whole number, not the text \"x\"",
+        ),
+        ("featureGates: {A: 1}", "featureGates.A: must be true or false, not the number 1"),
+        ("staticPodURLHeader: {A: b}", "staticPodURLHeader.A: must be a list of texts, not the text \"b\""),
+    ] {
+        assert_eq!(load(yaml).unwrap_err(), [error], "{yaml}");
+    }
+}
+
+#[test]
+fn values_that_make_no_sense_are_fatal_all_at_once() {
+    for (yaml, start) in [
+        ("maxPods: -1", "maxPods: must be between"),
+        ("imageGCLowThresholdPercent: 90", "imageGCLowThresholdPercent: must be below"),
+        ("imageGCHighThresholdPercent: 101", "imageGCHighThresholdPercent: must be between"),
+        ("containerLogMaxFiles: 1", "containerLogMaxFiles: must be between"),
+        ("containerLogMaxSize: big", "containerLogMaxSize: "),
+        ("containerLogMonitorInterval: 1s", "containerLogMonitorInterval: must be at least"),
+        ("cgroupDriver: cgroups", "cgroupDriver: \"cgroups\" must be"),
+        ("cgroupRoot: /a/../..", "cgroupRoot: must not lead upwards"),
+        ("containerRuntimeEndpoint: tcp://1.2.3.4:5", "containerRuntimeEndpoint (--container-runtime-endpoint): "),
+        ("clusterDNS: [dns.local]", "clusterDNS: \"dns.local\" is no address"),
+        ("staticPodURL: manifests.yaml", "staticPodURL (--manifest-url): "),
+        ("systemReserved: {memory: 9Gi}", "systemReserved, kubeReserved: more memory"),
+        ("kubeReserved: {cpu: fast}", "kubeReserved.cpu: "),
+        ("kubeReserved: {gpu: '1'}", "kubeReserved.gpu: can't be reserved"),
+        (
+            "crashLoopBackOff: {maxContainerRestartPeriod: 10m}",
+            "crashLoopBackOff.maxContainerRestartPeriod: must be between",
+        ),
+        ("readOnlyPort: 70000", "readOnlyPort: must be between"),
+        ("serializeImagePulls: true\nmaxParallelImagePulls: 2", "maxParallelImagePulls: must not be more than 1"),
+        ("reservedSystemCPUs: all", "reservedSystemCPUs: "),
+    ] {
+        let errors = load(yaml).unwrap_err();
+        assert!(errors.len() == 1 && errors[0].starts_with(start), "{yaml}: {errors:?}");
+    }
+    assert_eq!(load("maxPods: -1\naddress: nowhere\nclusterDNS: [x]").unwrap_err().len(), 3);
+    let flags = RunFlags {
+        node_ip: vec!["10.0.0.1".into(), "10.0.0.2".into(), "x".into()],
+        node_labels: vec!["novalue".into()],
+        hostname_override: Some("bad_name".into()),
+        ..RunFlags::default()
+    };
+    assert_eq!(load_with(&flags, facts(), "").unwrap_err().len(), 4);
+}
+
+#[test]
+fn unknown_and_unsupported_fields_are_warnings_by_path() {
+    let config = load(
+        "maxpods: 5\nnoSuchField: {a: 1}\nevictionHard: {memory.available: 100Mi}\nauthentication: {anonymous: {enabled: false, x: 1}}\n\
+         crashLoopBackOff: {foo: 1}\nhairpinMode: null\nstaticPodPath: /m\n",
+    )
+    .unwrap();
+    let mut warnings = config.warnings;
+    warnings.sort();
+    assert_eq!(
+        warnings,
+        [
+            "authentication.anonymous.x: unknown field",
+            "authentication: not supported yet, it does nothing",
+            "crashLoopBackOff.foo: unknown field",
+            "evictionHard: not supported yet, it does nothing",
+            "maxpods: unknown field, did you mean maxPods?",
+            "noSuchField: unknown field",
+        ]
+    );
+    assert_eq!(config.node.max_pods, 110);
+}
+
+#[test]
+fn what_is_no_configuration_is_refused() {
+    for (text, error) in [
+        ("", "it is empty"),
+        ("a: [", "line "),
+        ("- a\n", "kind: must be"),
+        ("kind: Pod\napiVersion: v1\n", "kind: must be KubeletConfiguration"),
+        ("kind: KubeletConfiguration\napiVersion: v1\n", "apiVersion: must be"),
+        ("kind: KubeletConfiguration\n---\nkind: KubeletConfiguration\n", "one document expected, there are 2"),
+    ] {
+        let errors = KubeletFile::parse(text.as_bytes()).unwrap_err();
+        assert!(errors.len() == 1 && errors[0].starts_with(error), "{text:?}: {errors:?}");
+    }
+}
+
+#[test]
+fn swap_is_refused_unless_allowed() {
+    let swapping = Facts { swaps: vec!["/dev/vdb".into()], ..facts() };
+    let errors = load_with(&RunFlags::default(), swapping.clone(), "").unwrap_err();
+    assert!(errors[0].starts_with("failSwapOn: swap is on (/dev/vdb)"), "{errors:?}");
+    load_with(&RunFlags::default(), swapping, "failSwapOn: false").unwrap();
+}
+
+#[test]
+fn errors_name_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kubelet.yaml");
+    let flags = RunFlags { config: Some(path.clone()), ..RunFlags::default() };
+    let error = Config::load(&flags).unwrap_err().to_string();
+    assert!(error.contains("kubelet.yaml") && error.contains("No such file"), "{error}");
+    fs::write(&path, format!("{HEAD}maxPods: x\nfailSwapOn: false\n")).unwrap();
+    let error = Config::load(&flags).unwrap_err().to_string();
+    assert!(error.contains("kubelet.yaml:\n  maxPods: must be"), "{error}");
+    fs::write(&path, vec![b'#'; 2 << 20]).unwrap();
+    assert!(Config::load(&flags).unwrap_err().to_string().contains("more than 1048576 bytes"));
+    fs::write(&path, format!("{HEAD}staticPodPath: pods\nfailSwapOn: false\nlogging: {{}}\n")).unwrap();
+    let config = Config::load(&flags).unwrap();
+    assert_eq!(config.sources.file.unwrap().path, dir.path().join("pods"));
+    assert!(
+        config.warnings[0].ends_with("kubelet.yaml: logging: not supported yet, it does nothing"),
+        "{:?}",
+        config.warnings
+    );
+}
