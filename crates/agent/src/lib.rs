@@ -3,6 +3,7 @@
 pub mod host;
 pub mod journal;
 pub mod perform;
+pub mod rotate;
 pub mod sources;
 pub mod the_loop;
 pub mod translate;
