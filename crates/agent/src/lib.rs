@@ -2,6 +2,7 @@
 
 pub mod host;
 pub mod journal;
+pub mod observe;
 pub mod perform;
 pub mod rotate;
 pub mod sources;

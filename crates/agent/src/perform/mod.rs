@@ -253,6 +253,6 @@ pub(crate) fn harmless(reason: &str, error: &CriError) -> CallError {
 }
 
 #[cfg(test)]
-mod fakes;
+pub(crate) mod fakes;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,283 @@
+//! The observer on a fake runtime, and on real processes.
+
+use podwright_core::model::{ContainerId, RunState};
+use podwright_cri::labels;
+use podwright_cri::{Code, CriError};
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::perform::fakes::{FakeRuntime, Step};
+use crate::translate::{CgroupDriver, RuntimeFeatures};
+
+mod hints;
+
+struct Bench {
+    fake: Arc<FakeRuntime>,
+    observer: Arc<Observer>,
+    features: SharedFeatures,
+    hints: mpsc::Receiver<Event>,
+}
+
+fn bench() -> Bench {
+    let fake = Arc::new(FakeRuntime::default());
+    let features = SharedFeatures::default();
+    let runtime = Arc::clone(&fake) as Arc<dyn RuntimeService>;
+    let (observer, hints) = Observer::new(runtime, features.clone(), Pool::default(), Duration::from_secs(20));
+    Bench { fake, observer: Arc::new(observer), features, hints }
+}
+
+fn owner(uid: &'static str, container: Option<&'static str>) -> BTreeMap<String, String> {
+    Owner { name: "shop", namespace: "default", uid, container }.to_labels()
+}
+
+fn sandbox(id: &str, uid: &'static str, attempt: u32, ready: bool) -> v1::PodSandbox {
+    v1::PodSandbox {
+        id: id.into(),
+        metadata: Some(v1::PodSandboxMetadata { attempt, ..Default::default() }),
+        state: i32::from(!ready),
+        created_at: 1_000_000_000,
+        labels: owner(uid, None),
+        annotations: [(CONFIG_SOURCE.to_owned(), "file".to_owned())].into(),
+        ..Default::default()
+    }
+}
+
+fn container(id: &str, uid: &'static str, name: &'static str, sandbox: &str, state: i32) -> v1::Container {
+    v1::Container {
+        id: id.into(),
+        pod_sandbox_id: sandbox.into(),
+        labels: owner(uid, Some(name)),
+        state,
+        ..Default::default()
+    }
+}
+
+impl Bench {
+    fn has_sandbox(&self, sandbox: v1::PodSandbox, ip: &str) {
+        let network =
+            v1::PodSandboxNetworkStatus { ip: ip.into(), additional_ips: vec![v1::PodIp { ip: "fd00::1".into() }] };
+        let status = v1::PodSandboxStatus {
+            id: sandbox.id.clone(),
+            state: sandbox.state,
+            network: Some(network),
+            ..Default::default()
+        };
+        self.fake.sandbox_statuses.lock().unwrap().insert(sandbox.id.clone(), status);
+        self.fake.sandboxes.lock().unwrap().push(sandbox);
+    }
+
+    fn has_container(&self, container: v1::Container, change: impl FnOnce(&mut v1::ContainerStatus)) {
+        let mut status = v1::ContainerStatus {
+            id: container.id.clone(),
+            state: container.state,
+            labels: container.labels.clone(),
+            ..Default::default()
+        };
+        change(&mut status);
+        let answer = v1::ContainerStatusResponse { status: Some(status), ..Default::default() };
+        self.fake.statuses.lock().unwrap().insert(container.id.clone(), answer);
+        self.fake.containers.lock().unwrap().push(container);
+    }
+
+    async fn seen(&self, uid: &str) -> PodSeen {
+        self.observer.observe(&uid.into()).await.unwrap().0
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_groups_by_pod_and_leaves_strangers_out() {
+    let bench = bench();
+    bench.has_sandbox(sandbox("s-1", "u-1", 0, true), "10.0.0.1");
+    bench.has_sandbox(sandbox("s-0", "u-1", 0, false), "10.0.0.1");
+    let mut stranger = sandbox("s-x", "u-x", 0, true);
+    stranger.labels.remove(labels::POD_UID);
+    bench.has_sandbox(stranger, "10.0.0.2");
+    bench.has_container(container("c-1", "u-1", "web", "s-1", 1), |_| {});
+    bench.has_container(container("c-2", "u-2", "db", "s-gone", 2), |_| {});
+    bench.has_container(container("c-3", "u-1", "odd", "s-1", 77), |_| {});
+    let mut stranger = container("c-x", "u-1", "x", "s-1", 1);
+    stranger.labels.remove(labels::CONTAINER_NAME);
+    bench.has_container(stranger, |_| {});
+
+    let listing = bench.observer.list().await.unwrap();
+    assert_eq!(listing.pods.keys().map(PodUid::as_str).collect::<Vec<_>>(), ["u-1", "u-2"]);
+    let first = &listing.pods["u-1"];
+    assert_eq!((first.full_name.to_string().as_str(), first.source), ("default/shop", Some(Source::File)));
+    assert_eq!(first.sandboxes.values().copied().collect::<Vec<_>>(), [false, true]);
+    let states: Vec<_> = first.containers.values().map(|(name, state)| (name.as_str(), *state)).collect();
+    assert_eq!(states, [("web", RunState::Running), ("odd", RunState::Unknown)]);
+    assert_eq!(listing.pods["u-2"].source, None);
+    assert!(!listing.pods["u-2"].is_active());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_fails_says_whether_the_runtime_is_there() {
+    let bench = bench();
+    bench.fake.next("ListContainers", Step::Hang);
+    let error = bench.observer.list().await.unwrap_err();
+    assert!(!error.unavailable && !error.in_doubt);
+    bench.fake.next("ListPodSandbox", Step::Fail(CriError::new(Code::Unavailable, "ListPodSandbox", "gone")));
+    assert!(bench.observer.list().await.unwrap_err().unavailable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_seen_in_full_and_newest_first() {
+    let bench = bench();
+    bench.has_sandbox(sandbox("s-0", "u-1", 0, false), "10.0.0.1");
+    bench.has_sandbox(sandbox("s-1", "u-1", 1, true), "10.0.0.2");
+    bench.has_sandbox(sandbox("s-9", "u-9", 9, true), "10.0.0.9");
+    // The clock went backwards between the two attempts.
+    for (id, sandbox, attempt, created) in [("c-0", "s-0", 5, 900), ("c-1", "s-1", 0, 300), ("c-2", "s-1", 1, 100)] {
+        bench.has_container(container(id, "u-1", "web", sandbox, 2), |status| {
+            status.created_at = created;
+            status.metadata = Some(v1::ContainerMetadata { name: "web".into(), attempt });
+        });
+    }
+    bench.has_container(container("c-r", "u-1", "run", "s-1", 1), |status| {
+        status.created_at = 7;
+        status.started_at = 8_000_000_000;
+        status.finished_at = 9;
+        status.exit_code = 9;
+        status.image = Some(v1::ImageSpec { image: "docker.io/library/x:1".into(), ..Default::default() });
+        status.image_ref = "x@sha256:1".into();
+        status.annotations = [
+            (labels::CONTAINER_HASH, "abc"),
+            (labels::RESTART_COUNT, "4"),
+            (labels::POD_TERMINATION_GRACE_PERIOD, "12"),
+            (labels::PRE_STOP_HANDLER, "{}"),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into();
+        let linux = v1::LinuxContainerUser { uid: 1, gid: 2, supplemental_groups: vec![3] };
+        status.user = Some(v1::ContainerUser { linux: Some(linux) });
+    });
+    let seen = bench.seen("u-1").await;
+    let sandboxes: Vec<_> = seen.sandboxes.iter().map(|s| (s.id.as_str(), s.ready, s.ips.join(","))).collect();
+    assert_eq!(sandboxes, [("s-1", true, "10.0.0.2,fd00::1".into()), ("s-0", false, String::new())]);
+    let order: Vec<_> = seen.containers.iter().filter(|c| c.name.as_str() == "web").map(|c| c.id.as_str()).collect();
+    assert_eq!(order, ["c-2", "c-1", "c-0"]);
+    assert_eq!(seen.newest("web").unwrap().attempt, 1);
+    let run = seen.container(&ContainerId::from("c-r")).unwrap();
+    assert_eq!((run.attempt, run.hash.as_deref(), run.grace), (4, Some("abc"), Some(Duration::from_secs(12))));
+    assert_eq!((run.pre_stop.as_deref(), run.user.clone()), (Some("{}"), Some((1, 2, vec![3]))));
+    assert_eq!((run.image.as_str(), run.image_id.as_str()), ("docker.io/library/x:1", "x@sha256:1"));
+    assert_eq!((run.started_at.unwrap().as_second(), run.finished_at, run.exit_code), (8, None, 0));
+    assert!(bench.seen("u-nobody").await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_vanishes_between_list_and_status_is_not_there() {
+    let bench = bench();
+    bench.has_sandbox(sandbox("s-1", "u-1", 0, true), "10.0.0.1");
+    bench.has_container(container("c-1", "u-1", "web", "s-1", 1), |_| {});
+    bench.fake.statuses.lock().unwrap().clear();
+    bench.fake.sandbox_statuses.lock().unwrap().clear();
+    assert!(bench.seen("u-1").await.is_empty());
+    bench.fake.next("ContainerStatus", Step::Fail(CriError::new(Code::Other, "ContainerStatus", "broken")));
+    let error = bench.observer.observe(&"u-1".into()).await.unwrap_err();
+    assert!(error.message.contains("broken") && !error.unavailable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn garbage_becomes_the_careful_value() {
+    let bench = bench();
+    let mut odd = sandbox("s-1", "u-1", 0, true);
+    odd.metadata = None;
+    odd.created_at = i64::MIN;
+    bench.has_sandbox(odd, "not an address");
+    bench.has_container(container("c-1", "u-1", "web", "s-1", 42), |status| {
+        status.created_at = i64::MAX;
+        status.annotations = [(labels::RESTART_COUNT.to_owned(), "many".to_owned())].into();
+    });
+    let seen = bench.seen("u-1").await;
+    assert!(seen.sandboxes[0].ips.is_empty());
+    assert_eq!((seen.containers[0].state, seen.containers[0].attempt), (RunState::Unknown, 0));
+}
+
+#[tokio::test]
+async fn last_words_come_from_the_file_or_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, log) = (dir.path().join("words"), dir.path().join("0.log"));
+    std::fs::write(&log, "t stdout F from the log\n").unwrap();
+    let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    let message = async |words: &str, policy: &str, exit_code: i32, own: &str| {
+        std::fs::write(&file, words).unwrap();
+        let bench = bench();
+        bench.has_container(container("c-1", "u-1", "web", "s-1", 2), |status| {
+            status.exit_code = exit_code;
+            status.message = own.into();
+            status.log_path = text(&log);
+            let mount = |path: &str, host: String| v1::Mount {
+                container_path: path.into(),
+                host_path: host,
+                ..Default::default()
+            };
+            status.mounts = vec![mount("/data", "/nowhere".into()), mount("/dev/last", text(&file))];
+            status.annotations =
+                [(labels::TERMINATION_MESSAGE_PATH, "/dev/last"), (labels::TERMINATION_MESSAGE_POLICY, policy)]
+                    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                    .into();
+        });
+        bench.seen("u-1").await.containers[0].message.clone()
+    };
+    assert_eq!(message("bye", "File", 1, "").await, "bye");
+    assert_eq!(message("bye", "File", 1, "OOM").await, "OOM: bye");
+    assert_eq!(message("", "File", 1, "OOM").await, "OOM");
+    assert_eq!(message("bye", "FallbackToLogsOnError", 1, "").await, "bye");
+    assert_eq!(message("", "FallbackToLogsOnError", 1, "").await, "from the log\n");
+    assert_eq!(message("", "FallbackToLogsOnError", 0, "").await, "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_runtimes_word_on_itself() {
+    let bench = bench();
+    let condition = |kind: &str, status: bool| v1::RuntimeCondition {
+        r#type: kind.into(),
+        status,
+        reason: "Why".into(),
+        message: "because".into(),
+    };
+    let says = |conditions: Vec<v1::RuntimeCondition>| {
+        bench.fake.status.lock().unwrap().status = Some(v1::RuntimeStatus { conditions });
+    };
+    assert!(bench.observer.check_runtime().await.unwrap_err().unavailable, "it says nothing");
+    says(vec![condition("RuntimeReady", true), condition("NetworkReady", false)]);
+    let ready = bench.observer.check_runtime().await.unwrap();
+    assert!(!ready.network);
+    assert_eq!(ready.message, "container runtime network not ready: Why: because");
+    says(vec![condition("RuntimeReady", true), condition("NetworkReady", true)]);
+    let ready = bench.observer.check_runtime().await.unwrap();
+    assert_eq!((ready.name.as_str(), ready.network, ready.message.as_str()), ("fake", true, ""));
+    says(vec![condition("RuntimeReady", false)]);
+    let error = bench.observer.check_runtime().await.unwrap_err();
+    assert!(error.unavailable && error.message.contains("Why: because"));
+    bench.fake.next("Version", Step::Hang);
+    assert!(bench.observer.check_runtime().await.unwrap_err().unavailable);
+
+    assert_eq!(bench.features.get(), RuntimeFeatures::default());
+    let features = v1::RuntimeHandlerFeatures { recursive_read_only_mounts: true, user_namespaces: true };
+    says(vec![condition("RuntimeReady", true)]);
+    bench.fake.status.lock().unwrap().runtime_handlers =
+        vec![v1::RuntimeHandler { name: String::new(), features: Some(features) }];
+    bench.observer.check_runtime().await.unwrap();
+    assert!(bench.features.get().user_namespaces && bench.features.get().recursive_read_only);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cgroup_drivers_must_agree_where_the_runtime_tells() {
+    let bench = bench();
+    let limit = Duration::from_secs(1);
+    let ours = CgroupDriver::Cgroupfs;
+    assert_eq!(check_cgroup_driver(&*bench.fake, ours, limit).await, Ok(()), "an old runtime does not tell");
+    let says = |driver: v1::CgroupDriver| {
+        let linux = v1::LinuxRuntimeConfiguration { cgroup_driver: driver.into() };
+        *bench.fake.config.lock().unwrap() = Some(v1::RuntimeConfigResponse { linux: Some(linux) });
+    };
+    says(v1::CgroupDriver::Cgroupfs);
+    assert_eq!(check_cgroup_driver(&*bench.fake, ours, limit).await, Ok(()));
+    says(v1::CgroupDriver::Systemd);
+    let text = check_cgroup_driver(&*bench.fake, ours, limit).await.unwrap_err().to_string();
+    for part in ["cgroupDriver of this agent is \"cgroupfs\"", "runtime's is \"systemd\"", "--cgroup-driver=systemd"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
