@@ -17,7 +17,7 @@ use crate::workers::Workers;
 const GONE_KEPT: usize = 200;
 
 /// Everything the agent knows.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Node {
     config: NodeConfig,
     sources: Sources,
@@ -34,7 +34,7 @@ pub struct Node {
 }
 
 /// Numbers that were given out.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Drawn {
     seq: Seq,
     call: u64,
@@ -42,7 +42,7 @@ struct Drawn {
 }
 
 /// When pods want to be woken.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Wakes {
     at: BTreeMap<PodUid, Time>,
     queue: BTreeSet<(Time, PodUid)>,

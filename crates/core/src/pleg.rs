@@ -21,7 +21,7 @@ const CHECK_MAX: Duration = Duration::from_secs(5);
 const CHECK_HEALTHY: Duration = Duration::from_secs(30);
 
 /// The last list, and when the next one is due.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Pleg {
     pub(crate) listing: Listing,
     /// When the newest complete list was asked for.
@@ -90,7 +90,7 @@ impl Pleg {
 }
 
 /// The runtime as a whole.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Health {
     pub(crate) up: bool,
     /// Its name, once it told.

@@ -10,7 +10,7 @@ use crate::model::{Cause, FullName, PodUid};
 use crate::pod::{Machine, State};
 
 /// Every pod that has a record.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Workers {
     machines: BTreeMap<PodUid, Machine>,
     /// First sight orders the pods of one name.

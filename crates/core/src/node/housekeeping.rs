@@ -18,7 +18,7 @@ const APART: Duration = Duration::from_secs(2);
 const HELD: Duration = Duration::from_secs(10);
 
 /// When the next round is due.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Housekeeping {
     last: Time,
     wanted: bool,

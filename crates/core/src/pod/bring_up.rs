@@ -15,7 +15,7 @@ const PULL_LIMIT: Duration = Duration::from_secs(3600);
 const POST_START_LIMIT: Duration = Duration::from_secs(3600);
 
 /// What this process knows of containers on their way.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct BringUp {
     /// The image of a container that is to be created next.
     pub(super) images: BTreeMap<Name, Image>,
@@ -32,7 +32,7 @@ pub(super) struct BringUp {
 }
 
 /// Whether an image is here.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Image {
     Present(ImageFacts),
     Absent,

@@ -11,7 +11,7 @@ pub(crate) const RETRY: Duration = Duration::from_secs(10);
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
 /// What this pod has asked the hands for.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Calls {
     in_flight: BTreeMap<CallId, Sent>,
     retries: BTreeMap<CallKey, Retry>,
@@ -20,7 +20,7 @@ pub(crate) struct Calls {
 }
 
 /// A call under way.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) call: Call,
     pub(crate) at: Time,
@@ -29,14 +29,14 @@ pub(crate) struct Sent {
 }
 
 /// A call that failed and is not tried again before `at`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Retry {
     at: Time,
     count: u32,
 }
 
 /// A call whose fate is unknown: the runtime may have done it, or may do it yet.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Doubt {
     pub(crate) call: Call,
     /// Given up then: what surfaces later is removed as a stranger.

@@ -7,7 +7,7 @@ use crate::gc;
 use crate::model::{Call, ContainerId, Out};
 
 /// What is gone already. Each step may be repeated after a restart.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Cleaned {
     pub(super) volumes: bool,
     pub(super) cgroup: bool,

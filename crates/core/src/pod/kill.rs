@@ -15,7 +15,7 @@ const FLOOR: Duration = Duration::from_secs(2);
 const GAIN: Duration = Duration::from_millis(500);
 
 /// Containers that are being ended.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Killing {
     kills: BTreeMap<ContainerId, Kill>,
     /// Sandboxes this process has stopped: stopping a dead one too releases its network.
@@ -23,7 +23,7 @@ pub(super) struct Killing {
 }
 
 /// The end of one container instance.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Kill {
     deadline: Time,
     why: String,

@@ -80,7 +80,7 @@ pub struct KillOptions {
 }
 
 /// One pod's machine.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Machine {
     record: PodRecord,
     unsaved: bool,

@@ -11,7 +11,7 @@ use crate::pod::bring_up::find_container;
 use crate::probe::{Change, ProbeState};
 
 /// The probes that are being run, by container and kind.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Probing {
     states: BTreeMap<(Name, ProbeKind), (ContainerId, ProbeState)>,
     failures: BTreeMap<Name, ProbeFailure>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::model::{Effect, PodSeen, PodUid, Seq, Time};
 
 /// The newest look at one pod.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Sight {
     pub(crate) seen: PodSeen,
     /// When the newest look was asked for; `None` before the first.

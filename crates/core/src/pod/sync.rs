@@ -12,7 +12,7 @@ use crate::status;
 pub(super) const HOST_LIMIT: Duration = Duration::from_secs(120);
 
 /// What this process has set up on the host for the pod. Every step may be repeated after a restart.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Setup {
     pub(super) cgroup: bool,
     pub(super) dirs: bool,
