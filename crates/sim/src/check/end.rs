@@ -1,0 +1,183 @@
+//! The quiet at the end: everything wanted is there, nothing else is.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use podwright_core::model::{Cause, Container, FullName, Manifest, PodRecord, PodUid};
+use podwright_core::pod::full_name;
+use podwright_core::restart;
+use podwright_core::status::is_terminal;
+
+use crate::runtime::Instance;
+use crate::world::World;
+
+impl World {
+    /// Run until everything is as it should be, then a while longer, and look again.
+    pub fn settle(&mut self, within: Duration) -> bool {
+        let until = self.clock.now + within;
+        loop {
+            if self.violation.is_some() {
+                return false;
+            }
+            match self.settled() {
+                Ok(()) => break,
+                Err(why) if self.clock.now >= until => {
+                    self.broken("6 the world comes to rest", why);
+                    return false;
+                }
+                Err(_) => {}
+            }
+            self.run_for(Duration::from_secs(2));
+        }
+        // A round of every timer, and nothing may have moved.
+        self.run_for(Duration::from_secs(75));
+        if self.violation.is_none()
+            && let Err(why) = self.settled()
+        {
+            self.broken("6 the world stays at rest", why);
+        }
+        self.violation.is_none()
+    }
+
+    /// What is missing from rest, if anything.
+    pub fn settled(&self) -> Result<(), String> {
+        let Some(node) = &self.node else { return Err("the agent is dead".into()) };
+        if self.journal.owes() {
+            return Err("the journal owes records".into());
+        }
+        if let Some(waiter) = self.checks.waiters.first() {
+            return Err(format!("waiter {waiter} waits"));
+        }
+        let mut names: BTreeMap<FullName, Vec<(&PodUid, &Manifest)>> = BTreeMap::new();
+        for (uid, manifest) in self.sources.values().flat_map(|f| &f.told) {
+            names.entry(full_name(&manifest.pod)).or_default().push((uid, manifest));
+        }
+        for group in names.values() {
+            self.group_settled(group)?;
+        }
+        let wanted = |uid: &PodUid| self.sources.values().any(|f| f.told.contains_key(uid));
+        let labelled = |uid: &PodUid| self.runtime.sandboxes_of(uid).any(|(_, s)| s.labelled);
+        if let Some(uid) = self.runtime.uids().iter().find(|uid| !wanted(uid) && labelled(uid)) {
+            return Err(format!("the runtime still has {uid}"));
+        }
+        if let Some(uid) = self.host.found().iter().find(|uid| !wanted(uid)) {
+            return Err(format!("the machine still has {uid}: {:?}", self.host.get(uid)));
+        }
+        if let Some(uid) = self.journal.uids().find(|uid| !wanted(uid)) {
+            return Err(format!("the journal still has {uid}"));
+        }
+        if let Some((uid, machine)) = node.workers().iter().find(|(uid, _)| !wanted(uid)) {
+            return Err(format!("core still has {uid}: {:?}", machine.state()));
+        }
+        Ok(())
+    }
+
+    /// Of several wanted pods of one name, those before have ended, one has its turn, the others wait.
+    fn group_settled(&self, group: &[(&PodUid, &Manifest)]) -> Result<(), String> {
+        if let [(uid, manifest)] = group {
+            return self.pod_settled(uid, manifest);
+        }
+        let mut why = "none has its turn".to_owned();
+        let mut good = 0;
+        for (uid, manifest) in group {
+            match self.pod_settled(uid, manifest) {
+                Ok(()) => good += 1,
+                Err(reason) => {
+                    why = reason;
+                    if self.runtime.alive(uid).next().is_some() {
+                        return Err(why);
+                    }
+                }
+            }
+        }
+        if good == 0 { Err(why) } else { Ok(()) }
+    }
+
+    fn pod_settled(&self, uid: &PodUid, manifest: &Manifest) -> Result<(), String> {
+        let Some(record) = self.journal.get(uid) else { return Err(format!("{uid} has no record on disk")) };
+        let machine = self.node.as_ref().and_then(|n| n.workers().get(uid));
+        if machine.is_none_or(|m| m.record() != record) {
+            return Err(format!("{uid}: core and journal differ"));
+        }
+        if record.pod.spec != manifest.pod.spec {
+            return Err(format!("{uid} is not at its newest spec"));
+        }
+        let Some(spec) = &record.pod.spec else { return Err(format!("{uid} has no spec")) };
+        if record.ending.is_some() {
+            return self.has_come_to_its_end(record);
+        }
+        if spec.containers.iter().all(|c| self.is_over(uid, c, record)) {
+            return Err(format!("{uid} has ended and is not at its end"));
+        }
+        let ready: Vec<_> = self.runtime.sandboxes_of(uid).filter(|(_, s)| s.ready).map(|(id, _)| id).collect();
+        let [sandbox] = ready.as_slice() else { return Err(format!("{uid} has {} ready sandboxes", ready.len())) };
+        let sidecars = spec.init_containers.iter().flatten().filter(|c| restart::is_sidecar(c));
+        let apps = spec.containers.iter().filter(|c| !self.is_over(uid, c, record));
+        let wanted: Vec<&Container> = sidecars.chain(apps).collect();
+        let alive: Vec<_> = self.runtime.alive(uid).collect();
+        for c in &wanted {
+            let hash = podwright_core::hash::container_hash(c);
+            let runs = alive.iter().find(|(_, i)| i.name.as_str() == c.name);
+            match runs {
+                None => return Err(format!("{uid} {} does not run", c.name)),
+                Some((id, i)) if i.sandbox != **sandbox || i.hash.as_ref() != Some(&hash) => {
+                    return Err(format!("{uid} {}: {id} is of another sandbox or spec", c.name));
+                }
+                _ => {}
+            }
+        }
+        if alive.len() != wanted.len() {
+            return Err(format!("{uid}: {} containers run, {} are wanted", alive.len(), wanted.len()));
+        }
+        self.is_tidy(uid)?;
+        let phase = record.status.as_ref().and_then(|s| s.phase.as_deref());
+        if phase != Some("Running") {
+            return Err(format!("{uid}: its containers run, its phase is {phase:?}"));
+        }
+        Ok(())
+    }
+
+    /// Only the newest dead instance of each container is kept.
+    fn is_tidy(&self, uid: &PodUid) -> Result<(), String> {
+        let mut dead: BTreeMap<&str, usize> = BTreeMap::new();
+        for (_, c) in self.runtime.of(uid).filter(|(_, c)| !c.state.may_run()) {
+            *dead.entry(c.name.as_str()).or_default() += 1;
+        }
+        match dead.iter().find(|(_, n)| **n > 1) {
+            Some((name, n)) => Err(format!("{uid} {name}: {n} dead instances are kept")),
+            None => Ok(()),
+        }
+    }
+
+    fn has_come_to_its_end(&self, record: &PodRecord) -> Result<(), String> {
+        let uid = &record.uid;
+        if !record.finished {
+            return Err(format!("{uid} has not finished"));
+        }
+        if self.runtime.alive(uid).next().is_some() || self.runtime.sandboxes_of(uid).any(|(_, s)| s.ready) {
+            return Err(format!("{uid} is finished and runs"));
+        }
+        let host = self.host.get(uid).cloned().unwrap_or_default();
+        if host.cgroup || !host.volumes.is_empty() {
+            return Err(format!("{uid} is finished and has {host:?}"));
+        }
+        let phase = record.status.as_ref().and_then(|s| s.phase.as_deref());
+        // A static pod that was killed before it began stays Pending.
+        let ended = record.ending.as_ref().is_some_and(|e| e.cause == Cause::Ended);
+        if ended && !is_terminal(phase) {
+            return Err(format!("{uid} is finished and its phase is {phase:?}"));
+        }
+        Ok(())
+    }
+
+    /// A container that runs no more, for good.
+    fn is_over(&self, uid: &PodUid, c: &Container, record: &PodRecord) -> bool {
+        let life = self.checks.life(uid);
+        let all = self.runtime.ever(uid).filter(|(_, i)| i.name.as_str() == c.name && i.life == life);
+        let Some((id, newest)): Option<(_, &Instance)> = all.max_by_key(|(_, i)| i.attempt) else { return false };
+        let voided = record.containers.get(c.name.as_str()).is_some_and(|m| m.voided.as_ref() == Some(id));
+        let spec = record.pod.spec.clone().unwrap_or_default();
+        let ended = !newest.state.may_run() && newest.finished_at.is_some();
+        ended && !voided && !restart::should_restart(c, &spec, newest.exit_code)
+    }
+}

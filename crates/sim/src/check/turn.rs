@@ -1,0 +1,333 @@
+//! What core asks for in a turn, judged by what the world knows.
+
+use std::time::Duration;
+
+use podwright_core::model::{
+    Answer, Call, ContainerId, Effect, Event, HookKind, Out, PodRecord, PodUid, ProbeVerdict, Record, RunState, SandboxId,
+    SourceChange,
+};
+use podwright_core::pod::full_name;
+use podwright_core::restart;
+
+use crate::manifest::find;
+use crate::world::World;
+
+impl World {
+    /// An event is about to be handled.
+    pub(crate) fn check_event(&mut self, event: &Event) {
+        let turn = self.turns;
+        match event {
+            Event::Source { source, change: SourceChange::Set { pods, broken } } => {
+                let files = self.sources.entry(*source).or_default();
+                let stays = |origin: &str| broken.iter().any(|(path, _)| path == origin);
+                files.told.retain(|_, m| stays(&m.origin));
+                for manifest in pods {
+                    if let Some(uid) = podwright_core::sources::uid_of(manifest) {
+                        files.told.insert(uid, manifest.clone());
+                    }
+                }
+                files.reported = true;
+            }
+            Event::Listed { seq, result: Ok(listing) } => {
+                let drawn = self.checks.drawn.remove(seq).unwrap_or(0);
+                self.checks.listed = Some((drawn, listing.pods.keys().cloned().collect()));
+            }
+            Event::Observed { uid, seq, result: Ok(_), .. } => {
+                let drawn = self.checks.drawn.remove(seq).unwrap_or(0);
+                let sight = self.checks.sight.entry(uid.clone()).or_default();
+                *sight = (*sight).max(drawn);
+            }
+            Event::Done { id, result } => {
+                let Some((uid, call)) = self.checks.calls.remove(id) else { return };
+                if call.is_runtime() {
+                    self.checks.returned.insert(uid, turn);
+                }
+                let failed = match (&call, result) {
+                    (Call::Hook { kind: HookKind::PostStart, id, .. }, Err(_)) => Some(id),
+                    (Call::Probe { id, .. }, Ok(Answer::Probe(ProbeVerdict::Failure(_)))) => Some(id),
+                    _ => None,
+                };
+                self.checks.unwell.extend(failed.cloned());
+            }
+            Event::Kill { uid, waiter, .. } => {
+                self.checks.kills.insert(uid.clone());
+                self.checks.waiters.extend(*waiter);
+            }
+            Event::Restart { uid, .. } => {
+                self.checks.restarts.insert(uid.clone());
+            }
+            _ => {}
+        }
+        if matches!(event, Event::Wake) {
+            self.check_wake();
+        }
+    }
+
+    fn check_wake(&mut self) {
+        let now = self.clock.now;
+        let minute = &mut self.checks.minute;
+        minute.wakes += 1;
+        minute.still = if minute.last == now { minute.still + 1 } else { 0 };
+        minute.last = now;
+        if minute.still > 10 {
+            self.broken("15 no spin", "woken again and again at one moment".into());
+        }
+    }
+
+    /// What a turn brought.
+    pub(crate) fn check_turn(&mut self, out: &Out) {
+        for record in &out.records {
+            match record {
+                Record::Put(put) => self.check_put(put),
+                Record::Forget(uid) => self.check_forget(uid),
+            }
+        }
+        self.check_states();
+        for effect in &out.effects {
+            match effect {
+                Effect::Call { id, uid, call, .. } => {
+                    self.check_call(uid, call);
+                    self.checks.calls.insert(*id, (uid.clone(), call.clone()));
+                }
+                Effect::Observe { seq, .. } | Effect::List { seq } => {
+                    self.checks.drawn.insert(*seq, self.turns);
+                }
+                _ => {}
+            }
+        }
+        self.check_pace(out);
+        self.check_saved();
+    }
+
+    /// States move forward only.
+    fn check_states(&mut self) {
+        let Some(node) = &self.node else { return };
+        let mut back = None;
+        for (uid, machine) in node.workers().iter() {
+            let state = machine.state();
+            match self.checks.states.get_mut(uid) {
+                Some(before) if *before > state => back = Some(format!("{uid} went from {before:?} back to {state:?}")),
+                Some(before) => *before = state,
+                None => {
+                    self.checks.states.insert(uid.clone(), state);
+                }
+            }
+        }
+        if let Some(text) = back {
+            self.broken("2 states move forward", text);
+        }
+    }
+
+    /// Work is bounded: no rule says how much is too much, but this is.
+    fn check_pace(&mut self, out: &Out) {
+        let now = self.clock.now;
+        let pods = self.checks.latest.len() + 2;
+        let minute = &mut self.checks.minute;
+        if now - minute.began >= Duration::from_secs(60) {
+            (minute.began, minute.wakes, minute.effects) = (now, 0, 0);
+        }
+        minute.effects += u32::try_from(out.effects.len()).unwrap_or(u32::MAX);
+        let (wakes, effects) = (minute.wakes as usize, minute.effects as usize);
+        if wakes > 150 + 100 * pods || effects > 400 + 500 * pods {
+            self.broken("15 no spin", format!("{wakes} wakes and {effects} effects in a minute for {pods} pods"));
+        }
+    }
+
+    /// Every so often: what core knows of a pod is what it wrote down.
+    fn check_saved(&mut self) {
+        if self.turns % 16 != 0 {
+            return;
+        }
+        let Some(node) = &self.node else { return };
+        let differs = node.workers().iter().find(|(uid, m)| self.checks.latest.get(*uid) != Some(m.record()));
+        if let Some((uid, machine)) = differs {
+            let text = format!("{uid}: {:?} is not what was written: {:?}", machine.record(), self.checks.latest.get(uid));
+            self.broken("journal holds what core knows", text);
+        }
+    }
+
+    fn check_call(&mut self, uid: &PodUid, call: &Call) {
+        let Some(record) = self.checks.latest.get(uid).cloned() else {
+            return self.broken("no call without a record", format!("{uid} {call:?}"));
+        };
+        let doubled = self.checks.calls.values().any(|(u, c)| u == uid && c.key() == call.key());
+        if doubled && !matches!(call, Call::StopContainer { .. }) {
+            self.broken("5 one call of a kind at a time", format!("{uid} {call:?}"));
+        }
+        if call.is_runtime() && !call.is_stop() {
+            self.check_sight(uid, call);
+        }
+        if is_setting_up(call) && record.ending.is_some() {
+            self.broken("1 nothing is started after the end was asked for", format!("{uid} {call:?}"));
+        }
+        match call {
+            Call::RunSandbox { .. } | Call::StartContainer { .. } => self.check_begin(uid, call, &record),
+            Call::CreateContainer { name, sandbox, .. } => {
+                self.check_begin(uid, call, &record);
+                self.check_rerun(uid, name.as_str(), sandbox, &record);
+            }
+            Call::StopContainer { id, .. } => self.check_stop(uid, id, &record),
+            Call::StopSandbox { id } => self.check_sandbox_stop(uid, id, &record),
+            Call::RemoveContainer { id, .. } => self.check_removal(uid, id),
+            Call::RemoveSandbox { id } => {
+                let inside: Vec<_> = self.runtime.inside(id).map(|(c, _)| c.clone()).collect();
+                inside.iter().for_each(|c| self.check_removal(uid, c));
+            }
+            Call::Hook { kind, id, name, .. } => self.check_hook(uid, *kind, id, name.as_str(), &record),
+            Call::RemoveCgroup | Call::RemoveVolumes => {
+                if !record.terminated || self.runtime.alive(uid).next().is_some() {
+                    self.broken("7 nothing is taken from under a container", format!("{uid} {call:?}"));
+                }
+            }
+            Call::RemoveDirs | Call::RemoveLogs => {
+                if !record.finished {
+                    self.broken("7 nothing is taken from under a container", format!("{uid} {call:?}"));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// No call on sight older than the pod's last call.
+    fn check_sight(&mut self, uid: &PodUid, call: &Call) {
+        let returned = self.checks.returned.get(uid).copied();
+        let absent = self.checks.listed.as_ref().filter(|(_, pods)| !pods.contains(uid)).map(|(turn, _)| *turn);
+        let sight = self.checks.sight.get(uid).copied().max(absent);
+        if sight.is_none() || sight < returned {
+            let text = format!("{uid} {call:?}: seen in turn {sight:?}, last call came back in {returned:?}");
+            self.broken("16 no call on old sight", text);
+        }
+    }
+
+    fn check_begin(&mut self, uid: &PodUid, call: &Call, record: &PodRecord) {
+        if !record.admitted {
+            self.broken("10 admitted is journaled before anything begins", format!("{uid} {call:?}"));
+        }
+        let name = full_name(&record.pod);
+        let mut others = self.runtime.containers.values().filter(|c| c.uid != *uid && c.state.may_run());
+        let same = |sandbox: &SandboxId| self.runtime.sandboxes.get(sandbox).is_some_and(|s| s.full_name == name && s.labelled);
+        if let Some(other) = others.find(|c| same(&c.sandbox)) {
+            let text = format!("{uid} {call:?} while {} of {} runs", other.name, other.uid);
+            self.broken("4 one static pod per full name", text);
+        }
+    }
+
+    /// What ended for good is not started again, in whichever agent's life.
+    fn check_rerun(&mut self, uid: &PodUid, name: &str, sandbox: &SandboxId, record: &PodRecord) {
+        let Some((container, init)) = find(&record.pod, name) else {
+            return self.broken("only the pod's containers are made", format!("{uid} {name}"));
+        };
+        let life = self.checks.life(uid);
+        let ran = self.runtime.ever(uid).filter(|(_, c)| c.name.as_str() == name && c.life == life && c.began.is_some());
+        let Some((id, newest)) = ran.max_by_key(|(_, c)| c.attempt) else { return };
+        if newest.state.may_run() {
+            let text = format!("{uid} {name}: {id} runs");
+            return self.broken("one container per name", text);
+        }
+        let spec = record.pod.spec.clone().unwrap_or_default();
+        let again = restart::is_sidecar(container) && init || restart::should_restart(container, &spec, newest.exit_code);
+        let elsewhere = init && newest.sandbox != *sandbox && spec.restart_policy.as_deref() != Some("Never");
+        let voided = record.containers.get(name).is_some_and(|m| m.voided.as_ref() == Some(id));
+        if !again && !elsewhere && !voided && !self.checks.tainted.contains(uid) {
+            let text = format!("{uid} {name}: {id} ended for good with {}", newest.exit_code);
+            self.broken("10 what ended for good never runs again", text);
+        }
+    }
+
+    /// A running container is stopped only for a reason.
+    fn check_stop(&mut self, uid: &PodUid, id: &ContainerId, record: &PodRecord) {
+        let Some(c) = self.runtime.containers.get(id).filter(|c| c.state.may_run()) else { return };
+        if c.uid != *uid {
+            return self.broken("11 hands off other pods", format!("{uid} stops {id} of {}", c.uid));
+        }
+        if record.ending.is_some() {
+            return self.check_hook_first(uid, id, record);
+        }
+        let spec = find(&record.pod, c.name.as_str()).map(|(spec, _)| podwright_core::hash::container_hash(spec));
+        let memory = record.containers.get(&c.name);
+        let sandbox = self.runtime.sandboxes.get(&c.sandbox);
+        let other_sandbox = self.runtime.sandboxes_of(uid).any(|(other, s)| *other != c.sandbox && s.ready);
+        let reason = memory.is_some_and(|m| m.voided.as_ref() == Some(id))
+            || self.checks.unwell.contains(id)
+            || spec.is_none()
+            || spec != c.hash
+            || !sandbox.is_some_and(|s| s.ready)
+            || other_sandbox
+            || c.state == RunState::Unknown
+            || self.checks.restarts.contains(uid)
+            || self.runtime.alive(uid).any(|(other, o)| other != id && o.name == c.name);
+        if !reason {
+            self.broken("10 nothing that runs is stopped without a reason", format!("{uid} {id} = {}", c.name));
+        }
+    }
+
+    /// TERM waits for the hook until the deadline.
+    fn check_hook_first(&mut self, uid: &PodUid, id: &ContainerId, record: &PodRecord) {
+        let hooks = |call: &Call| matches!(call, Call::Hook { kind: HookKind::PreStop, id: hooked, .. } if hooked == id);
+        let early = self.deadline(record).is_some_and(|d| self.clock.now < d);
+        if early && self.checks.calls.values().any(|(_, call)| hooks(call)) {
+            self.broken("8 the stop waits for its hook", format!("{uid} {id}"));
+        }
+    }
+
+    /// A sandbox is stopped when nothing lives in it, or when its time is over.
+    fn check_sandbox_stop(&mut self, uid: &PodUid, id: &SandboxId, record: &PodRecord) {
+        let alive = self.runtime.inside(id).any(|(_, c)| c.state.may_run());
+        let other_ready = self.runtime.sandboxes_of(uid).any(|(other, s)| other != id && s.ready);
+        let ready = self.runtime.sandboxes.get(id).is_some_and(|s| s.ready);
+        let overdue = self.deadline(record).is_some_and(|d| self.clock.now >= d);
+        if alive && !overdue && !self.checks.disturbed.contains(uid) {
+            self.broken("8 StopPodSandbox waits for the containers", format!("{uid} {id}"));
+        }
+        if ready && record.ending.is_none() && !other_ready {
+            self.broken("10 nothing that runs is stopped without a reason", format!("{uid} sandbox {id}"));
+        }
+    }
+
+    /// An end is written down before its container goes.
+    fn check_removal(&mut self, uid: &PodUid, id: &ContainerId) {
+        let Some(c) = self.runtime.containers.get(id) else { return };
+        if c.state.may_run() {
+            return self.broken("10 nothing that runs is removed", format!("{uid} {id} = {}", c.name));
+        }
+        if c.state == RunState::Exited && c.began.is_some() && !self.checks.exits.contains(id) {
+            self.broken("10 an exit is journaled before its container goes", format!("{uid} {id} = {}", c.name));
+        }
+    }
+
+    fn check_hook(&mut self, uid: &PodUid, kind: HookKind, id: &ContainerId, name: &str, record: &PodRecord) {
+        let times = self.checks.hooks.entry((id.clone(), kind == HookKind::PreStop)).or_default();
+        *times += 1;
+        let again = *times > 1 && !self.checks.tainted.contains(uid);
+        if again {
+            self.broken("14 a hook runs once", format!("{uid} {kind:?} of {id} = {name}"));
+        }
+        let memory = record.containers.get(name);
+        let written = memory.and_then(|m| if kind == HookKind::PreStop { m.pre_stop.as_ref() } else { m.post_start.as_ref() });
+        if written.is_none_or(|(hooked, _)| hooked != id) {
+            self.broken("14 a hook is journaled before it runs", format!("{uid} {kind:?} of {id} = {name}"));
+        }
+    }
+
+    /// When the last KILL of an ending pod is due, in the world's time.
+    pub(crate) fn deadline(&self, record: &PodRecord) -> Option<Duration> {
+        let ending = record.ending.as_ref()?;
+        Some(self.clock.at_boot_time(ending.deadline.resume(&self.clock.boot_id())))
+    }
+}
+
+/// It makes something for the pod.
+fn is_setting_up(call: &Call) -> bool {
+    matches!(
+        call,
+        Call::RunSandbox { .. }
+            | Call::CreateContainer { .. }
+            | Call::StartContainer { .. }
+            | Call::PrepareContainer { .. }
+            | Call::ImageStatus { .. }
+            | Call::PullImage { .. }
+            | Call::MakeCgroup
+            | Call::MakeDirs
+            | Call::MountVolume { .. }
+    )
+}

@@ -1,0 +1,60 @@
+//! Virtual time: one true clock that only the world moves, and the two the agent reads off it.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use podwright_core::model::{Now, Time};
+
+/// The world's time.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    /// Since the beginning of the world. Never jumps.
+    pub now: Duration,
+    booted: Duration,
+    boots: u32,
+    skew: SignedDuration,
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        // The machine was up for a while: a boot clock that reads zero hides mistakes.
+        Self { now: UP_BEFORE, booted: Duration::ZERO, boots: 0, skew: SignedDuration::ZERO }
+    }
+}
+
+impl Clock {
+    /// Both clocks of this moment.
+    pub fn read(&self) -> Now {
+        Now { boot: self.now - self.booted, wall: self.wall() }
+    }
+
+    /// The wall clock, jumps included.
+    pub fn wall(&self) -> Timestamp {
+        let since = SignedDuration::try_from(self.now).expect("runs are short") + self.skew;
+        Timestamp::from_second(EPOCH).and_then(|t| t.checked_add(since)).expect("runs are short")
+    }
+
+    /// The kernel's id of this boot.
+    pub fn boot_id(&self) -> String {
+        format!("boot-{}", self.boots)
+    }
+
+    /// A moment on this boot's clock, on the world's.
+    pub fn at_boot_time(&self, boot: Time) -> Duration {
+        self.booted + boot
+    }
+
+    /// The wall clock is set.
+    pub fn jump(&mut self, by: SignedDuration) {
+        self.skew = self.skew.checked_add(by).unwrap_or(self.skew);
+    }
+
+    /// The machine starts anew: the boot clock too, and its id changes.
+    pub fn reboot(&mut self) {
+        self.boots += 1;
+        self.booted = self.now - Duration::from_secs(3);
+    }
+}
+
+const EPOCH: i64 = 1_800_000_000;
+const UP_BEFORE: Duration = Duration::from_secs(1000);

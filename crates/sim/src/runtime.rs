@@ -1,0 +1,357 @@
+//! The container runtime: what a CRI runtime holds and how its calls change that. Knows no time of its own; the world
+//! drives it and tells what follows.
+//!
+//! As containerd: a name is taken from the moment its call arrives; a stopped sandbox refuses Create and Start; the stop
+//! signal is sent once however many stops arrive; StopPodSandbox kills what is left.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use podwright_core::model::{
+    ContainerId, ContainerSeen, FullName, Listing, Name, PodListed, PodSeen, PodUid, RunState, SandboxId, SandboxSeen, Source,
+};
+
+/// Everything the runtime has, and the truth about what it had.
+#[derive(Clone, Debug, Default)]
+pub struct Runtime {
+    /// Sandboxes.
+    pub sandboxes: BTreeMap<SandboxId, Sandbox>,
+    /// Containers.
+    pub containers: BTreeMap<ContainerId, Instance>,
+    /// Containers that were removed: the truth about them stays.
+    pub removed: BTreeMap<ContainerId, Instance>,
+    /// Images that are here.
+    pub images: BTreeSet<String>,
+    /// It does not answer.
+    pub down: bool,
+    names: BTreeSet<String>,
+    starts: BTreeMap<(PodUid, Name), usize>,
+    made: u64,
+}
+
+/// One sandbox.
+#[derive(Clone, Debug)]
+pub struct Sandbox {
+    /// Its pod.
+    pub uid: PodUid,
+    /// Its pod's name.
+    pub full_name: FullName,
+    /// The `config.source` annotation.
+    pub source: Option<Source>,
+    /// It has the kubelet's labels.
+    pub labelled: bool,
+    /// Sandboxes before it.
+    pub attempt: u32,
+    /// Ready, or stopped.
+    pub ready: bool,
+    /// When it was made.
+    pub created_at: Timestamp,
+}
+
+/// One container instance.
+#[derive(Clone, Debug)]
+pub struct Instance {
+    /// Its pod.
+    pub uid: PodUid,
+    /// Its name.
+    pub name: Name,
+    /// The restart count it was created with.
+    pub attempt: u32,
+    /// Where it lives.
+    pub sandbox: SandboxId,
+    /// The hash of its spec.
+    pub hash: Option<String>,
+    /// What it does.
+    pub state: RunState,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When its process began.
+    pub started_at: Option<Timestamp>,
+    /// The same, on the world's clock.
+    pub began: Option<Duration>,
+    /// When its process ended.
+    pub finished_at: Option<Timestamp>,
+    /// Its exit code.
+    pub exit_code: i32,
+    /// The runtime's word for the end.
+    pub reason: String,
+    /// Its place in the world's list of behaviours.
+    pub behaviour: usize,
+    /// The stop signal was sent.
+    pub termed: bool,
+    /// KILL was sent.
+    pub killed: bool,
+    /// The grace written at its creation.
+    pub grace: Option<Duration>,
+    /// The hook written at its creation.
+    pub pre_stop: Option<String>,
+    /// Which life of its UID it belongs to.
+    pub life: u32,
+}
+
+/// What is asked for when a container is made.
+#[derive(Clone, Debug)]
+pub struct NewContainer {
+    /// Its pod.
+    pub uid: PodUid,
+    /// Its name.
+    pub name: Name,
+    /// Its restart count.
+    pub attempt: u32,
+    /// Where.
+    pub sandbox: SandboxId,
+    /// The hash of its spec.
+    pub hash: Option<String>,
+    /// Its behaviour.
+    pub behaviour: usize,
+    /// The pod's grace period.
+    pub grace: Option<Duration>,
+    /// Its preStop hook.
+    pub pre_stop: Option<String>,
+    /// Which life of its UID asks.
+    pub life: u32,
+}
+
+impl Runtime {
+    /// A call that makes something of this name arrives. The name is taken until the call is over.
+    pub fn reserve(&mut self, name: String) -> Result<(), String> {
+        if self.names.insert(name.clone()) { Ok(()) } else { Err(format!("name {name:?} is reserved")) }
+    }
+
+    /// The call ended without making anything.
+    pub fn release(&mut self, name: &str) {
+        self.names.remove(name);
+    }
+
+    /// RunPodSandbox; its name is reserved already.
+    pub fn run_sandbox(&mut self, sandbox: Sandbox) -> SandboxId {
+        self.made += 1;
+        let id = SandboxId::from(format!("s{}", self.made));
+        self.sandboxes.insert(id.clone(), sandbox);
+        id
+    }
+
+    /// CreateContainer; its name is reserved already.
+    pub fn create(&mut self, new: NewContainer, wall: Timestamp) -> Result<ContainerId, String> {
+        if !self.sandboxes.get(&new.sandbox).is_some_and(|s| s.ready) {
+            return Err(format!("sandbox {} is not ready", new.sandbox));
+        }
+        self.made += 1;
+        let id = ContainerId::from(format!("c{}", self.made));
+        let instance = Instance {
+            uid: new.uid,
+            name: new.name,
+            attempt: new.attempt,
+            sandbox: new.sandbox,
+            hash: new.hash,
+            state: RunState::Created,
+            created_at: wall,
+            started_at: None,
+            began: None,
+            finished_at: None,
+            exit_code: 0,
+            reason: String::new(),
+            behaviour: new.behaviour,
+            termed: false,
+            killed: false,
+            grace: new.grace,
+            pre_stop: new.pre_stop,
+            life: new.life,
+        };
+        self.containers.insert(id.clone(), instance);
+        Ok(id)
+    }
+
+    /// StartContainer. Returns which start of this container it is.
+    pub fn start(&mut self, id: &ContainerId, now: Duration, wall: Timestamp) -> Result<usize, String> {
+        let Some(container) = self.containers.get_mut(id) else { return Err(format!("container {id} not found")) };
+        if !self.sandboxes.get(&container.sandbox).is_some_and(|s| s.ready) {
+            return Err(format!("sandbox {} is not running", container.sandbox));
+        }
+        if container.state != RunState::Created {
+            return Err(format!("container {id} is in state {:?}", container.state));
+        }
+        container.state = RunState::Running;
+        container.started_at = Some(wall);
+        container.began = Some(now);
+        let nth = self.starts.entry((container.uid.clone(), container.name.clone())).or_default();
+        *nth += 1;
+        Ok(*nth - 1)
+    }
+
+    /// A start failed inside the runtime: containerd leaves such a container exited.
+    pub fn fail_start(&mut self, id: &ContainerId, wall: Timestamp) {
+        if let Some(c) = self.containers.get_mut(id).filter(|c| c.state == RunState::Created) {
+            c.state = RunState::Exited;
+            c.exit_code = 128;
+            c.reason = "StartError".into();
+            c.finished_at = Some(wall);
+        }
+    }
+
+    /// A process ended. False if it had already.
+    pub fn exit(&mut self, id: &ContainerId, code: i32, wall: Timestamp) -> bool {
+        let Some(c) = self.containers.get_mut(id).filter(|c| c.state.may_run()) else { return false };
+        c.state = RunState::Exited;
+        c.exit_code = code;
+        c.reason = if code == 0 { "Completed" } else { "Error" }.into();
+        c.finished_at = Some(wall);
+        true
+    }
+
+    /// RemoveContainer.
+    pub fn remove(&mut self, id: &ContainerId) {
+        if let Some(c) = self.containers.remove(id) {
+            self.names.remove(&container_name(&c.uid, &c.name, c.attempt));
+            self.removed.insert(id.clone(), c);
+        }
+    }
+
+    /// RemovePodSandbox: whatever is left in it goes with it.
+    pub fn remove_sandbox(&mut self, id: &SandboxId) {
+        let inside: Vec<_> = self.inside(id).map(|(id, _)| id.clone()).collect();
+        for container in inside {
+            self.remove(&container);
+        }
+        if let Some(s) = self.sandboxes.remove(id) {
+            self.names.remove(&sandbox_name(&s.uid, s.attempt));
+        }
+    }
+
+    /// The machine was started anew. Either nothing is left, or everything is dead.
+    pub fn reboot(&mut self, wiped: bool, wall: Timestamp) {
+        self.names.retain(|_| false);
+        let all: Vec<ContainerId> = self.containers.keys().cloned().collect();
+        for id in &all {
+            if self.exit(id, 255, wall)
+                && let Some(c) = self.containers.get_mut(id)
+            {
+                c.reason = "Unknown".into();
+            }
+            if wiped {
+                self.remove(id);
+            }
+        }
+        if wiped {
+            self.sandboxes.clear();
+            return;
+        }
+        for sandbox in self.sandboxes.values_mut() {
+            sandbox.ready = false;
+        }
+        let sandboxes = self.sandboxes.values().map(|s| sandbox_name(&s.uid, s.attempt));
+        let containers = self.containers.values().map(|c| container_name(&c.uid, &c.name, c.attempt));
+        self.names = sandboxes.chain(containers).collect();
+    }
+
+    // --- questions ---
+
+    /// What lives in a sandbox.
+    pub fn inside(&self, id: &SandboxId) -> impl Iterator<Item = (&ContainerId, &Instance)> {
+        self.containers.iter().filter(move |(_, c)| c.sandbox == *id)
+    }
+
+    /// A pod's containers, alive or dead.
+    pub fn of<'a>(&'a self, uid: &'a PodUid) -> impl Iterator<Item = (&'a ContainerId, &'a Instance)> {
+        self.containers.iter().filter(move |(_, c)| c.uid == *uid)
+    }
+
+    /// A pod's processes.
+    pub fn alive<'a>(&'a self, uid: &'a PodUid) -> impl Iterator<Item = (&'a ContainerId, &'a Instance)> {
+        self.of(uid).filter(|(_, c)| c.state.may_run())
+    }
+
+    /// A pod's sandboxes.
+    pub fn sandboxes_of<'a>(&'a self, uid: &'a PodUid) -> impl Iterator<Item = (&'a SandboxId, &'a Sandbox)> {
+        self.sandboxes.iter().filter(move |(_, s)| s.uid == *uid)
+    }
+
+    /// Every pod of which there is something.
+    pub fn uids(&self) -> BTreeSet<PodUid> {
+        self.sandboxes.values().map(|s| s.uid.clone()).chain(self.containers.values().map(|c| c.uid.clone())).collect()
+    }
+
+    /// The truth about an instance, removed or not.
+    pub fn truth(&self, id: &ContainerId) -> Option<&Instance> {
+        self.containers.get(id).or_else(|| self.removed.get(id))
+    }
+
+    /// Every instance there ever was of a pod.
+    pub fn ever<'a>(&'a self, uid: &'a PodUid) -> impl Iterator<Item = (&'a ContainerId, &'a Instance)> {
+        self.containers.iter().chain(&self.removed).filter(move |(_, c)| c.uid == *uid)
+    }
+
+    /// What an observer sees of one pod.
+    pub fn seen(&self, uid: &PodUid) -> PodSeen {
+        let mut sandboxes: Vec<SandboxSeen> = self
+            .sandboxes_of(uid)
+            .filter(|(_, s)| s.labelled)
+            .map(|(id, s)| SandboxSeen {
+                id: id.clone(),
+                attempt: s.attempt,
+                ready: s.ready,
+                created_at: s.created_at,
+                ips: if s.ready { vec![format!("10.0.0.{}", 1 + s.attempt % 250)] } else { vec![] },
+            })
+            .collect();
+        sandboxes.sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
+        let mut containers: Vec<ContainerSeen> = self.of(uid).map(|(id, c)| c.seen(id)).collect();
+        containers.sort_by_key(|c| std::cmp::Reverse((c.attempt, c.created_at)));
+        PodSeen { sandboxes, containers }
+    }
+
+    /// What a list shows.
+    pub fn listing(&self) -> Listing {
+        let mut listing = Listing::default();
+        for (id, s) in self.sandboxes.iter().filter(|(_, s)| s.labelled) {
+            let pod = listing.pods.entry(s.uid.clone()).or_insert_with(|| PodListed {
+                full_name: s.full_name.clone(),
+                source: s.source,
+                sandboxes: BTreeMap::new(),
+                containers: BTreeMap::new(),
+            });
+            pod.sandboxes.insert(id.clone(), s.ready);
+        }
+        for (id, c) in &self.containers {
+            if let Some(pod) = listing.pods.get_mut(&c.uid) {
+                pod.containers.insert(id.clone(), (c.name.clone(), c.state));
+            }
+        }
+        listing
+    }
+}
+
+impl Instance {
+    fn seen(&self, id: &ContainerId) -> ContainerSeen {
+        ContainerSeen {
+            id: id.clone(),
+            sandbox: self.sandbox.clone(),
+            name: self.name.clone(),
+            attempt: self.attempt,
+            hash: self.hash.clone(),
+            state: self.state,
+            created_at: self.created_at,
+            started_at: self.started_at,
+            finished_at: self.finished_at,
+            exit_code: self.exit_code,
+            reason: self.reason.clone(),
+            message: String::new(),
+            image: "image".into(),
+            image_id: "sha256:image".into(),
+            grace: self.grace,
+            pre_stop: self.pre_stop.clone(),
+            user: None,
+        }
+    }
+}
+
+/// The runtime's name for a sandbox.
+pub fn sandbox_name(uid: &PodUid, attempt: u32) -> String {
+    format!("{uid}_{attempt}")
+}
+
+/// The runtime's name for a container.
+pub fn container_name(uid: &PodUid, name: &Name, attempt: u32) -> String {
+    format!("{name}_{uid}_{attempt}")
+}

@@ -1,0 +1,73 @@
+//! One seed, one run: a mix of faults, a storm of actions, then calm, and a look at what is left.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use crate::check::Violation;
+use crate::faults::Faults;
+use crate::world::{Item, World};
+
+/// How a run ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Events that core handled.
+    pub turns: u64,
+    /// The first broken rule.
+    pub violation: Option<Violation>,
+}
+
+/// Run one seed. A panic of core is a broken rule.
+pub fn run(seed: u64, tracing: bool) -> Outcome {
+    let mut world = prepare(seed);
+    world.tracing = tracing;
+    let finished = catch_unwind(AssertUnwindSafe(|| {
+        storm(&mut world);
+    }));
+    if let Err(panic) = finished {
+        let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        world.broken("15 no panic", text);
+    }
+    Outcome { turns: world.turns, violation: world.violation }
+}
+
+/// The world of a seed, before anything happened.
+pub fn prepare(seed: u64) -> World {
+    let mix = usize::try_from(seed % Faults::MIXES as u64).expect("small");
+    let (_, faults) = Faults::mix(mix);
+    let mut world = World::new(seed, faults);
+    world.boot();
+    let (actions, names) = (2 + world.rng.below(8), 1 + world.rng.below(3));
+    world.begin_work(u32::try_from(actions).unwrap_or(2), u32::try_from(names).unwrap_or(1));
+    let f = world.faults.clone();
+    accidents(&mut world, f.outages, &[Item::RuntimeDown]);
+    accidents(&mut world, f.reboots, &[Item::Reboot]);
+    accidents(&mut world, f.jumps, &[Item::Jump]);
+    accidents(&mut world, f.sandbox_deaths, &[Item::SandboxDies]);
+    for _ in 0..f.full_disk {
+        let (begin, length) = (world.rng.millis(0, 60_000), world.rng.millis(100, 20_000));
+        world.after(begin, Item::Disk { full: true });
+        world.after(begin + length, Item::Disk { full: false });
+    }
+    world
+}
+
+fn accidents(world: &mut World, count: u32, items: &[Item]) {
+    for _ in 0..count {
+        for item in items {
+            let delay = world.rng.millis(0, 70_000);
+            world.after(delay, item.clone());
+        }
+    }
+}
+
+fn storm(world: &mut World) {
+    let length = world.rng.millis(5_000, 90_000);
+    if world.run_for(length) {
+        world.calm_down();
+        world.settle(REST);
+    }
+}
+
+/// The longest way to rest: crash, image and mount backoffs one after another.
+const REST: Duration = Duration::from_secs(1500);
