@@ -7,11 +7,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 mod cli;
-#[allow(dead_code, reason = "the wiring reads it")]
 mod config;
-#[allow(dead_code, reason = "the wiring starts it")]
 mod listen;
 mod logging;
+mod logs;
 mod wire;
 
 use cli::{Cli, Command, RunFlags};

@@ -1,12 +1,210 @@
 //! Builds the parts from the configuration, ties them together, and takes them apart again at the end.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use bytes::Bytes;
+use jiff::Timestamp;
+use podwright_agent::hands::{MachineClock, MachineHands};
+use podwright_agent::host::pool::{Limits, Pool};
+use podwright_agent::host::{Allocatable, Host, HostConfig, HostPaths};
+use podwright_agent::journal::Journal;
+use podwright_agent::observe::{Observer, check_cgroup_driver};
+use podwright_agent::perform::{Hands, HandsConfig, PullConfig, SharedFeatures};
+use podwright_agent::sources::{self, Decode};
+use podwright_agent::the_loop::{Handle, Loop};
+use podwright_agent::translate::{self, NodeFacts};
+use podwright_core::Node;
+use podwright_core::model::{Event, Source};
+use podwright_core::static_pod;
+use podwright_cri::RemoteRuntime;
+use podwright_linux::cgroup::CgroupTree;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Config;
+use crate::config::{CgroupDriver, Config};
+use crate::{listen, logs};
 
-/// Run the agent until told to stop.
+/// Sources wait for the loop when it has this many of their changes before it.
+const CHANGES_MAX: usize = 16;
+/// The loop turns at least this often, because of the safety list; a longer silence is a hang.
+const SILENCE_MAX: Duration = Duration::from_secs(180);
+
+/// Run the agent until told to stop. Containers go on running.
 pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
-    tracing::info!(node = config.node.node_name, root = %config.dirs.root.display(), "started");
-    stop.cancelled().await;
+    std::fs::create_dir_all(&config.dirs.run).with_context(|| format!("make {}", config.dirs.run.display()))?;
+    let (journal, records, warnings) = Journal::open(&config.dirs.root).context("open the journal")?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    let listener = match config.listen {
+        Some(address) => Some(listen::bind(address).await.with_context(|| format!("listen on {address}"))?),
+        None => None,
+    };
+    let runtime = Arc::new(RemoteRuntime::connect(&config.runtime.endpoint)?);
+    let images = Arc::new(RemoteRuntime::connect(&config.runtime.image_endpoint)?);
+    let limit = config.node.runtime_request_timeout;
+    check_cgroup_driver(&*runtime, driver(&config), Duration::from_secs(5)).await?;
+
+    let cgroups = match config.cgroups.per_qos {
+        true => Some(CgroupTree::detect().context("find the cgroup hierarchies")?),
+        false => None,
+    };
+    let facts = Arc::new(node_facts(&config, cgroups.as_ref()));
+    let pool = Pool::new(Limits::default());
+    let host = Host::new(host_config(&config), cgroups, pool.clone());
+    let features = SharedFeatures::default();
+    let (observer, mut hints) = Observer::new(runtime.clone(), features.clone(), pool.clone(), limit);
+    let observer = Arc::new(observer);
+    let perform = Hands::new(HandsConfig {
+        runtime: runtime.clone(),
+        images,
+        facts,
+        host: Arc::new(host.clone()),
+        features,
+        pool,
+        pulls: pulls(&config),
+        sandbox_parallel: config.node.sandbox_parallel,
+        max_pods: config.node.max_pods,
+    });
+    let hands = Arc::new(MachineHands::new(Arc::new(perform), observer.clone(), host));
+    let known = records.len();
+    let node = Node::new(config.node.clone(), records);
+    let (main_loop, handle) = Loop::new(node, Some(journal), hands, Arc::new(MachineClock));
+    tracing::info!(node = config.node.node_name, root = %config.dirs.root.display(), known, "started");
+
+    let follow = { (observer.clone(), stop.clone()) };
+    tokio::spawn(async move { follow.0.follow_events(follow.1).await });
+    let hinted = handle.clone();
+    tokio::spawn(async move {
+        while let Some(hint) = hints.recv().await {
+            hinted.tell(hint).await;
+        }
+    });
+    start_sources(&config, &handle);
+    tokio::spawn(logs::rotate(config.logs, runtime, limit));
+    if let Some(listener) = listener {
+        tokio::spawn(listen::serve(listener, Arc::new(Shown { handle: handle.clone() }), stop.clone()));
+    }
+    main_loop.run(stop).await;
+    tracing::info!("ended; containers go on running");
     Ok(())
+}
+
+fn start_sources(config: &Config, handle: &Handle) {
+    let (changes, mut taken) = mpsc::channel(CHANGES_MAX);
+    if let Some(file) = config.sources.file.clone() {
+        tokio::spawn(sources::file::run(file, decode(config, Source::File), changes.clone()));
+    }
+    if let Some(url) = config.sources.url.clone() {
+        tokio::spawn(sources::url::run(url, decode(config, Source::Url), changes));
+    }
+    let handle = handle.clone();
+    tokio::spawn(async move {
+        while let Some((source, change)) = taken.recv().await {
+            handle.tell(Event::Source { source, change }).await;
+        }
+    });
+}
+
+/// From a document to pods; what it has and we don't know is named, never ignored in silence.
+fn decode(config: &Config, source: Source) -> Decode {
+    let node = config.node.node_name.clone();
+    Arc::new(move |value, origin| {
+        for field in static_pod::unknown_in(&value) {
+            tracing::warn!(origin, field, "unknown field, ignored");
+        }
+        static_pod::from_value(value, source, origin, &node, Timestamp::now()).map_err(|error| error.to_string())
+    })
+}
+
+fn driver(config: &Config) -> translate::CgroupDriver {
+    match config.cgroups.driver {
+        CgroupDriver::Cgroupfs => translate::CgroupDriver::Cgroupfs,
+        CgroupDriver::Systemd => translate::CgroupDriver::Systemd,
+    }
+}
+
+fn node_facts(config: &Config, cgroups: Option<&CgroupTree>) -> NodeFacts {
+    NodeFacts {
+        node_name: config.node.node_name.clone(),
+        host_ips: config.node.host_ips.clone(),
+        paths: paths(config),
+        cluster_dns: config.dns.servers.clone(),
+        cluster_domain: config.dns.domain.clone(),
+        resolv_conf: config.dns.resolv_conf.clone(),
+        cgroup_driver: driver(config),
+        cgroup_v2: cgroups.is_some_and(|tree| tree.version() == podwright_linux::cgroup::Version::V2),
+        cpu_cfs_quota: config.cgroups.cpu_quota,
+        cpu_cfs_period_us: i64::try_from(config.cgroups.cpu_period.as_micros()).unwrap_or(100_000),
+        single_process_oom_kill: config.cgroups.single_process_oom_kill,
+        memory_capacity: config.capacity.memory,
+        seccomp_default: config.seccomp_default,
+        ..NodeFacts::default()
+    }
+}
+
+fn host_config(config: &Config) -> HostConfig {
+    HostConfig {
+        paths: paths(config),
+        node_name: config.node.node_name.clone(),
+        host_ips: config.node.host_ips.clone(),
+        cluster_domain: config.dns.domain.clone(),
+        allocatable: Allocatable {
+            cpu_millis: config.node.allocatable_cpu_millis,
+            memory: config.node.allocatable_memory,
+            ephemeral_storage: config.node.allocatable_ephemeral,
+        },
+        pod_pids_limit: config.cgroups.pids_limit,
+        cpu_cfs_quota: config.cgroups.cpu_quota,
+        cpu_cfs_period: config.cgroups.cpu_period,
+        hosts_file: "/etc/hosts".into(),
+    }
+}
+
+fn paths(config: &Config) -> HostPaths {
+    HostPaths {
+        root_dir: config.dirs.root.clone(),
+        pod_logs_dir: config.dirs.pod_logs.clone(),
+        container_logs_dir: config.dirs.container_logs.clone(),
+        cgroup_root: config.cgroups.root.clone(),
+    }
+}
+
+fn pulls(config: &Config) -> PullConfig {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let usual = PullConfig::usual(config.dirs.root.clone(), home);
+    PullConfig { parallel: config.images.parallel, ..usual }
+}
+
+/// What `--listen` shows.
+struct Shown {
+    handle: Handle,
+}
+
+impl listen::Views for Shown {
+    fn pods(&self) -> listen::BoxFuture<'_, Bytes> {
+        Box::pin(async {
+            let shown = self.handle.pods().await.unwrap_or_default();
+            let list = serde_json::json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": shown.pods});
+            Bytes::from(list.to_string())
+        })
+    }
+
+    fn health(&self) -> listen::BoxFuture<'_, listen::Health> {
+        Box::pin(async {
+            let now = podwright_linux::clock::boot_time();
+            let silent = self.handle.views().last_beat().map(|beat| now.saturating_sub(beat.boot));
+            let dead = silent
+                .filter(|silent| *silent > SILENCE_MAX)
+                .map(|s| format!("the loop is silent for {} s", s.as_secs()));
+            let mut lacks: Vec<String> = self.handle.views().journal_error().into_iter().collect();
+            if !self.handle.pods().await.is_some_and(|shown| shown.runtime_up) {
+                lacks.push("the container runtime does not answer".into());
+            }
+            listen::Health { dead, lacks }
+        })
+    }
 }

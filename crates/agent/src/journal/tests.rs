@@ -13,7 +13,7 @@ use super::*;
 fn record(uid: &str, mark: u32) -> PodRecord {
     let mut pod = Pod::default();
     pod.metadata.name = Some(uid.into());
-    pod.metadata.annotations = Some(BTreeMap::from([("filler".to_owned(), "x".repeat(300))]));
+    pod.metadata.annotations = Some(BTreeMap::from([("filler".to_owned(), "x".repeat(30))]));
     PodRecord {
         uid: uid.into(),
         source: Source::File,

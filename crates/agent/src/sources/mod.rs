@@ -9,7 +9,9 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use podwright_core::model::{Manifest, Source, SourceChange};
+use podwright_core::static_pod;
 use tokio::sync::mpsc;
 
 pub mod file;
@@ -20,6 +22,14 @@ pub use parse::documents;
 
 /// Turns one decoded document (a Pod or a list of them) and the place it came from into pods, or says what is wrong with it.
 pub type Decode = Arc<dyn Fn(serde_json::Value, &str) -> Result<Vec<Manifest>, String> + Send + Sync>;
+
+/// The usual way: documents of this source become static pods of this node, first seen now.
+pub fn static_pods(source: Source, node_name: &str) -> Decode {
+    let node_name = node_name.to_owned();
+    Arc::new(move |value, origin| {
+        static_pod::from_value(value, source, origin, &node_name, Timestamp::now()).map_err(|error| error.to_string())
+    })
+}
 
 /// Where a source tells what it has. Bounded: a source waits while core is busy, and then tells the newest.
 pub type Changes = mpsc::Sender<(Source, SourceChange)>;
@@ -37,4 +47,22 @@ fn pods(bytes: &[u8], origin: &str, decode: &Decode) -> Result<Vec<Manifest>, St
         pods.extend(decoded.map_err(|e| if many { format!("document {}: {e}", i + 1) } else { e })?);
     }
     Ok(pods)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_become_static_pods_or_say_what_is_wrong() {
+        let decode = static_pods(Source::File, "node");
+        let good = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c, image: i}]}\n";
+        let found = pods(good.as_bytes(), "/m/web.yaml", &decode).unwrap();
+        assert_eq!(found[0].pod.metadata.name.as_deref(), Some("web-node"));
+        assert_eq!(found[0].origin, "/m/web.yaml");
+        let again = pods(format!("# a comment\n{good}").as_bytes(), "/m/web.yaml", &decode).unwrap();
+        assert_eq!(found[0].pod.metadata.uid, again[0].pod.metadata.uid);
+        let error = pods(b"apiVersion: v1\nkind: Service\n", "/m/web.yaml", &decode).unwrap_err();
+        assert!(error.contains("Service"), "{error}");
+    }
 }

@@ -400,6 +400,20 @@ async fn sixty_files_at_once_all_arrive() {
 }
 
 #[tokio::test]
+async fn lost_events_cost_a_look_and_nothing_else() {
+    let mut bench = Bench::start(|_| {});
+    assert!(bench.pods().await.is_empty());
+    // More events than the kernel keeps, without a moment for the task to take them: the last ones are lost.
+    let kept: usize = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap().trim().parse().unwrap();
+    for _ in 0..kept / 2 {
+        fs::write(bench.path("x"), "").unwrap();
+        fs::remove_file(bench.path("x")).unwrap();
+    }
+    bench.write("late.yaml", "late");
+    bench.until(&["late"]).await;
+}
+
+#[tokio::test]
 async fn the_task_ends_when_nobody_listens() {
     let mut bench = Bench::start(|_| {});
     bench.pods().await;

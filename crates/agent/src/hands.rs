@@ -1,0 +1,86 @@
+//! All hands together: what the loop hands its effects to on a real machine.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use podwright_core::model::{Answer, CallError, KubeEvent, Listing, Now, PodSeen, PodUid, RuntimeReady};
+
+use crate::host::Host;
+use crate::observe::Observer;
+use crate::perform;
+use crate::the_loop::{BoxFuture, Clock, Hands, Order};
+
+/// Looking for leftovers, and removing them, has no pod whose deadline counts.
+const SWEEP_LIMIT: Duration = Duration::from_secs(60);
+
+/// The hands of a real agent.
+pub struct MachineHands {
+    perform: Arc<perform::Hands>,
+    observer: Arc<Observer>,
+    host: Host,
+}
+
+impl MachineHands {
+    /// All of them.
+    pub fn new(perform: Arc<perform::Hands>, observer: Arc<Observer>, host: Host) -> Self {
+        Self { perform, observer, host }
+    }
+}
+
+impl Hands for MachineHands {
+    fn call(&self, order: Order) -> BoxFuture<Result<Answer, CallError>> {
+        let perform = Arc::clone(&self.perform);
+        Box::pin(async move { perform.perform(order.uid, order.pod, order.call, order.limit, order.cancel).await })
+    }
+
+    fn observe(&self, uid: PodUid) -> BoxFuture<Result<(PodSeen, bool), CallError>> {
+        let observer = Arc::clone(&self.observer);
+        Box::pin(async move { observer.observe(&uid).await })
+    }
+
+    fn list(&self) -> BoxFuture<Result<Listing, CallError>> {
+        let observer = Arc::clone(&self.observer);
+        Box::pin(async move { observer.list().await })
+    }
+
+    fn check_runtime(&self) -> BoxFuture<Result<RuntimeReady, CallError>> {
+        let observer = Arc::clone(&self.observer);
+        Box::pin(async move { observer.check_runtime().await })
+    }
+
+    fn find_leftovers(&self) -> BoxFuture<Result<BTreeSet<PodUid>, CallError>> {
+        let host = self.host.clone();
+        Box::pin(async move { Ok(host.leftovers(SWEEP_LIMIT).await?) })
+    }
+
+    fn sweep(&self, uid: PodUid) -> BoxFuture<()> {
+        let host = self.host.clone();
+        Box::pin(async move {
+            match host.sweep(uid.as_str(), SWEEP_LIMIT).await {
+                Ok(()) => tracing::info!(%uid, "removed what an unknown pod had left"),
+                Err(error) => tracing::warn!(%uid, %error, "what an unknown pod left can't be removed"),
+            }
+        })
+    }
+
+    fn event(&self, event: &KubeEvent, _now: Now) {
+        let container = event.container.as_ref().map_or("", |name| name.as_str());
+        if event.warning {
+            tracing::warn!(pod = %event.pod, container, reason = event.reason, "{}", event.message);
+        } else {
+            tracing::info!(pod = %event.pod, container, reason = event.reason, "{}", event.message);
+        }
+    }
+}
+
+/// The machine's own clocks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MachineClock;
+
+impl Clock for MachineClock {
+    fn now(&self) -> Now {
+        Now { boot: podwright_linux::clock::boot_time(), wall: Timestamp::now() }
+    }
+}

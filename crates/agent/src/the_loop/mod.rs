@@ -1,0 +1,243 @@
+//! The driver: takes what happened, lets core decide, commits its records, performs its effects.
+//!
+//! ```text
+//!  sources ─┐                       records ──▶ committer (own thread) ──┐
+//!  hands  ──┼─▶ events ─▶ Node::handle ┤                                  ├─▶ perform: one task per effect ─▶ events
+//!  timer  ──┘                       effects ─────────────────────────────┘
+//! ```
+//!
+//! No effect of a turn is performed before the records of that turn are on disk; turns keep their order. One task owns core.
+
+mod committer;
+mod queries;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use podwright_core::Node;
+use podwright_core::model::{
+    Answer, Call, CallError, CallId, Effect, Event, KubeEvent, Listing, Now, Out, Pod, PodSeen, PodUid, RuntimeReady,
+    Time,
+};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::journal::Journal;
+use committer::Committer;
+
+pub use queries::{Handle, Query, Views};
+
+/// Events on their way to core. Tasks wait for a place when it is full, so nothing is lost.
+const EVENTS_MAX: usize = 1024;
+/// Events handled before their records are committed together.
+const BATCH_MAX: usize = 64;
+
+/// A future that can be sent anywhere.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Time, on both clocks.
+pub trait Clock: Send + Sync + 'static {
+    /// This moment.
+    fn now(&self) -> Now;
+}
+
+/// What performs effects. The agent has one that works on the real machine; a simulation may bring its own.
+pub trait Hands: Send + Sync + 'static {
+    /// One call on one foreign thing.
+    fn call(&self, call: Order) -> BoxFuture<Result<Answer, CallError>>;
+    /// Look at one pod; the flag tells whether all its running containers are watched.
+    fn observe(&self, uid: PodUid) -> BoxFuture<Result<(PodSeen, bool), CallError>>;
+    /// The outline of everything.
+    fn list(&self) -> BoxFuture<Result<Listing, CallError>>;
+    /// The runtime's own word on its health.
+    fn check_runtime(&self) -> BoxFuture<Result<RuntimeReady, CallError>>;
+    /// Pods that have something on this machine.
+    fn find_leftovers(&self) -> BoxFuture<Result<std::collections::BTreeSet<PodUid>, CallError>>;
+    /// Remove what a pod left.
+    fn sweep(&self, uid: PodUid) -> BoxFuture<()>;
+    /// Tell people.
+    fn event(&self, event: &KubeEvent, now: Now);
+}
+
+/// One call to perform.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// For whom.
+    pub uid: PodUid,
+    /// The spec to use.
+    pub pod: Arc<Pod>,
+    /// What to do.
+    pub call: Call,
+    /// How long it may take.
+    pub limit: Duration,
+    /// Someone changed their mind.
+    pub cancel: CancellationToken,
+}
+
+/// The loop, before it runs.
+pub struct Loop {
+    node: Node,
+    hands: Arc<dyn Hands>,
+    clock: Arc<dyn Clock>,
+    committer: Committer,
+    events: mpsc::Receiver<Event>,
+    sender: mpsc::Sender<Event>,
+    queries: mpsc::Receiver<Query>,
+    /// Calls under way, to be interrupted.
+    orders: BTreeMap<CallId, CancellationToken>,
+    wake: Option<Time>,
+    views: Arc<Views>,
+}
+
+impl Loop {
+    /// A loop around this node. `journal` is `None` only where nothing has to survive.
+    pub fn new(node: Node, journal: Option<Journal>, hands: Arc<dyn Hands>, clock: Arc<dyn Clock>) -> (Self, Handle) {
+        let (sender, events) = mpsc::channel(EVENTS_MAX);
+        let (query_sender, queries) = mpsc::channel(64);
+        let views = Arc::new(Views::default());
+        let handle = Handle::new(sender.clone(), query_sender, Arc::clone(&views));
+        let committer = Committer::start(journal);
+        let (orders, wake) = (BTreeMap::new(), None);
+        (Self { node, hands, clock, committer, events, sender, queries, orders, wake, views }, handle)
+    }
+
+    /// Run until `stop` is cancelled. Containers are left as they are; what core decided until then is committed.
+    pub async fn run(mut self, stop: CancellationToken) {
+        self.turn(vec![Event::Wake]);
+        loop {
+            let wake = self.wake.map(|at| at.saturating_sub(self.clock.now().boot));
+            let event = tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                // Cancel-safe: a received item is handled in this very turn.
+                effects = self.committer.committed() => {
+                    self.committed(effects);
+                    continue;
+                }
+                Some(query) = self.queries.recv() => {
+                    queries::answer(&self.node, query);
+                    continue;
+                }
+                Some(event) = self.events.recv() => event,
+                () = tokio::time::sleep(wake.unwrap_or(Duration::from_secs(3600))) => {
+                    self.wake = None;
+                    Event::Wake
+                }
+            };
+            let mut batch = vec![event];
+            while batch.len() < BATCH_MAX
+                && let Ok(event) = self.events.try_recv()
+            {
+                batch.push(event);
+            }
+            self.turn(batch);
+        }
+        self.committer.finish().await;
+    }
+
+    /// One turn: every event of the batch is handled, then everything goes out together.
+    fn turn(&mut self, batch: Vec<Event>) {
+        let mut out = Out::default();
+        for event in batch {
+            if let Event::Done { id, .. } = &event {
+                self.orders.remove(id);
+            }
+            let now = self.clock.now();
+            let mut own = Out::default();
+            let handled = catch_unwind(AssertUnwindSafe(|| self.node.handle(event, now, &mut own)));
+            if let Err(panic) = handled {
+                // What a half-handled event asked for is not trusted; the pod is set aside.
+                own = Out::default();
+                let why = panic_text(&*panic);
+                let uid = self.node.quarantine_current(&why, &mut own);
+                tracing::error!(?uid, %why, "a bug was met: the pod is put in quarantine");
+            }
+            out.records.append(&mut own.records);
+            out.effects.append(&mut own.effects);
+        }
+        self.views.beat(self.clock.now());
+        if let Some(effects) = self.committer.commit(out) {
+            self.perform(effects);
+        }
+    }
+
+    fn committed(&mut self, done: committer::Committed) {
+        if let Some(error) = done.changed {
+            tracing::warn!(error = error.as_deref().unwrap_or("none"), "the journal's health changed");
+            self.views.journal(error.clone());
+            self.turn(vec![Event::Journal { error }]);
+        }
+        self.perform(done.effects);
+    }
+
+    fn perform(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Call { id, uid, pod, call, limit } => self.order(id, uid, pod, call, limit),
+                Effect::Cancel { id } => {
+                    if let Some(token) = self.orders.get(&id) {
+                        token.cancel();
+                    }
+                }
+                Effect::Observe { uid, seq } => {
+                    let look = self.hands.observe(uid.clone());
+                    self.spawn(async move {
+                        let (result, covered) = match look.await {
+                            Ok((seen, covered)) => (Ok(seen), covered),
+                            Err(error) => (Err(error), false),
+                        };
+                        Event::Observed { uid, seq, result, covered }
+                    });
+                }
+                Effect::List { seq } => {
+                    let list = self.hands.list();
+                    self.spawn(async move { Event::Listed { seq, result: list.await } });
+                }
+                Effect::CheckRuntime => {
+                    let check = self.hands.check_runtime();
+                    self.spawn(async move { Event::Runtime { result: check.await } });
+                }
+                Effect::FindLeftovers { seq } => {
+                    let find = self.hands.find_leftovers();
+                    self.spawn(async move { Event::Leftovers { seq, found: find.await } });
+                }
+                Effect::Sweep { uid } => {
+                    tokio::spawn(self.hands.sweep(uid));
+                }
+                Effect::WakeAt(at) => self.wake = Some(at),
+                Effect::Event(event) => {
+                    let now = self.clock.now();
+                    self.views.event(&event, now);
+                    self.hands.event(&event, now);
+                }
+                Effect::StatusChanged { uid } => self.views.status_changed(&uid),
+                Effect::Released { waiter } => self.views.released(waiter),
+            }
+        }
+    }
+
+    fn order(&mut self, id: CallId, uid: PodUid, pod: Arc<Pod>, call: Call, limit: Duration) {
+        let cancel = CancellationToken::new();
+        self.orders.insert(id, cancel.clone());
+        tracing::debug!(%uid, ?call, "call");
+        // The hand keeps the limit, counted from when the call's turn came, and always answers.
+        let done = self.hands.call(Order { uid, pod, call, limit, cancel });
+        self.spawn(async move { Event::Done { id, result: done.await } });
+    }
+
+    fn spawn(&self, event: impl Future<Output = Event> + Send + 'static) {
+        let sender = self.sender.clone();
+        tokio::spawn(async move {
+            // The loop is gone only at the end; then nobody needs the answer.
+            let _ = sender.send(event.await).await;
+        });
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "unknown".into())
+}

@@ -1,0 +1,51 @@
+//! Keeps the logs of running containers small.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use podwright_agent::rotate::{self, ListRunning, Reopen, Running};
+use podwright_cri::{RemoteRuntime, RuntimeService, labels, v1};
+
+/// Rotate until the agent ends.
+pub(crate) async fn rotate(config: rotate::Config, runtime: Arc<RemoteRuntime>, limit: Duration) {
+    let reopen: Reopen = {
+        let runtime = runtime.clone();
+        Arc::new(move |id| {
+            let runtime = runtime.clone();
+            Box::pin(async move { runtime.reopen_container_log(id.as_str(), limit).await.map_err(|e| e.to_string()) })
+        })
+    };
+    let logs = LogPaths::default();
+    let list: ListRunning = Arc::new(move || {
+        let (runtime, logs) = (runtime.clone(), logs.clone());
+        Box::pin(async move { logs.of_running(&runtime, limit).await })
+    });
+    rotate::run(config, list, reopen).await;
+}
+
+/// The log of a container never changes its place: each is asked for once.
+#[derive(Clone, Default)]
+struct LogPaths(Arc<std::sync::Mutex<std::collections::BTreeMap<String, PathBuf>>>);
+
+impl LogPaths {
+    async fn of_running(&self, runtime: &RemoteRuntime, limit: Duration) -> Vec<Running> {
+        let state = v1::ContainerStateValue { state: v1::ContainerState::ContainerRunning.into() };
+        let filter = v1::ContainerFilter { state: Some(state), ..Default::default() };
+        let Ok(mut listed) = runtime.list_containers(Some(filter), limit).await else { return vec![] };
+        listed.retain(|c| labels::Owner::of(&c.labels).is_some());
+        let mut known = std::mem::take(&mut *self.0.lock().expect("no panic under this lock"));
+        known.retain(|id, _| listed.iter().any(|c| c.id == *id));
+        for container in &listed {
+            if !known.contains_key(&container.id)
+                && let Ok(answer) = runtime.container_status(&container.id, false, limit).await
+                && let Some(status) = answer.status.filter(|s| !s.log_path.is_empty())
+            {
+                known.insert(container.id.clone(), PathBuf::from(status.log_path));
+            }
+        }
+        let running = known.iter().map(|(id, log)| Running { id: id.as_str().into(), log: log.clone() }).collect();
+        *self.0.lock().expect("no panic under this lock") = known;
+        running
+    }
+}

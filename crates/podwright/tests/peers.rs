@@ -1,0 +1,5 @@
+//! The agent on containerd 2.x, which has an event stream.
+
+mod suite;
+
+all_on!(podwright_testbed::Flavor::V2);

@@ -1,0 +1,280 @@
+//! Pods of every kind end in the statuses Kubernetes documents.
+
+use anyhow::{Result, ensure};
+use podwright_testbed::{Flavor, wait_until};
+use serde_json::{Value, json};
+
+use super::{Bed, LIMIT, condition, container, sh, sleeper};
+
+/// One pod and what is to become of it.
+pub struct Case {
+    pub name: &'static str,
+    pub spec: Value,
+    /// Reached, and then true.
+    pub expect: fn(&Value) -> Result<()>,
+}
+
+fn spec(policy: &str, init: Value, containers: Value) -> Value {
+    json!({"restartPolicy": policy, "terminationGracePeriodSeconds": 1, "hostNetwork": true,
+        "initContainers": init, "containers": containers})
+}
+
+fn sidecar(name: &str, script: &str) -> Value {
+    let mut c = sh(name, script);
+    c["restartPolicy"] = json!("Always");
+    c
+}
+
+fn is(pod: &Value, phase: &str) -> Result<()> {
+    ensure!(pod["status"]["phase"] == phase, "phase is {}", pod["status"]["phase"]);
+    Ok(())
+}
+
+fn exit(pod: &Value, name: &str, code: i64, reason: &str) -> Result<()> {
+    let ended = &container(pod, name)["state"]["terminated"];
+    ensure!(ended["exitCode"] == code && ended["reason"] == reason, "{name}: {:#}", container(pod, name)["state"]);
+    Ok(())
+}
+
+fn waiting(pod: &Value, name: &str, reason: &str) -> Result<()> {
+    let state = &container(pod, name)["state"];
+    ensure!(state["waiting"]["reason"] == reason, "{name}: {state:#}");
+    Ok(())
+}
+
+fn ready(pod: &Value, wanted: &str) -> Result<()> {
+    ensure!(condition(pod, "Ready")["status"] == wanted, "{:#}", pod["status"]["conditions"]);
+    Ok(())
+}
+
+/// The pods and their ends.
+pub fn cases() -> Vec<Case> {
+    let none = || json!([]);
+    let probe =
+        |script: &str| json!({"exec": {"command": ["sh", "-c", script]}, "periodSeconds": 1, "failureThreshold": 1});
+    let mut cases = vec![
+        Case {
+            name: "never-0",
+            spec: spec("Never", none(), json!([sh("c", "exit 0")])),
+            expect: |p| {
+                is(p, "Succeeded")?;
+                exit(p, "c", 0, "Completed")?;
+                ensure!(condition(p, "Ready")["reason"] == "PodCompleted", "{:#}", condition(p, "Ready"));
+                ready(p, "False")
+            },
+        },
+        Case {
+            name: "never-7",
+            spec: spec("Never", none(), json!([sh("c", "echo last words > /dev/termination-log; exit 7")])),
+            expect: |p| {
+                is(p, "Failed")?;
+                ensure!(
+                    container(p, "c")["state"]["terminated"]["message"] == "last words\n",
+                    "{:#}",
+                    container(p, "c")
+                );
+                exit(p, "c", 7, "Error")
+            },
+        },
+        Case {
+            name: "never-two",
+            spec: spec("Never", none(), json!([sh("a", "exit 0"), sh("b", "sleep 1; exit 3")])),
+            expect: |p| {
+                is(p, "Failed")?;
+                exit(p, "a", 0, "Completed")?;
+                exit(p, "b", 3, "Error")
+            },
+        },
+        Case {
+            name: "onfailure-0",
+            spec: spec("OnFailure", none(), json!([sh("c", "exit 0")])),
+            expect: |p| {
+                is(p, "Succeeded")?;
+                ensure!(container(p, "c")["restartCount"] == 0, "restarted");
+                exit(p, "c", 0, "Completed")
+            },
+        },
+        Case {
+            name: "onfailure-1",
+            spec: spec("OnFailure", none(), json!([sh("c", "exit 1")])),
+            expect: |p| {
+                is(p, "Running")?;
+                ensure!(container(p, "c")["lastState"]["terminated"]["exitCode"] == 1, "{:#}", container(p, "c"));
+                waiting(p, "c", "CrashLoopBackOff")
+            },
+        },
+        Case {
+            name: "always-0",
+            spec: spec("Always", none(), json!([sh("c", "exit 0")])),
+            expect: |p| {
+                is(p, "Running")?;
+                ensure!(
+                    container(p, "c")["lastState"]["terminated"]["reason"] == "Completed",
+                    "{:#}",
+                    container(p, "c")
+                );
+                waiting(p, "c", "CrashLoopBackOff")
+            },
+        },
+        Case {
+            name: "init-ok",
+            spec: spec("Always", json!([sh("i1", "true"), sh("i2", "true")]), json!([sleeper("c")])),
+            expect: |p| {
+                is(p, "Running")?;
+                exit(p, "i1", 0, "Completed")?;
+                exit(p, "i2", 0, "Completed")?;
+                ensure!(condition(p, "Initialized")["status"] == "True", "not initialized");
+                ready(p, "True")
+            },
+        },
+        Case {
+            name: "init-fails-never",
+            spec: spec("Never", json!([sh("i1", "exit 4"), sh("i2", "true")]), json!([sleeper("c")])),
+            expect: |p| {
+                is(p, "Failed")?;
+                exit(p, "i1", 4, "Error")?;
+                waiting(p, "i2", "PodInitializing")?;
+                waiting(p, "c", "PodInitializing")
+            },
+        },
+        Case {
+            name: "init-fails-always",
+            spec: spec("Always", json!([sh("i1", "exit 4")]), json!([sleeper("c")])),
+            expect: |p| {
+                is(p, "Pending")?;
+                waiting(p, "i1", "CrashLoopBackOff")?;
+                ensure!(
+                    condition(p, "Initialized")["reason"] == "ContainersNotInitialized",
+                    "{:#}",
+                    p["status"]["conditions"]
+                );
+                waiting(p, "c", "PodInitializing")
+            },
+        },
+        Case {
+            name: "sidecar-job",
+            spec: spec(
+                "Never",
+                json!([sidecar("side", "trap 'exit 0' TERM; while :; do sleep 0.1; done")]),
+                json!([sh("c", "sleep 1; exit 0")]),
+            ),
+            expect: |p| {
+                is(p, "Succeeded")?;
+                exit(p, "c", 0, "Completed")?;
+                exit(p, "side", 0, "Completed")
+            },
+        },
+        Case {
+            name: "sidecar-fails-job",
+            spec: spec("Never", json!([sidecar("side", "exit 9")]), json!([sh("c", "sleep 2; exit 0")])),
+            expect: |p| {
+                is(p, "Succeeded")?;
+                exit(p, "c", 0, "Completed")
+            },
+        },
+        Case {
+            name: "no-image",
+            spec: spec(
+                "Always",
+                none(),
+                json!([{"name": "c", "image": "localhost/none:1", "imagePullPolicy": "Never"}]),
+            ),
+            expect: |p| {
+                is(p, "Pending")?;
+                waiting(p, "c", "ErrImageNeverPull")
+            },
+        },
+        Case {
+            name: "bad-command",
+            spec: spec(
+                "Never",
+                none(),
+                json!([{"name": "c", "image": podwright_testbed::image::BUSYBOX, "command": ["/none"]}]),
+            ),
+            expect: |p| {
+                is(p, "Failed")?;
+                exit(p, "c", 128, "StartError")
+            },
+        },
+        Case {
+            name: "non-root",
+            spec: spec(
+                "Always",
+                none(),
+                json!([{"name": "c", "image": podwright_testbed::image::BUSYBOX,
+                "securityContext": {"runAsNonRoot": true}}]),
+            ),
+            expect: |p| {
+                is(p, "Pending")?;
+                waiting(p, "c", "CreateContainerConfigError")
+            },
+        },
+        Case {
+            name: "deadline",
+            spec: {
+                let mut s = spec("Always", none(), json!([sleeper("c")]));
+                s["activeDeadlineSeconds"] = json!(2);
+                s
+            },
+            expect: |p| {
+                is(p, "Failed")?;
+                ensure!(p["status"]["reason"] == "DeadlineExceeded", "{:#}", p["status"]["reason"]);
+                Ok(())
+            },
+        },
+    ];
+    let with = |name, mut c: Value, field: &str, value: Value, expect| {
+        c[field] = value;
+        Case { name, spec: spec("Always", json!([]), json!([c])), expect }
+    };
+    cases.push(with(
+        "post-start-fails",
+        sleeper("c"),
+        "lifecycle",
+        json!({"postStart": {"exec": {"command": ["false"]}}}),
+        |p| {
+            let c = container(p, "c");
+            ensure!(c["lastState"]["terminated"].is_object(), "{c:#}");
+            Ok(())
+        },
+    ));
+    cases.push(with("never-ready", sleeper("c"), "readinessProbe", probe("exit 1"), |p| {
+        is(p, "Running")?;
+        ensure!(container(p, "c")["ready"] == false, "ready");
+        ensure!(condition(p, "Ready")["reason"] == "ContainersNotReady", "{:#}", condition(p, "Ready"));
+        ready(p, "False")
+    }));
+    cases.push(with("not-alive", sleeper("c"), "livenessProbe", probe("exit 1"), |p| {
+        let c = container(p, "c");
+        ensure!(c["restartCount"].as_i64() >= Some(1), "{c:#}");
+        Ok(())
+    }));
+    cases.push(with("never-started", sleeper("c"), "startupProbe", probe("exit 1"), |p| {
+        let c = container(p, "c");
+        ensure!(c["restartCount"].as_i64() >= Some(1), "{c:#}");
+        Ok(())
+    }));
+    cases.push(with("started", sleeper("c"), "startupProbe", probe("exit 0"), |p| {
+        ensure!(container(p, "c")["started"] == true, "{:#}", container(p, "c"));
+        ready(p, "True")
+    }));
+    cases
+}
+
+pub fn pods_of_every_kind_end_in_the_documented_statuses(flavor: Flavor) {
+    let bed = Bed::start(flavor);
+    let cases = cases();
+    for case in &cases {
+        bed.put(case.name, &case.spec);
+    }
+    for case in &cases {
+        wait_until(LIMIT, case.name, || {
+            let pod = bed.pod(case.name)?;
+            (case.expect)(&pod).map_err(|e| e.context(format!("{:#}", pod["status"])))
+        });
+    }
+    for case in &cases {
+        bed.remove(case.name);
+    }
+    bed.wait_nothing_left();
+}

@@ -1,0 +1,146 @@
+//! What is shown on a real runtime, the same on every flavor of it.
+
+pub mod burst;
+pub mod edits;
+pub mod hostile;
+pub mod matrix;
+pub mod restarts;
+pub mod termination;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use podwright_testbed::{Agent, Containerd, Flavor, Scratch, leftovers, wait_until};
+use serde_json::{Value, json};
+
+/// The tests of this suite on one flavor of the runtime.
+#[macro_export]
+macro_rules! suite_on {
+    ($flavor:expr, $($module:ident::$test:ident($($arg:expr)?)),+ $(,)?) => {
+        $(
+            #[test]
+            fn $test() {
+                suite::$module::$test($flavor $(, $arg)?);
+            }
+        )+
+    };
+}
+
+/// Every test, named once.
+#[macro_export]
+macro_rules! all_on {
+    ($flavor:expr) => {
+        $crate::suite_on!(
+            $flavor,
+            burst::a_manifest_becomes_a_running_pod_and_goes_without_a_trace(),
+            burst::sixty_manifests_at_once_all_run_and_all_go(),
+            matrix::pods_of_every_kind_end_in_the_documented_statuses(),
+            restarts::kill_9_at_random_moments_loses_nothing_and_restarts_nothing(10),
+            restarts::containerd_killed_and_restarted_under_the_pods_restarts_none(),
+            restarts::after_a_reboot_pods_come_back_as_their_policy_says(),
+            termination::hooks_signals_and_sidecars_keep_their_order_and_their_time(),
+            edits::edited_200_times_the_last_content_runs_and_never_two_at_once(),
+            edits::edited_20_times_with_a_fixed_uid_the_last_content_runs(),
+            edits::a_new_image_under_a_fixed_uid_restarts_the_container_only(),
+            hostile::broken_manifests_are_named_and_touch_nothing_else(),
+        );
+    };
+}
+
+/// Generous: the machine is shared, and what is slow is not wrong here.
+pub const LIMIT: Duration = Duration::from_secs(120);
+
+/// An agent on a runtime of its own.
+pub struct Bed {
+    pub scratch: Scratch,
+    pub containerd: Containerd,
+    pub agent: Agent,
+}
+
+impl Bed {
+    pub fn start(flavor: Flavor) -> Self {
+        let scratch = Scratch::new().expect("a scratch");
+        let containerd = Containerd::start(&scratch, flavor).expect("containerd starts");
+        let agent = Agent::new(&scratch).runtime(&containerd).start().expect("the agent starts");
+        Self { scratch, containerd, agent }
+    }
+
+    pub fn put(&self, name: &str, spec: &Value) {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
+        self.scratch.put_manifest(&format!("{name}.json"), &pod).expect("written");
+    }
+
+    pub fn remove(&self, name: &str) {
+        self.scratch.remove_manifest(&format!("{name}.json")).expect("removed");
+    }
+
+    /// A pod by the name in its manifest.
+    pub fn pod(&self, name: &str) -> Result<Value> {
+        self.agent.pod(&format!("{name}-node"))?.with_context(|| format!("{name} is not known"))
+    }
+
+    pub fn phase(&self, name: &str, wanted: &str) -> Result<Value> {
+        let pod = self.pod(name)?;
+        ensure!(pod["status"]["phase"] == wanted, "{name}: {:#}", pod["status"]);
+        Ok(pod)
+    }
+
+    pub fn wait_phase(&self, name: &str, wanted: &str) -> Value {
+        wait_until(LIMIT, &format!("{name} to be {wanted}"), || self.phase(name, wanted))
+    }
+
+    /// Every pod of the agent is gone, and nothing of them is left on the machine.
+    pub fn wait_nothing_left(&self) {
+        wait_until(LIMIT, "no pod to be known", || {
+            let pods = self.agent.pods()?;
+            let left = pods["items"].as_array().context("a list")?.len();
+            ensure!(left == 0, "{left} pods are left, the first: {:#}", pods["items"][0]);
+            Ok(())
+        });
+        wait_until(Duration::from_secs(20), "nothing to be left", || {
+            let left = leftovers(&self.scratch, &self.containerd)?;
+            ensure!(left.is_empty(), "{left:#?}");
+            Ok(())
+        });
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.agent.log();
+            let tail: Vec<&str> = log.lines().rev().take(80).collect();
+            eprintln!("--- the agent's last lines ---");
+            tail.iter().rev().for_each(|line| eprintln!("{line}"));
+        }
+    }
+}
+
+/// The status of one container, init containers included.
+pub fn container<'a>(pod: &'a Value, name: &str) -> &'a Value {
+    ["containerStatuses", "initContainerStatuses"]
+        .iter()
+        .flat_map(|list| pod["status"][*list].as_array().into_iter().flatten())
+        .find(|c| c["name"] == name)
+        .unwrap_or(&Value::Null)
+}
+
+pub fn condition<'a>(pod: &'a Value, kind: &str) -> &'a Value {
+    let mut all = pod["status"]["conditions"].as_array().into_iter().flatten();
+    all.find(|c| c["type"] == kind).unwrap_or(&Value::Null)
+}
+
+/// A container that runs a shell script.
+pub fn sh(name: &str, script: &str) -> Value {
+    json!({"name": name, "image": podwright_testbed::image::BUSYBOX, "command": ["sh", "-c", script]})
+}
+
+/// A container that runs until it is told to end, and then ends at once.
+pub fn sleeper(name: &str) -> Value {
+    sh(name, "trap 'exit 0' TERM; while :; do sleep 0.1; done")
+}
+
+/// A pod of one container.
+pub fn one(container: &Value) -> Value {
+    json!({"terminationGracePeriodSeconds": 2, "containers": [container]})
+}
