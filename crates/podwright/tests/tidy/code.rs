@@ -1,7 +1,7 @@
 //! Rust text without its comments and literals, so that a word in a sentence is not taken for code.
 
 /// The code alone: comments, strings and character literals become blanks, lines stay lines.
-pub fn of(text: &str) -> String {
+pub(crate) fn of(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(c) = rest.chars().next() {
@@ -83,7 +83,7 @@ fn is_word(c: char) -> bool {
 }
 
 /// The word stands alone in the text.
-pub fn has_word(text: &str, word: &str) -> bool {
+pub(crate) fn has_word(text: &str, word: &str) -> bool {
     text.match_indices(word).any(|(at, _)| {
         let (before, after) = (text[..at].chars().next_back(), text[at + word.len()..].chars().next());
         !before.is_some_and(is_word) && !after.is_some_and(is_word)
@@ -91,7 +91,7 @@ pub fn has_word(text: &str, word: &str) -> bool {
 }
 
 /// The path begins here: it is not the tail of another one.
-pub fn has_absolute_path(text: &str, path: &str) -> bool {
+pub(crate) fn has_absolute_path(text: &str, path: &str) -> bool {
     text.match_indices(path).any(|(at, _)| {
         let before = text[..at].chars().next_back();
         !before.is_some_and(|c| is_word(c) || matches!(c, '.' | '/' | '-' | '}' | '>' | '~' | '*'))

@@ -9,14 +9,14 @@ use crate::code;
 
 /// A place in our code.
 #[derive(Debug, PartialEq)]
-pub struct Reference<'a> {
+pub(crate) struct Reference<'a> {
     file: &'a str,
     names: Vec<&'a str>,
 }
 
 impl Reference<'_> {
     /// The file is there, and has the names.
-    pub fn check(&self, crates: &Path) -> Result<(), String> {
+    pub(crate) fn check(&self, crates: &Path) -> Result<(), String> {
         let path = crates.join(self.file);
         let text = std::fs::read_to_string(&path).map_err(|e| format!("crates/{}: {e}", self.file))?;
         let text = code::of(&text);
@@ -28,14 +28,14 @@ impl Reference<'_> {
 }
 
 /// The relative links of a text, without their anchors.
-pub fn links(text: &str) -> Vec<&str> {
+pub(crate) fn links(text: &str) -> Vec<&str> {
     let targets = prose(text).flat_map(|line| line.split("](").skip(1)).filter_map(|rest| rest.split(')').next());
     let local = targets.filter(|t| !t.contains("://") && !t.starts_with("mailto:"));
     local.filter_map(|t| t.split('#').next()).filter(|t| !t.is_empty()).collect()
 }
 
 /// The places in our code that a text names.
-pub fn code_references(text: &str) -> Vec<Reference<'_>> {
+pub(crate) fn code_references(text: &str) -> Vec<Reference<'_>> {
     let spans = prose(text).flat_map(|line| line.split('`').skip(1).step_by(2));
     spans.filter_map(reference).collect()
 }
