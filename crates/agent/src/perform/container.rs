@@ -8,7 +8,7 @@ use podwright_cri::labels::{self, containers_of_pod};
 use podwright_cri::v1::{ContainerState, ContainerStateValue, CreateContainerRequest};
 use tokio::time::Instant;
 
-use super::{Hands, Turn, failure, harmless, left, logs};
+use super::{Hands, Turn, failure, failure_to_make, harmless, left, logs};
 use crate::translate::{
     ContainerAsk, TranslateError, container_config, effective_run_as_user, find_container, sandbox_config,
 };
@@ -36,7 +36,7 @@ impl Hands {
         turn.check_sent_allowed()?;
         let id = match self.runtime.create_container(request, left(deadline)).await {
             Ok(id) => id,
-            Err(error) => return Err(failure("CreateContainerError", &error)),
+            Err(error) => return Err(failure_to_make("CreateContainerError", &error)),
         };
         self.host.link_log(pod, ask.name.as_str(), ask.attempt, &id).await;
         Ok(Answer::Container(id.into()))

@@ -247,6 +247,14 @@ pub(crate) fn failure(reason: &str, error: &CriError) -> CallError {
     }
 }
 
+/// A failure to make something. A name that is taken was taken by an earlier call for the very same thing, whose answer was lost
+/// or is still to come: that is doubt, too.
+pub(crate) fn failure_to_make(reason: &str, error: &CriError) -> CallError {
+    let taken = error.code == Code::AlreadyExists || error.message.contains("is reserved for");
+    let failed = failure(reason, error);
+    CallError { in_doubt: failed.in_doubt || taken, ..failed }
+}
+
 /// A failure of a call that changes nothing: whatever became of it, it can be made again.
 pub(crate) fn harmless(reason: &str, error: &CriError) -> CallError {
     CallError { in_doubt: false, ..failure(reason, error) }

@@ -3,7 +3,7 @@
 use podwright_core::model::{Answer, CallError, Pod, PodUid, SandboxId};
 use podwright_cri::v1::RunPodSandboxRequest;
 
-use super::{Hands, Turn, failure};
+use super::{Hands, Turn, failure, failure_to_make};
 use crate::translate::sandbox_config;
 
 impl Hands {
@@ -25,7 +25,7 @@ impl Hands {
         let request = RunPodSandboxRequest { config: Some(config), runtime_handler: String::new() };
         match self.runtime.run_pod_sandbox(request, turn.limit).await {
             Ok(id) => Ok(Answer::Sandbox(id.into())),
-            Err(error) => Err(failure(REASON, &error)),
+            Err(error) => Err(failure_to_make(REASON, &error)),
         }
     }
 

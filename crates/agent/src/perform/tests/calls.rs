@@ -98,6 +98,21 @@ async fn a_call_without_an_answer_is_in_doubt() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_name_that_is_taken_means_that_an_earlier_call_had_its_effect() {
+    let bench = Bench::new();
+    let taken = [
+        CriError::new(Code::AlreadyExists, "X", "exists"),
+        CriError::new(Code::Other, "X", "failed to reserve container name \"a_0\": name \"a_0\" is reserved for \"c\""),
+    ];
+    for error in taken {
+        bench.fake.next("RunPodSandbox", Step::Fail(error.clone()));
+        assert!(bench.call(web(), run()).await.unwrap_err().in_doubt, "{error}");
+        bench.fake.next("CreateContainer", Step::Fail(error.clone()));
+        assert!(bench.call(web(), create("i")).await.unwrap_err().in_doubt, "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_runtime_that_is_away_is_not_the_pods_fault() {
     let bench = Bench::new();
     bench.fake.next("RunPodSandbox", Step::Fail(CriError::not_sent("RunPodSandbox", "nobody there")));
