@@ -20,7 +20,7 @@ impl Machine {
     pub(super) fn plan_clean_up(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
         self.probing.stop_all();
         // Host work that was cut short is waited for: it must not make anew what is removed here.
-        self.cancel(|_| true, out);
+        self.cancel(|c| !matches!(c, Call::RemoveVolumes | Call::RemoveCgroup), out);
         if self.calls.any(|c| {
             matches!(c, Call::MountVolume { .. } | Call::MakeCgroup | Call::MakeDirs | Call::PrepareContainer { .. })
         }) {
