@@ -97,7 +97,9 @@ impl Sight {
         out.push(Effect::Observe { uid: uid.clone(), seq });
     }
 
-    pub(crate) fn wake(&self) -> Option<Time> {
-        self.failed.as_ref().filter(|_| self.dirty && self.looking.is_none()).map(|f| f.1)
+    /// When to look again. A moment that has passed waits for the runtime, whose return steps every pod.
+    pub(crate) fn wake(&self, now: Time) -> Option<Time> {
+        let again = self.failed.as_ref().filter(|_| self.dirty && self.looking.is_none()).map(|f| f.1);
+        again.filter(|at| *at > now)
     }
 }
