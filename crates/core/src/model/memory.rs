@@ -72,6 +72,9 @@ pub struct ContainerMemory {
     pub post_start: Option<(ContainerId, HookState)>,
     /// The instance whose preStop hook was begun for this termination.
     pub pre_stop: Option<(ContainerId, HookState)>,
+    /// The instance whose start was sent and has no definite answer yet: an agent's death may have cut it off.
+    #[serde(default)]
+    pub starting: Option<ContainerId>,
     /// The crash backoff.
     pub backoff: Option<Backoff>,
     /// An instance that is to be replaced whatever its end says: killed for a change, a probe or a person, or ended before

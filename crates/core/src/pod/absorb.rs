@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::{Ctx, Machine};
-use crate::model::{Call, ContainerMemory, ContainerSeen, Exit, Name, RunState};
+use crate::model::{Call, CallKey, ContainerMemory, ContainerSeen, Exit, Name, RunState};
 
 impl Machine {
     pub(super) fn absorb(&mut self, ctx: &Ctx<'_>) {
@@ -25,6 +25,37 @@ impl Machine {
         }
         let seen = &self.sight.seen;
         self.killing.retain(|id| seen.container(id).is_some_and(|c| c.state.may_run()));
+    }
+
+    /// The start of this container has a definite end.
+    pub(super) fn start_is_settled(&mut self, name: &Name) {
+        if let Some(memory) = self.record.containers.get_mut(name)
+            && memory.starting.take().is_some()
+        {
+            self.unsaved = true;
+        }
+    }
+
+    /// A start that was cut off, by the agent's own death or by a deadline, leaves an instance that never ran: that is nobody's
+    /// exit code, and the instance is replaced whatever the policy.
+    pub(super) fn settle_starts(&mut self, ctx: &Ctx<'_>) {
+        if !self.sight.fresh() || self.record.ending.is_some() {
+            return;
+        }
+        let open = self.record.containers.iter().filter_map(|(name, m)| Some((name.clone(), m.starting.clone()?)));
+        let open: Vec<_> = open.filter(|(_, id)| !self.calls.unsettled(&CallKey::Instance(id.clone()))).collect();
+        for (name, id) in open {
+            let state = self.sight.seen.container(&id).map(|c| (c.state, c.started_at.is_some()));
+            if state == Some((RunState::Created, false)) {
+                continue;
+            }
+            self.start_is_settled(&name);
+            if state == Some((RunState::Exited, false)) {
+                self.story.tell(ctx.now, &format!("{name} is made anew"), "its start was cut off and it never ran");
+                self.record.containers.entry(name).or_default().voided = Some(id);
+                self.unsaved = true;
+            }
+        }
     }
 
     /// A look may answer what became of a call in doubt; time may end the waiting.

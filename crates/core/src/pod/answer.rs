@@ -10,6 +10,11 @@ impl Machine {
         if let Call::StopContainer { id, .. } = &sent.call {
             self.killing.stop_returned(id);
         }
+        if let Call::StartContainer { name, .. } = &sent.call
+            && !result.as_ref().is_err_and(|error| error.in_doubt || error.unavailable)
+        {
+            self.start_is_settled(name);
+        }
         match result {
             Ok(answer) => {
                 self.calls.succeeded(&sent.call.key());

@@ -55,7 +55,10 @@ impl Machine {
         let limit = ctx.config.runtime_request_timeout;
         let name = start.name.clone();
         if let Some(id) = start.existing.clone() {
-            self.ask(Call::StartContainer { name, id }, limit, ctx, out);
+            if self.ask(Call::StartContainer { name: name.clone(), id: id.clone() }, limit, ctx, out) {
+                self.record.containers.entry(name).or_default().starting = Some(id);
+                self.unsaved = true;
+            }
             return;
         }
         let Some(container) = find_container(&self.record.pod, name.as_str()) else { return };

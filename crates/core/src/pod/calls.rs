@@ -66,6 +66,11 @@ impl Calls {
         self.in_flight.values().any(|s| s.call.key() == *key)
     }
 
+    /// Under way or in doubt.
+    pub(crate) fn unsettled(&self, key: &CallKey) -> bool {
+        self.busy(key) || self.doubts.contains_key(key)
+    }
+
     pub(crate) fn any(&self, test: impl Fn(&Call) -> bool) -> bool {
         self.in_flight.values().any(|s| test(&s.call))
     }
@@ -148,7 +153,7 @@ impl Calls {
     /// The next moment at which something may be tried.
     pub(crate) fn wake(&self, now: Time) -> Option<Time> {
         let retries = self.retries.values().map(|r| r.at).filter(|at| *at > now);
-        let doubts = self.doubts.values().map(|d| d.next_look.min(d.until.max(now + Duration::from_millis(50))));
+        let doubts = self.doubts.values().flat_map(|d| [d.next_look, d.until]).filter(|at| *at > now);
         retries.chain(doubts).min()
     }
 

@@ -308,6 +308,7 @@ impl Machine {
     pub(crate) fn step(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
         if self.quarantine.is_none() {
             self.settle_doubts(ctx);
+            self.settle_starts(ctx);
             loop {
                 let before = self.state();
                 self.plan(ctx, out);
@@ -471,7 +472,8 @@ impl Machine {
             r if r.finished => State::Finished,
             r if r.terminated => State::Terminated,
             r if r.ending.is_some() => State::Terminating,
-            _ if self.hold.is_some() => State::Waiting,
+            // A record from the journal that never had its turn has not got it by the agent's restart.
+            r if self.hold.is_some() || !r.admitted => State::Waiting,
             _ => State::Syncing,
         }
     }
@@ -531,7 +533,7 @@ impl Machine {
             State::Terminating => self.probing.wake(&self.calls).into_iter().chain(self.killing.wake(now.boot)).min(),
             _ => None,
         };
-        mine.into_iter().chain(self.calls.wake(now.boot)).chain(self.sight.wake()).min()
+        mine.into_iter().chain(self.calls.wake(now.boot)).chain(self.sight.wake(now)).min()
     }
 
     /// When `activeDeadlineSeconds` ends it.

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{Bed, condition, container, one, sh, sleeper};
 
-pub fn a_manifest_becomes_a_running_pod_and_goes_without_a_trace(flavor: Flavor) {
+pub(crate) fn a_manifest_becomes_a_running_pod_and_goes_without_a_trace(flavor: Flavor) {
     let bed = Bed::start(flavor);
     bed.put("web", &one(&sleeper("c")));
     let pod = bed.wait_phase("web", "Running");
@@ -15,7 +15,7 @@ pub fn a_manifest_becomes_a_running_pod_and_goes_without_a_trace(flavor: Flavor)
     bed.wait_nothing_left();
 }
 
-pub fn sixty_manifests_at_once_all_run_and_all_go(flavor: Flavor) {
+pub(crate) fn sixty_manifests_at_once_all_run_and_all_go(flavor: Flavor) {
     let bed = Bed::start(flavor);
     let names: Vec<String> = (0..60).map(|i| format!("p{i}")).collect();
     for (i, name) in names.iter().enumerate() {

@@ -45,21 +45,21 @@ fn edit(bed: &Bed, times: usize, uid: Option<&str>) {
     assert!(!guard.join("two-at-once").exists(), "two instances ran at once");
 }
 
-pub fn edited_200_times_the_last_content_runs_and_never_two_at_once(flavor: Flavor) {
+pub(crate) fn edited_200_times_the_last_content_runs_and_never_two_at_once(flavor: Flavor) {
     let bed = Bed::start(flavor);
     edit(&bed, 200, None);
     bed.remove("edited");
     bed.wait_nothing_left();
 }
 
-pub fn edited_20_times_with_a_fixed_uid_the_last_content_runs(flavor: Flavor) {
+pub(crate) fn edited_20_times_with_a_fixed_uid_the_last_content_runs(flavor: Flavor) {
     let bed = Bed::start(flavor);
     edit(&bed, 20, Some("11111111-2222-3333-4444-555555555555"));
     bed.remove("edited");
     bed.wait_nothing_left();
 }
 
-pub fn a_new_image_under_a_fixed_uid_restarts_the_container_only(flavor: Flavor) {
+pub(crate) fn a_new_image_under_a_fixed_uid_restarts_the_container_only(flavor: Flavor) {
     let bed = Bed::start(flavor);
     let pod = |image: &str| {
         let mut spec = one(&sleeper("c"));

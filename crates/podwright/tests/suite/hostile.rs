@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{Bed, LIMIT, one, sleeper};
 
-pub fn broken_manifests_are_named_and_touch_nothing_else(flavor: Flavor) {
+pub(crate) fn broken_manifests_are_named_and_touch_nothing_else(flavor: Flavor) {
     let bed = Bed::start(flavor);
     let dir = bed.scratch.manifests().expect("there");
     bed.put("good", &one(&sleeper("c")));
@@ -25,8 +25,7 @@ pub fn broken_manifests_are_named_and_touch_nothing_else(flavor: Flavor) {
     let mut negative = one(&sleeper("c"));
     negative["terminationGracePeriodSeconds"] = json!(-5);
     bed.put("negative", &negative);
-    let huge = fs::File::create(dir.join("huge.yaml")).expect("made");
-    huge.set_len(100 << 20).expect("grown");
+    fs::File::create(dir.join("huge.yaml")).expect("made").set_len(100 << 20).expect("grown");
     symlink("loop-b.yaml", dir.join("loop-a.yaml")).expect("linked");
     symlink("loop-a.yaml", dir.join("loop-b.yaml")).expect("linked");
     fs::create_dir(dir.join("directory.yaml")).expect("made");

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use super::{Bed, LIMIT, condition, container, sh, sleeper};
 
 /// One pod and what is to become of it.
-pub struct Case {
-    pub name: &'static str,
-    pub spec: Value,
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) spec: Value,
     /// Reached, and then true.
-    pub expect: fn(&Value) -> Result<()>,
+    pub(crate) expect: fn(&Value) -> Result<()>,
 }
 
 fn spec(policy: &str, init: Value, containers: Value) -> Value {
@@ -48,7 +48,7 @@ fn ready(pod: &Value, wanted: &str) -> Result<()> {
 }
 
 /// The pods and their ends.
-pub fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let none = || json!([]);
     let probe =
         |script: &str| json!({"exec": {"command": ["sh", "-c", script]}, "periodSeconds": 1, "failureThreshold": 1});
@@ -261,7 +261,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-pub fn pods_of_every_kind_end_in_the_documented_statuses(flavor: Flavor) {
+pub(crate) fn pods_of_every_kind_end_in_the_documented_statuses(flavor: Flavor) {
     let bed = Bed::start(flavor);
     let cases = cases();
     for case in &cases {

@@ -1,11 +1,11 @@
 //! What is shown on a real runtime, the same on every flavor of it.
 
-pub mod burst;
-pub mod edits;
-pub mod hostile;
-pub mod matrix;
-pub mod restarts;
-pub mod termination;
+pub(crate) mod burst;
+pub(crate) mod edits;
+pub(crate) mod hostile;
+pub(crate) mod matrix;
+pub(crate) mod restarts;
+pub(crate) mod termination;
 
 use std::time::Duration;
 
@@ -48,49 +48,49 @@ macro_rules! all_on {
 }
 
 /// Generous: the machine is shared, and what is slow is not wrong here.
-pub const LIMIT: Duration = Duration::from_secs(120);
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
 /// An agent on a runtime of its own.
-pub struct Bed {
-    pub scratch: Scratch,
-    pub containerd: Containerd,
-    pub agent: Agent,
+pub(crate) struct Bed {
+    pub(crate) scratch: Scratch,
+    pub(crate) containerd: Containerd,
+    pub(crate) agent: Agent,
 }
 
 impl Bed {
-    pub fn start(flavor: Flavor) -> Self {
+    pub(crate) fn start(flavor: Flavor) -> Self {
         let scratch = Scratch::new().expect("a scratch");
         let containerd = Containerd::start(&scratch, flavor).expect("containerd starts");
         let agent = Agent::new(&scratch).runtime(&containerd).start().expect("the agent starts");
         Self { scratch, containerd, agent }
     }
 
-    pub fn put(&self, name: &str, spec: &Value) {
+    pub(crate) fn put(&self, name: &str, spec: &Value) {
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
         self.scratch.put_manifest(&format!("{name}.json"), &pod).expect("written");
     }
 
-    pub fn remove(&self, name: &str) {
+    pub(crate) fn remove(&self, name: &str) {
         self.scratch.remove_manifest(&format!("{name}.json")).expect("removed");
     }
 
     /// A pod by the name in its manifest.
-    pub fn pod(&self, name: &str) -> Result<Value> {
+    pub(crate) fn pod(&self, name: &str) -> Result<Value> {
         self.agent.pod(&format!("{name}-node"))?.with_context(|| format!("{name} is not known"))
     }
 
-    pub fn phase(&self, name: &str, wanted: &str) -> Result<Value> {
+    pub(crate) fn phase(&self, name: &str, wanted: &str) -> Result<Value> {
         let pod = self.pod(name)?;
         ensure!(pod["status"]["phase"] == wanted, "{name}: {:#}", pod["status"]);
         Ok(pod)
     }
 
-    pub fn wait_phase(&self, name: &str, wanted: &str) -> Value {
+    pub(crate) fn wait_phase(&self, name: &str, wanted: &str) -> Value {
         wait_until(LIMIT, &format!("{name} to be {wanted}"), || self.phase(name, wanted))
     }
 
     /// Every pod of the agent is gone, and nothing of them is left on the machine.
-    pub fn wait_nothing_left(&self) {
+    pub(crate) fn wait_nothing_left(&self) {
         wait_until(LIMIT, "no pod to be known", || {
             let pods = self.agent.pods()?;
             let left = pods["items"].as_array().context("a list")?.len();
@@ -117,7 +117,7 @@ impl Drop for Bed {
 }
 
 /// The status of one container, init containers included.
-pub fn container<'a>(pod: &'a Value, name: &str) -> &'a Value {
+pub(crate) fn container<'a>(pod: &'a Value, name: &str) -> &'a Value {
     ["containerStatuses", "initContainerStatuses"]
         .iter()
         .flat_map(|list| pod["status"][*list].as_array().into_iter().flatten())
@@ -125,22 +125,22 @@ pub fn container<'a>(pod: &'a Value, name: &str) -> &'a Value {
         .unwrap_or(&Value::Null)
 }
 
-pub fn condition<'a>(pod: &'a Value, kind: &str) -> &'a Value {
+pub(crate) fn condition<'a>(pod: &'a Value, kind: &str) -> &'a Value {
     let mut all = pod["status"]["conditions"].as_array().into_iter().flatten();
     all.find(|c| c["type"] == kind).unwrap_or(&Value::Null)
 }
 
 /// A container that runs a shell script.
-pub fn sh(name: &str, script: &str) -> Value {
+pub(crate) fn sh(name: &str, script: &str) -> Value {
     json!({"name": name, "image": podwright_testbed::image::BUSYBOX, "command": ["sh", "-c", script]})
 }
 
 /// A container that runs until it is told to end, and then ends at once.
-pub fn sleeper(name: &str) -> Value {
+pub(crate) fn sleeper(name: &str) -> Value {
     sh(name, "trap 'exit 0' TERM; while :; do sleep 0.1; done")
 }
 
 /// A pod of one container.
-pub fn one(container: &Value) -> Value {
+pub(crate) fn one(container: &Value) -> Value {
     json!({"terminationGracePeriodSeconds": 2, "containers": [container]})
 }

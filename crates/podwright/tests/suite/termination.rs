@@ -37,7 +37,7 @@ fn log(bed: &Bed, name: &str) -> Vec<String> {
     fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
-pub fn hooks_signals_and_sidecars_keep_their_order_and_their_time(flavor: Flavor) {
+pub(crate) fn hooks_signals_and_sidecars_keep_their_order_and_their_time(flavor: Flavor) {
     let mut bed = Bed::start(flavor);
     let hook = "echo hook >> /w/log";
     bed.put("order", &pod(&bed, "order", 10, vec![sidecar("s1"), sidecar("s2")], witness("app", true, Some(hook))));
