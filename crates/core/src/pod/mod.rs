@@ -533,7 +533,7 @@ impl Machine {
             State::Terminating => self.probing.wake(&self.calls).into_iter().chain(self.killing.wake(now.boot)).min(),
             _ => None,
         };
-        mine.into_iter().chain(self.calls.wake(now.boot)).chain(self.sight.wake(now)).min()
+        mine.into_iter().chain(self.calls.wake(now.boot)).chain(self.sight.wake(now.boot)).min()
     }
 
     /// When `activeDeadlineSeconds` ends it.
