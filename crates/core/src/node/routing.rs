@@ -124,9 +124,7 @@ impl Node {
         let uid = uid_of(&manifest)?;
         match self.workers.get_mut(&uid) {
             // It left config and ends: the new life begins when the old one is over.
-            Some(machine) if machine.state() >= State::Terminating && !machine.has_config() => {
-                machine.request_restart()
-            }
+            Some(machine) if machine.left_config() => machine.request_restart(),
             Some(_) => {
                 let Manifest { pod, origin } = manifest;
                 self.with(&uid, now, out, |machine, ctx, _| machine.update(pod, Some(origin), ctx));

@@ -78,7 +78,7 @@ impl Machine {
 
     /// Nothing is left of it and nobody wants it: the record may go.
     pub(crate) fn is_gone(&self) -> bool {
-        !self.has_config
+        (!self.has_config || self.record.restart_requested)
             && self.record.finished
             && self.content_should_go()
             && self.sight.fresh()

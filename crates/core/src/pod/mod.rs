@@ -179,12 +179,8 @@ impl Machine {
     pub(crate) fn kill(&mut self, cause: Cause, options: KillOptions, ctx: &mut Ctx<'_>) {
         self.waiters.extend(options.waiter);
         if self.record.terminated {
-            if let Some(ending) = &mut self.record.ending
-                && matches!(cause, Cause::Deleted | Cause::Removed | Cause::Orphan)
-                && !ending.deleted
-            {
-                ending.deleted = true;
-                self.unsaved = true;
+            if matches!(cause, Cause::Deleted | Cause::Orphan) {
+                self.note_deleted();
             }
             return;
         }
@@ -203,7 +199,7 @@ impl Machine {
                 &why,
             );
         }
-        let deleted = matches!(cause, Cause::Deleted | Cause::Removed | Cause::Orphan);
+        let deleted = matches!(cause, Cause::Deleted | Cause::Orphan);
         let ending = Ending {
             cause: before.as_ref().map_or(cause, |e| e.cause),
             deleted: deleted || before.as_ref().is_some_and(|e| e.deleted),
@@ -221,6 +217,15 @@ impl Machine {
     pub(crate) fn removed(&mut self, cause: Cause, ctx: &mut Ctx<'_>) {
         self.has_config = false;
         self.kill(cause, KillOptions::default(), ctx);
+        self.note_deleted();
+    }
+
+    /// It was deleted, or left config: its content goes, and a new life under its UID may begin after this one.
+    fn note_deleted(&mut self) {
+        if let Some(ending) = self.record.ending.as_mut().filter(|e| !e.deleted) {
+            ending.deleted = true;
+            self.unsaved = true;
+        }
     }
 
     /// Only the runtime knows it: it can only be ended.
@@ -496,6 +501,12 @@ impl Machine {
     /// Namespace and name.
     pub fn full_name(&self) -> &FullName {
         &self.full_name
+    }
+
+    /// It ends and its source had it no more at some time since, maybe a former agent's: whoever wants it now wants a new life.
+    pub(crate) fn left_config(&self) -> bool {
+        let left = self.record.ending.as_ref().is_some_and(|e| e.deleted && self.is_static());
+        self.state() >= State::Terminating && (!self.has_config || left)
     }
 
     /// A source wants it.
