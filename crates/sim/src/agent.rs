@@ -144,6 +144,7 @@ impl World {
         self.calm = true;
         self.faults = crate::faults::Faults::default();
         self.journal.broken = false;
+        self.retry_commit();
         self.runtime_up();
         let pending = self.queue.iter().filter(|(_, item)| {
             let fault = matches!(item, Item::RuntimeDown | Item::Reboot | Item::Jump | Item::SandboxDies | Item::Act);

@@ -36,11 +36,12 @@ impl World {
                     let ending = r.ending.as_ref().map(|e| format!("{:?} by {:.1}", e.cause, e.deadline.boot.as_secs_f64()));
                     trace!(
                         self,
-                        "<-- put {} {phase}{}{}{} cursor {:?} attempts {}",
+                        "<-- put {} {phase}{}{}{}{} cursor {:?} attempts {}",
                         r.uid,
                         ending.map_or(String::new(), |e| format!(" {e}")),
                         if r.terminated { " terminated" } else { "" },
                         if r.finished { " finished" } else { "" },
+                        if r.restart_requested { " again" } else { "" },
                         r.cursor.as_ref().map(|c| (&c.sandbox, c.done)),
                         r.sandbox_attempts,
                     );

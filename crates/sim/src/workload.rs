@@ -220,6 +220,7 @@ impl World {
         if self.rng.chance(350) {
             for n in 0..=self.rng.below(2) {
                 let sidecar = self.rng.chance(500);
+                let policy = if sidecar { "Always" } else { policy };
                 let mut part = self.draw_part(&format!("init{n}"), policy, !sidecar);
                 if !sidecar {
                     (part.startup, part.readiness, part.liveness) = (false, false, false);

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use podwright_core::NodeConfig;
-use podwright_core::model::{CallId, ContainerId, Event, Manifest, Out, PodUid, SandboxId, Seq, Source, SourceChange};
+use podwright_core::model::{CallId, ContainerId, Event, Manifest, Out, PodUid, Record, SandboxId, Seq, Source, SourceChange};
 use podwright_core::node::Node;
 
 use crate::behaviour::Behaviour;
@@ -248,7 +248,7 @@ impl World {
             self.step();
         }
         if self.violation.is_none() {
-            self.clock.now = until;
+            self.clock.now = self.clock.now.max(until);
         }
         self.violation.is_none()
     }
@@ -289,6 +289,10 @@ impl World {
             Item::Disk { full } => {
                 trace!(self, "== disk {}", if full { "full" } else { "has room" });
                 self.journal.broken = full;
+                if !full {
+                    // The agent tries again what it owes.
+                    self.retry_commit();
+                }
             }
             Item::Reboot => self.reboot(),
             Item::Jump => self.jump(),
@@ -336,11 +340,22 @@ impl World {
         self.after(at - self.clock.now, Item::Commit { epoch, out });
     }
 
-    fn commit(&mut self, out: Out) {
-        let changed = if out.records.is_empty() { None } else { self.journal.commit(out.records) };
-        if let Some(error) = changed {
-            trace!(self, "== journal {}", error.as_deref().unwrap_or("works again"));
+    pub(crate) fn retry_commit(&mut self) {
+        if self.node.is_some() && self.journal.owes() {
+            self.write_records(vec![]);
+        }
+    }
+
+    fn write_records(&mut self, records: Vec<Record>) {
+        if let Some(error) = self.journal.commit(records) {
+            trace!(self, "== journal: {}", error.as_deref().unwrap_or("works again"));
             self.send(Duration::ZERO, Event::Journal { error });
+        }
+    }
+
+    fn commit(&mut self, out: Out) {
+        if !out.records.is_empty() {
+            self.write_records(out.records);
         }
         let mut performed = if self.rng.chance(self.faults.crash) { self.rng.index(out.effects.len() + 1) } else { usize::MAX };
         let dies = performed != usize::MAX;

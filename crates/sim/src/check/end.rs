@@ -15,28 +15,21 @@ impl World {
     /// Run until everything is as it should be, then a while longer, and look again.
     pub fn settle(&mut self, within: Duration) -> bool {
         let until = self.clock.now + within;
-        loop {
-            if self.violation.is_some() {
-                return false;
-            }
+        let mut quiet = None;
+        while self.violation.is_none() {
+            let now = self.clock.now;
             match self.settled() {
-                Ok(()) => break,
-                Err(why) if self.clock.now >= until => {
-                    self.broken("6 the world comes to rest", why);
-                    return false;
+                // A round of every timer has passed, and nothing moved.
+                Ok(()) if quiet.is_some_and(|since| now >= since + QUIET) => return true,
+                Ok(()) => {
+                    quiet.get_or_insert(now);
                 }
-                Err(_) => {}
+                Err(why) if now >= until => self.broken("6 the world comes to rest", why),
+                Err(_) => quiet = None,
             }
-            self.run_for(Duration::from_secs(2));
+            self.run_for(Duration::from_secs(3));
         }
-        // A round of every timer, and nothing may have moved.
-        self.run_for(Duration::from_secs(75));
-        if self.violation.is_none()
-            && let Err(why) = self.settled()
-        {
-            self.broken("6 the world stays at rest", why);
-        }
-        self.violation.is_none()
+        false
     }
 
     /// What is missing from rest, if anything.
@@ -103,7 +96,10 @@ impl World {
             return Err(format!("{uid} is not at its newest spec"));
         }
         let Some(spec) = &record.pod.spec else { return Err(format!("{uid} has no spec")) };
-        if record.ending.is_some() {
+        if let Some(ending) = &record.ending {
+            if ending.cause == Cause::Removed && !self.checks.kills.contains(uid) {
+                return Err(format!("{uid} left its source, is back, and does not begin anew"));
+            }
             return self.has_come_to_its_end(record);
         }
         if spec.containers.iter().all(|c| self.is_over(uid, c, record)) {
@@ -181,3 +177,6 @@ impl World {
         ended && !voided && !restart::should_restart(c, &spec, newest.exit_code)
     }
 }
+
+/// Longer than every timer of a world at rest: housekeeping, the list, the health check.
+const QUIET: Duration = Duration::from_secs(66);

@@ -1,6 +1,6 @@
 //! What core writes down, judged by what it wrote before and by the truth.
 
-use podwright_core::model::{Cause, PodRecord, PodUid};
+use podwright_core::model::{Cause, Manifest, PodRecord, PodUid};
 use podwright_core::restart;
 use podwright_core::status::is_terminal;
 
@@ -74,7 +74,8 @@ impl World {
         let reported = self.sources.get(&new.source).is_some_and(|f| f.reported);
         let killed = self.checks.kills.contains(uid);
         let anew = told.is_some_and(|m| m.pod.spec != new.pod.spec);
-        let dropped = told.is_some_and(|m| self.has_double(uid, m));
+        // Of two pods of one name the running one wins.
+        let dropped = told.is_some_and(|m| self.has_double(uid, m)) && self.runtime.alive(uid).next().is_none();
         let fine = match ending.cause {
             Cause::Removed => killed || (reported && (told.is_none() || anew || dropped)),
             Cause::Evicted => killed,
@@ -89,7 +90,7 @@ impl World {
     }
 
     /// Another pod of the same source has the same name: one of the two is dropped.
-    pub(crate) fn has_double(&self, uid: &PodUid, manifest: &podwright_core::model::Manifest) -> bool {
+    pub(crate) fn has_double(&self, uid: &PodUid, manifest: &Manifest) -> bool {
         let name = podwright_core::pod::full_name(&manifest.pod);
         let mut all = self.sources.values().flat_map(|f| &f.told);
         all.any(|(other, m)| other != uid && podwright_core::pod::full_name(&m.pod) == name)
@@ -113,7 +114,10 @@ impl World {
             .iter()
             .flatten()
             .any(|c| !restart::is_sidecar(c) && over(c).is_some_and(|code| code != 0));
-        init_failed || spec.containers.iter().all(|c| over(c).is_some())
+        // Without a sandbox a pod that must run once can't go on.
+        let never = spec.restart_policy.as_deref() == Some("Never");
+        let homeless = never && !self.runtime.sandboxes_of(&record.uid).any(|(_, s)| s.ready);
+        init_failed || homeless || spec.containers.iter().all(|c| over(c).is_some())
     }
 
     fn check_terminated(&mut self, new: &PodRecord) {
@@ -206,7 +210,8 @@ impl World {
             // Made and dropped within one turn.
             return;
         };
-        let wanted = self.sources.values().any(|f| f.told.get(uid).is_some_and(|m| m.pod.spec == old.pod.spec));
+        let same = |m: &Manifest| m.pod.spec == old.pod.spec && !self.has_double(uid, m);
+        let wanted = self.sources.values().any(|f| f.told.get(uid).is_some_and(same));
         let reported = self.sources.get(&old.source).is_some_and(|f| f.reported);
         if wanted && reported && !old.restart_requested && old.ending.as_ref().is_some_and(|e| e.cause != Cause::Removed) {
             self.broken("1 a record stays while its pod is wanted", format!("{uid}: {:?}", old.ending));

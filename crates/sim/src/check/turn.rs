@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use podwright_core::model::{
-    Answer, Call, ContainerId, Effect, Event, HookKind, Out, PodRecord, PodUid, ProbeVerdict, Record, RunState, SandboxId,
+    Answer, Call, CallId, ContainerId, Effect, Event, HookKind, Out, PodRecord, PodUid, ProbeVerdict, Record, RunState, SandboxId,
     SourceChange,
 };
 use podwright_core::pod::full_name;
@@ -89,6 +89,7 @@ impl World {
                     self.check_call(uid, call);
                     self.checks.calls.insert(*id, (uid.clone(), call.clone()));
                 }
+                Effect::Cancel { id } => self.check_cancel(id),
                 Effect::Observe { seq, .. } | Effect::List { seq } => {
                     self.checks.drawn.insert(*seq, self.turns);
                 }
@@ -188,6 +189,16 @@ impl World {
         }
     }
 
+    /// What is to be removed is removed.
+    fn check_cancel(&mut self, id: &CallId) {
+        let call = self.checks.calls.get(id).map(|(_, call)| call);
+        let removal = |c: &&Call| matches!(c, Call::RemoveVolumes | Call::RemoveCgroup | Call::RemoveDirs | Call::RemoveLogs);
+        if let Some(call) = call.filter(removal) {
+            let text = format!("{call:?} is cancelled");
+            self.broken("7 clean-up is not interrupted", text);
+        }
+    }
+
     /// No call on sight older than the pod's last call.
     fn check_sight(&mut self, uid: &PodUid, call: &Call) {
         let returned = self.checks.returned.get(uid).copied();
@@ -264,8 +275,11 @@ impl World {
     /// TERM waits for the hook until the deadline.
     fn check_hook_first(&mut self, uid: &PodUid, id: &ContainerId, record: &PodRecord) {
         let hooks = |call: &Call| matches!(call, Call::Hook { kind: HookKind::PreStop, id: hooked, .. } if hooked == id);
+        // A container that was being ended before its pod was has a deadline of its own.
+        let accepted = self.checks.marks.accepted.get(uid);
+        let of_pod = self.checks.hooked.get(id).zip(accepted).is_some_and(|(hooked, accepted)| hooked >= accepted);
         let early = self.deadline(record).is_some_and(|d| self.clock.now < d);
-        if early && self.checks.calls.values().any(|(_, call)| hooks(call)) {
+        if early && of_pod && self.checks.calls.values().any(|(_, call)| hooks(call)) {
             self.broken("8 the stop waits for its hook", format!("{uid} {id}"));
         }
     }
@@ -296,16 +310,22 @@ impl World {
     }
 
     fn check_hook(&mut self, uid: &PodUid, kind: HookKind, id: &ContainerId, name: &str, record: &PodRecord) {
-        let times = self.checks.hooks.entry((id.clone(), kind == HookKind::PreStop)).or_default();
-        *times += 1;
-        let again = *times > 1 && !self.checks.tainted.contains(uid);
-        if again {
-            self.broken("14 a hook runs once", format!("{uid} {kind:?} of {id} = {name}"));
+        if kind == HookKind::PreStop {
+            self.checks.hooked.insert(id.clone(), self.clock.now);
         }
         let memory = record.containers.get(name);
         let written = memory.and_then(|m| if kind == HookKind::PreStop { m.pre_stop.as_ref() } else { m.post_start.as_ref() });
         if written.is_none_or(|(hooked, _)| hooked != id) {
             self.broken("14 a hook is journaled before it runs", format!("{uid} {kind:?} of {id} = {name}"));
+        }
+    }
+
+    /// A hook is run, now and for the first time.
+    pub(crate) fn check_hook_run(&mut self, uid: &PodUid, kind: HookKind, id: &ContainerId) {
+        let times = self.checks.hooks.entry((id.clone(), kind == HookKind::PreStop)).or_default();
+        *times += 1;
+        if *times > 1 && !self.checks.tainted.contains(uid) {
+            self.broken("14 a hook runs once", format!("{uid} {kind:?} of {id}"));
         }
     }
 
