@@ -157,6 +157,21 @@ impl Calls {
         retries.chain(doubts).min()
     }
 
+    /// Calls under way, with the moment each was sent.
+    pub(crate) fn under_way(&self) -> impl Iterator<Item = (&Call, Time)> {
+        self.in_flight.values().map(|sent| (&sent.call, sent.at))
+    }
+
+    /// Calls that failed, with their next try.
+    pub(crate) fn retries(&self) -> impl Iterator<Item = (&CallKey, Time)> {
+        self.retries.iter().map(|(key, retry)| (key, retry.at))
+    }
+
+    /// Calls whose fate is unknown.
+    pub(crate) fn doubts(&self) -> impl Iterator<Item = &Call> {
+        self.doubts.values().map(|doubt| &doubt.call)
+    }
+
     pub(crate) fn idle(&self) -> bool {
         self.in_flight.is_empty()
     }

@@ -18,6 +18,7 @@ mod probing;
 mod sight;
 mod story;
 mod sync;
+mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use crate::model::{
 use crate::status;
 
 pub use story::Story;
+pub use waits::Wait;
 
 use calls::Calls;
 use kill::Killing;

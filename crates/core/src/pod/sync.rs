@@ -18,7 +18,7 @@ pub(super) struct Setup {
     pub(super) dirs: bool,
     pub(super) volumes: BTreeSet<Name>,
     /// The network was missing and the user was told.
-    told_network: bool,
+    pub(super) told_network: bool,
 }
 
 impl Machine {

@@ -1,0 +1,243 @@
+//! What a pod waits for now, and until when: for people who ask why it isn't where they want it.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{Machine, State};
+use crate::model::{Call, CallKey, Cause, HookKind, Name, Now, Time};
+use crate::restart;
+
+/// A call that takes longer than this is worth a word.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// One thing a pod waits for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wait {
+    /// The container it is about; `None`: the whole pod.
+    pub container: Option<Name>,
+    /// `CrashLoopBackOff`, `FailedMount`, … as statuses and events name it.
+    pub reason: String,
+    /// What is the matter.
+    pub message: String,
+    /// Since when, for what is under way.
+    pub since: Option<Timestamp>,
+    /// The next try, or the end, if a time is set for it.
+    pub until: Option<Timestamp>,
+}
+
+impl Machine {
+    /// Everything this pod waits for, the pod's own matters first.
+    pub fn waits(&self, now: Now) -> Vec<Wait> {
+        let mut waits = vec![];
+        if let Some(why) = &self.quarantine {
+            waits.push(Wait::of_pod("Quarantined", why));
+        }
+        if let Some((_, message)) = self.sight.trouble() {
+            waits.push(Wait::of_pod("FailedSync", &format!("the runtime does not tell about this pod: {message}")));
+        }
+        match self.state() {
+            State::Waiting => {
+                waits.extend(self.hold.iter().map(|hold| Wait::of_pod(&hold.reason, &hold.message)));
+            }
+            State::Syncing => self.waits_to_run(now, &mut waits),
+            State::Terminating => waits.push(self.waits_to_end()),
+            State::Terminated | State::Finished => {}
+        }
+        self.waits_for_calls(now, &mut waits);
+        waits
+    }
+
+    fn waits_to_run(&self, now: Now, waits: &mut Vec<Wait>) {
+        if self.setup.told_network {
+            waits.push(Wait::of_pod("NetworkNotReady", "the runtime has no network for pods yet"));
+        }
+        for (name, waiting) in &self.bring_up.waiting {
+            let memory = self.record.containers.get(name);
+            let crash = memory.and_then(|m| restart::wait(m, m.exit.as_ref()?)).map(|w| restart::expires(&w, now.wall));
+            let pull = self.bring_up.pulls.get(name).and_then(|(backoff, _)| backoff.until(now.boot));
+            let retry = self.calls.retries().find(|(key, _)| **key == CallKey::Container(name.clone()));
+            let until = match waiting.reason.as_str() {
+                "CrashLoopBackOff" => crash,
+                _ => pull.or(retry.map(|(_, at)| at)).map(|at| wall_time(at, now)),
+            };
+            let (reason, message) = (waiting.reason.clone(), waiting.message.clone());
+            let until = until.filter(|at| *at > now.wall);
+            waits.push(Wait { container: Some(name.clone()), reason, message, since: None, until });
+        }
+    }
+
+    fn waits_to_end(&self) -> Wait {
+        let ending = self.record.ending.as_ref();
+        let why = match ending.map(|e| e.cause) {
+            Some(Cause::Deleted) => "it was deleted",
+            Some(Cause::Evicted) => "it is evicted",
+            Some(Cause::Removed) => "its manifest is gone",
+            Some(Cause::Orphan) => "nobody wants it",
+            Some(Cause::Ended) | None => "it has ended",
+        };
+        let alive: Vec<&str> = self.sight.seen.alive().map(|c| c.name.as_str()).collect();
+        let message = match alive.is_empty() {
+            true => format!("{why}; its containers have ended, its sandbox ends"),
+            false => format!("{why}; still there: {}", alive.join(", ")),
+        };
+        let until = ending.map(|e| e.deadline.wall);
+        Wait { until, ..Wait::of_pod("Terminating", &message) }
+    }
+
+    /// Calls that take their time, have failed, or are in doubt.
+    fn waits_for_calls(&self, now: Now, waits: &mut Vec<Wait>) {
+        for (call, at) in self.calls.under_way().filter(|(_, at)| *at + SLOW < now.boot) {
+            if let Some(wait) = Wait::under_way(call) {
+                waits.push(Wait { since: Some(wall_time(at, now)), ..wait });
+            }
+        }
+        for (key, at) in self.calls.retries().filter(|(_, at)| *at > now.boot) {
+            let reason = match key {
+                CallKey::RunSandbox => "FailedCreatePodSandBox",
+                CallKey::Volume(_) => "FailedMount",
+                CallKey::Cgroup if self.state() < State::Terminated => "FailedCreatePodContainer",
+                CallKey::Stop(_) | CallKey::Sandbox(_) => "FailedKillPod",
+                // Told as the container's own wait.
+                CallKey::Container(_) | CallKey::Instance(_) => continue,
+                _ => "FailedSync",
+            };
+            let wait = Wait::of_pod(reason, &self.last_failure(key));
+            waits.push(Wait { until: Some(wall_time(at, now)), ..wait });
+        }
+        for call in self.calls.doubts() {
+            let message = format!("it is not known what became of {:?}; the runtime is being asked", call.key());
+            waits.push(Wait::of_pod("InDoubt", &message));
+        }
+    }
+
+    /// What the story says of the last failure of this.
+    fn last_failure(&self, key: &CallKey) -> String {
+        let what = format!("failed: {key:?}");
+        let lines: Vec<_> = self.story.lines().filter(|line| line.what == what).collect();
+        lines.last().map_or(what, |line| line.cause.clone())
+    }
+}
+
+impl Wait {
+    fn of_pod(reason: &str, message: &str) -> Self {
+        Self { container: None, reason: reason.to_owned(), message: message.to_owned(), since: None, until: None }
+    }
+
+    fn under_way(call: &Call) -> Option<Self> {
+        let (container, reason, message) = match call {
+            Call::PullImage { name, image } => (Some(name), "Pulling", format!("image {image:?} is being pulled")),
+            Call::MountVolume { volume } => (None, "Mounting", format!("volume {volume:?} is being set up")),
+            Call::RunSandbox { .. } => (None, "RunPodSandbox", "the runtime is making the sandbox".into()),
+            Call::CreateContainer { name, .. } => {
+                (Some(name), "CreateContainer", "the runtime is making the container".into())
+            }
+            Call::StartContainer { name, .. } => {
+                (Some(name), "StartContainer", "the runtime is starting the container".into())
+            }
+            Call::PrepareContainer { name, .. } => {
+                (Some(name), "PrepareContainer", "its files on the host are being made".into())
+            }
+            Call::Hook { kind: HookKind::PostStart, name, .. } => {
+                (Some(name), "PostStartHook", "its postStart hook runs".into())
+            }
+            Call::Hook { kind: HookKind::PreStop, name, .. } => {
+                (Some(name), "PreStopHook", "its preStop hook runs".into())
+            }
+            Call::StopContainer { name, .. } => {
+                (Some(name), "StopContainer", "it was told to end, and has not yet".into())
+            }
+            Call::StopSandbox { .. } => (None, "StopPodSandbox", "the runtime is ending the sandbox".into()),
+            Call::RemoveVolumes => (None, "RemoveVolumes", "its volumes are being removed".into()),
+            Call::RemoveCgroup => (None, "RemoveCgroup", "its cgroup is being removed".into()),
+            _ => return None,
+        };
+        Some(Self { container: container.cloned(), ..Self::of_pod(reason, &message) })
+    }
+}
+
+/// A moment on the boot clock, for people.
+fn wall_time(at: Time, now: Now) -> Timestamp {
+    let moved = match at.checked_sub(now.boot) {
+        Some(ahead) => now.wall.checked_add(ahead),
+        None => now.wall.checked_sub(now.boot - at),
+    };
+    moved.unwrap_or(now.wall)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::actions::Waiting;
+    use crate::model::{Backoff, CallId, Exit, Pod, Source};
+
+    fn now(secs: u64) -> Now {
+        let boot = Duration::from_secs(secs);
+        Now { boot, wall: Timestamp::from_second(1_700_000_000).unwrap() + boot }
+    }
+
+    fn machine() -> Machine {
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}
+        }))
+        .unwrap();
+        let mut machine = Machine::new("u".into(), Source::File, Arc::new(pod), None, now(0));
+        machine.record.admitted = true;
+        machine
+    }
+
+    fn waiting(reason: &str) -> Waiting {
+        Waiting { reason: reason.into(), message: "why".into() }
+    }
+
+    #[test]
+    fn a_pod_that_is_held_says_so_and_a_quiet_one_nothing() {
+        let mut m = machine();
+        assert_eq!(m.waits(now(1)), []);
+        m.hold = Some(waiting("OutOfcpu"));
+        assert_eq!(m.waits(now(1)), [Wait::of_pod("OutOfcpu", "why")]);
+    }
+
+    #[test]
+    fn a_crash_loop_ends_when_its_wait_is_over() {
+        let mut m = machine();
+        m.bring_up.waiting.insert("c".into(), waiting("CrashLoopBackOff"));
+        let memory = m.record.containers.entry("c".into()).or_default();
+        memory.backoff = Some(Backoff { delay: Duration::from_secs(20), since: now(0).wall });
+        memory.exit = Some(Exit {
+            id: "x".into(),
+            sandbox: "s".into(),
+            code: 1,
+            signal: 0,
+            reason: "Error".into(),
+            message: String::new(),
+            started_at: None,
+            finished_at: Some(now(5).wall),
+            image: String::new(),
+            image_id: String::new(),
+            hash: None,
+        });
+        assert_eq!(m.waits(now(6))[0].until, Some(now(25).wall));
+        assert_eq!(m.waits(now(26))[0].until, None, "what is over is not promised");
+    }
+
+    #[test]
+    fn a_failed_mount_names_its_error_and_its_next_try_and_a_slow_one_its_age() {
+        let mut m = machine();
+        let key = CallKey::Volume("v".into());
+        m.story.tell(now(1), &format!("failed: {key:?}"), "no such device");
+        m.calls.failed(key, now(1).boot, Duration::ZERO, "u");
+        assert_eq!(m.waits(now(1)), [], "a try that is due is not waited for");
+        m.calls.failed(CallKey::Volume("v".into()), now(1).boot, Duration::from_secs(10), "u");
+        let wait = &m.waits(now(2))[0];
+        assert_eq!((wait.reason.as_str(), wait.message.as_str()), ("FailedMount", "no such device"));
+        assert!(wait.until.is_some_and(|at| at >= now(11).wall && at <= now(16).wall), "{wait:?}");
+        m.calls.forgive();
+        m.calls.sent(CallId(1), Call::MountVolume { volume: "v".into() }, now(3).boot, Duration::from_secs(60));
+        assert_eq!(m.waits(now(4)), []);
+        let wait = &m.waits(now(9))[0];
+        assert_eq!((wait.reason.as_str(), wait.since), ("Mounting", Some(now(3).wall)));
+    }
+}
