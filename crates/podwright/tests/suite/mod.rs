@@ -1,10 +1,13 @@
 //! What is shown on a real runtime, the same on every flavor of it.
 
 pub(crate) mod burst;
+pub(crate) mod cri;
 pub(crate) mod edits;
+pub(crate) mod features;
 pub(crate) mod hostile;
 pub(crate) mod matrix;
 pub(crate) mod restarts;
+pub(crate) mod said;
 pub(crate) mod termination;
 
 use std::time::Duration;
@@ -43,6 +46,7 @@ macro_rules! all_on {
             edits::edited_20_times_with_a_fixed_uid_the_last_content_runs(),
             edits::a_new_image_under_a_fixed_uid_restarts_the_container_only(),
             hostile::broken_manifests_are_named_and_touch_nothing_else(),
+            features::pods_find_what_their_specs_ask_for(),
         );
     };
 }
@@ -59,9 +63,14 @@ pub(crate) struct Bed {
 
 impl Bed {
     pub(crate) fn start(flavor: Flavor) -> Self {
+        Self::configured(flavor, json!({}))
+    }
+
+    /// With fields of KubeletConfiguration laid over the testbed's.
+    pub(crate) fn configured(flavor: Flavor, changes: Value) -> Self {
         let scratch = Scratch::new().expect("a scratch");
         let containerd = Containerd::start(&scratch, flavor).expect("containerd starts");
-        let agent = Agent::new(&scratch).runtime(&containerd).start().expect("the agent starts");
+        let agent = Agent::new(&scratch).runtime(&containerd).config(changes).start().expect("the agent starts");
         Self { scratch, containerd, agent }
     }
 
@@ -72,6 +81,20 @@ impl Bed {
 
     pub(crate) fn remove(&self, name: &str) {
         self.scratch.remove_manifest(&format!("{name}.json")).expect("removed");
+    }
+
+    /// As [`Self::put`], with the name as the label `app` too.
+    pub(crate) fn put_labeled(&self, name: &str, spec: &Value) {
+        let metadata = json!({"name": name, "labels": {"app": name}});
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
+        self.scratch.put_manifest(&format!("{name}.json"), &pod).expect("written");
+    }
+
+    /// Every manifest goes.
+    pub(crate) fn remove_all(&self) {
+        for entry in std::fs::read_dir(self.scratch.manifests().expect("there")).expect("there").flatten() {
+            std::fs::remove_file(entry.path()).expect("removed");
+        }
     }
 
     /// A pod by the name in its manifest.
