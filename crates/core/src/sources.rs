@@ -57,7 +57,7 @@ impl Sources {
         match change {
             SourceChange::Set { pods, broken } => {
                 let pods = set.with_broken(pods, broken, remembered);
-                let pods = set.without_doubles(pods, &mut out);
+                let pods = set.without_doubles(pods, remembered, &mut out);
                 let wanted: BTreeSet<PodUid> = pods.iter().filter_map(uid_of).collect();
                 let gone: Vec<PodUid> = set.pods.keys().filter(|uid| !wanted.contains(*uid)).cloned().collect();
                 for uid in gone {
@@ -121,12 +121,15 @@ impl Set {
         pods
     }
 
-    fn without_doubles(&self, pods: Vec<Manifest>, out: &mut Batches) -> Vec<Manifest> {
+    /// The one we have wins, also if only the journal remembers that; else the first.
+    fn without_doubles(&self, pods: Vec<Manifest>, remembered: &[Manifest], out: &mut Batches) -> Vec<Manifest> {
+        let mut ours: BTreeSet<PodUid> = self.pods.keys().cloned().collect();
+        ours.extend(remembered.iter().filter(|_| !self.ready).filter_map(uid_of));
         let mut winner: BTreeMap<FullName, usize> = BTreeMap::new();
         for (i, manifest) in pods.iter().enumerate() {
-            let had = uid_of(manifest).is_some_and(|uid| self.pods.contains_key(&uid));
+            let had = uid_of(manifest).is_some_and(|uid| ours.contains(&uid));
             let first = winner.entry(full_name(&manifest.pod)).or_insert(i);
-            let first_had = uid_of(&pods[*first]).is_some_and(|uid| self.pods.contains_key(&uid));
+            let first_had = uid_of(&pods[*first]).is_some_and(|uid| ours.contains(&uid));
             if had && !first_had {
                 *first = i;
             }

@@ -79,12 +79,12 @@ impl Node {
     pub(super) fn adopt_orphans(&mut self, now: Now) -> BTreeSet<PodUid> {
         let unknown = self.pleg.listing.pods.iter().filter(|(uid, _)| self.workers.get(uid).is_none());
         let spoken = unknown.filter(|(_, listed)| {
-            let wanted = self
-                .workers
-                .of_name(&listed.full_name)
-                .iter()
-                .any(|uid| self.workers.get(uid).is_some_and(Machine::is_static));
-            wanted || listed.source.map_or_else(|| self.all_ready(), |s| self.sources.is_ready(s))
+            // Whose source nobody knows makes room for a pod that is wanted; a source that has yet to speak may want its own.
+            let waits = |uid: &PodUid| {
+                self.sources.get(uid).is_some() && self.workers.get(uid).is_some_and(Machine::is_static)
+            };
+            let awaited = self.workers.of_name(&listed.full_name).iter().any(waits);
+            listed.source.map_or_else(|| awaited || self.all_ready(), |s| self.sources.is_ready(s))
         });
         let orphans: Vec<_> = spoken.map(|(uid, l)| (uid.clone(), l.full_name.clone(), l.source)).collect();
         let mut touched = BTreeSet::new();

@@ -7,7 +7,7 @@ use super::Node;
 use crate::actions::Waiting;
 use crate::admission;
 use crate::model::{
-    CallError, Cause, Effect, Event, KubeEvent, Listing, Manifest, Now, Out, PodUid, RuntimeReady, Seq, Source,
+    CallError, Cause, Effect, Event, KubeEvent, Listing, Manifest, Now, Out, PodRecord, PodUid, RuntimeReady, Seq, Source,
     SourceChange,
 };
 use crate::pleg;
@@ -116,7 +116,9 @@ impl Node {
         if self.sources.is_ready(source) {
             return vec![];
         }
-        let records = self.workers.iter().map(|(_, m)| m.record()).filter(|r| r.source == source && r.ending.is_none());
+        // One that has ended is in config still, unless it left: it must not begin again because its file was broken once.
+        let there = |r: &&PodRecord| r.source == source && r.ending.as_ref().is_none_or(|e| !e.deleted);
+        let records = self.workers.iter().map(|(_, m)| m.record()).filter(there);
         records.filter_map(|r| Some(Manifest { pod: Arc::clone(&r.pod), origin: r.origin.clone()? })).collect()
     }
 

@@ -80,13 +80,19 @@ impl World {
             Cause::Removed => killed || (reported && (told.is_none() || anew || dropped)),
             Cause::Evicted => killed,
             Cause::Ended => self.has_ended(new) || self.checks.tainted.contains(uid),
-            Cause::Orphan => told.is_none() || dropped,
+            Cause::Orphan => (told.is_none() || dropped) && self.source_has_spoken(uid),
             Cause::Deleted => false,
         };
         if !fine {
             let text = format!("{uid}: {:?}, its source has {}", ending.cause, if reported { "reported" } else { "not reported" });
             self.broken("12 no end without a cause", text);
         }
+    }
+
+    /// The source that a sandbox of this pod names has reported to this agent; or none is named.
+    fn source_has_spoken(&self, uid: &PodUid) -> bool {
+        let mut named = self.runtime.sandboxes_of(uid).filter_map(|(_, s)| s.source);
+        named.all(|source| self.sources.get(&source).is_some_and(|f| f.reported))
     }
 
     /// Another pod of the same source has the same name: one of the two is dropped.
