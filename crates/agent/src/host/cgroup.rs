@@ -1,26 +1,29 @@
 //! The cgroups of pods and of their classes of service: `kubepods`, `kubepods/burstable`, `kubepods/besteffort`.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use podwright_core::model::Pod;
 use podwright_core::qos;
 use podwright_linux::cgroup::{Bound, CgroupError, CgroupPath, CgroupTree, CpuQuota, Limits};
 
-use super::{Host, HostConfig, HostError, chain};
+use super::{Host, HostConfig, HostError, chain, paths};
 
 impl Host {
     /// Makes the pod's cgroup, its parents included, with its limits.
     pub async fn make_cgroup(&self, pod: &Arc<Pod>, limit: Duration) -> Result<(), HostError> {
         let Some(tree) = self.cgroups.clone() else { return Ok(()) };
-        let pod = pod.clone();
+        let (pod, burstable) = (pod.clone(), self.burstable.clone());
         self.run(CLASSES_KEY, limit, MAKE_FAILED, move |config| {
             let root = &config.paths.cgroup_root;
             make_classes(&tree, config).map_err(|e| failed(&e))?;
             let path = cgroup_path(&qos::pod_cgroup_name(root, &pod)).map_err(|e| failed(&e))?;
             let limits = limits(config, &qos::pod_cgroup(&pod, config.pod_pids_limit));
-            tree.create(&path, &limits).map_err(|e| failed(&e))
+            tree.create(&path, &limits).map_err(|e| failed(&e))?;
+            burstable
+                .changed(&tree, config, |pods| pods.insert(paths::uid(&pod).into(), pod.clone()))
+                .map_err(|e| failed(&e))
         })
         .await
     }
@@ -43,27 +46,40 @@ impl Host {
         let key = format!("cgroup {uid}");
         // The thread itself ends a little before its caller gives it up.
         let deadline = Instant::now() + limit.mul_f32(0.9);
+        let (burstable, uid) = (self.burstable.clone(), uid.to_owned());
         self.run(&key, limit, "", move |config| {
             for class in classes(&config.paths.cgroup_root).map_err(|e| not_removed(&e))? {
                 let path = class.join(&name).map_err(|e| not_removed(&e))?;
                 let left = || deadline.saturating_duration_since(Instant::now());
                 tree.kill_all(&path, left()).and_then(|()| tree.remove(&path, left())).map_err(|e| not_removed(&e))?;
             }
-            Ok(())
+            burstable.changed(&tree, config, |pods| pods.remove(&uid)).map_err(|e| not_removed(&e))
         })
         .await
     }
+}
 
-    /// Gives the burstable class the weight of all its pods together (see `qos::burstable_shares`).
-    pub async fn set_burstable_shares(&self, shares: u64, limit: Duration) -> Result<(), HostError> {
-        let Some(tree) = self.cgroups.clone() else { return Ok(()) };
-        self.run(CLASSES_KEY, limit, "", move |config| {
-            make_classes(&tree, config).map_err(|e| failed(&e))?;
-            let name = qos::qos_cgroup_name(&config.paths.cgroup_root, qos::BURSTABLE);
-            let path = cgroup_path(&name).map_err(|e| failed(&e))?;
-            tree.apply(&path, &Limits { cpu_shares: Some(shares), ..Limits::default() }).map_err(|e| failed(&e))
-        })
-        .await
+/// The pods that have cgroups, for the weight of the burstable class: all that its pods ask for together, or best-effort pods
+/// would get as much as they. Every pod's cgroup is made again after a restart of the agent, so this needs no record.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Burstable(Arc<Mutex<BTreeMap<String, Arc<Pod>>>>);
+
+impl Burstable {
+    /// Under the lock until it is written: the last weight written is that of the last change.
+    fn changed<T>(
+        &self,
+        tree: &CgroupTree,
+        config: &HostConfig,
+        change: impl FnOnce(&mut BTreeMap<String, Arc<Pod>>) -> T,
+    ) -> Result<(), CgroupError> {
+        let mut pods = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut pods);
+        let shares = qos::burstable_shares(pods.values().map(|pod| &**pod));
+        let path = cgroup_path(&qos::qos_cgroup_name(&config.paths.cgroup_root, qos::BURSTABLE))?;
+        if !tree.exists(&path) {
+            return Ok(());
+        }
+        tree.apply(&path, &Limits { cpu_shares: Some(shares), ..Limits::default() })
     }
 }
 

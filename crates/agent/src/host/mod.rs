@@ -62,6 +62,7 @@ pub struct Host {
     pool: Pool,
     /// `None`: pods have no cgroups of their own (`cgroupsPerQOS: false`).
     cgroups: Option<Arc<CgroupTree>>,
+    burstable: cgroup::Burstable,
 }
 
 /// What failed, in words for people, and the reason users know.
@@ -91,7 +92,7 @@ impl From<HostError> for CallError {
 impl Host {
     /// The hands of one node.
     pub fn new(config: HostConfig, cgroups: Option<CgroupTree>, pool: Pool) -> Self {
-        Self { config: Arc::new(config), pool, cgroups: cgroups.map(Arc::new) }
+        Self { config: Arc::new(config), pool, cgroups: cgroups.map(Arc::new), burstable: cgroup::Burstable::default() }
     }
 
     /// Where things lie.

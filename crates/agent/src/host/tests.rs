@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use podwright_core::model::{Pod, PodUid};
 use podwright_linux::cgroup::CgroupTree;
 use podwright_linux::{mount, mountinfo};
@@ -445,12 +446,22 @@ async fn cgroups_have_the_pods_limits() {
     assert_eq!(read("burstable/podu1/pids.max"), "max");
     assert_eq!(read("besteffort/cpu.weight"), "1");
     assert_eq!(read("cpu.weight"), "79");
-    bed.host.set_burstable_shares(1024, LIMIT).await.unwrap();
-    bed.host.make_cgroup(&pod, LIMIT).await.unwrap();
-    assert_eq!(read("burstable/cpu.weight"), "39", "not reset by the next pod");
+    let with_request = |uid: &str, cpu: &str| {
+        let mut pod = (*pod).clone();
+        pod.metadata.uid = Some(uid.into());
+        let resources = pod.spec.as_mut().unwrap().containers[0].resources.as_mut().unwrap();
+        resources.requests = Some([("cpu".to_owned(), Quantity(cpu.into()))].into());
+        Arc::new(pod)
+    };
+    let (one, two) = (with_request("u1", "250m"), with_request("u2", "750m"));
+    for pod in [&one, &two, &two] {
+        bed.host.make_cgroup(pod, LIMIT).await.unwrap();
+    }
+    assert_eq!(read("burstable/cpu.weight"), "39", "the class weighs what its pods ask for: one core");
     assert!(bed.host.has_cgroup(&pod, LIMIT).await.unwrap());
     bed.host.remove_cgroup("u1", LIMIT).await.unwrap();
     bed.host.remove_cgroup("u1", LIMIT).await.unwrap();
+    assert_eq!(read("burstable/cpu.weight"), "30");
     assert!(!bed.host.has_cgroup(&pod, LIMIT).await.unwrap());
     assert!(bed.at("cgroup/test/kubepods/burstable").exists());
 }
