@@ -70,7 +70,7 @@ impl Workers {
         self.order.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// Why it isn't this pod's turn: another of its name came first, or is an orphan, and isn't finished.
+    /// Why it isn't this pod's turn: another of its name came first, has had its turn, or is an orphan, and isn't finished.
     pub(crate) fn predecessor(&self, uid: &PodUid) -> Option<Waiting> {
         let machine = self.machines.get(uid)?;
         if !machine.is_static() {
@@ -81,7 +81,9 @@ impl Workers {
         let blocks = |(i, other): (usize, &PodUid)| {
             let Some(m) = self.machines.get(other) else { return false };
             let orphan = m.record().ending.as_ref().is_some_and(|e| e.cause == Cause::Orphan);
-            other != uid && m.state() < State::Finished && (i < mine || orphan) && (m.is_static() || orphan)
+            // First sight is on the wall clock, which jumps: who had its turn comes first whatever it says.
+            let before = i < mine || m.record().admitted;
+            other != uid && m.state() < State::Finished && (orphan || (before && m.is_static()))
         };
         let first = queue.iter().enumerate().find(|(i, u)| blocks((*i, u)))?.1;
         Some(Waiting {

@@ -26,6 +26,9 @@ impl Machine {
         }) {
             return;
         }
+        if self.stop_surfaced(ctx, out) {
+            return;
+        }
         if !self.cleaned.volumes {
             self.ask(Call::RemoveVolumes, HOST_LIMIT, ctx, out);
         }
@@ -43,6 +46,7 @@ impl Machine {
         if !self.sight.known() {
             return;
         }
+        self.stop_surfaced(ctx, out);
         self.plan_gc(ctx, out);
         if self.content_should_go() && self.sight.seen.is_empty() {
             if !self.cleaned.dirs {

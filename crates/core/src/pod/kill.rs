@@ -101,6 +101,15 @@ impl Machine {
         }
     }
 
+    /// What a call in doubt brought up after the end is stopped. True if there was something.
+    pub(super) fn stop_surfaced(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) -> bool {
+        let ready: Vec<_> = self.sight.seen.sandboxes.iter().filter(|s| s.ready).map(|s| s.id.clone()).collect();
+        if self.sight.fresh() {
+            ready.iter().for_each(|id| self.stop_sandbox(id, ctx, out));
+        }
+        !ready.is_empty()
+    }
+
     /// Begin to end one container, or move its deadline earlier.
     pub(super) fn kill_container(&mut self, id: &ContainerId, deadline: Time, why: &str) {
         let kill = self.killing.kills.entry(id.clone()).or_insert_with(|| Kill {

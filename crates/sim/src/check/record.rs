@@ -80,7 +80,10 @@ impl World {
             Cause::Removed => killed || (reported && (told.is_none() || anew || dropped)),
             Cause::Evicted => killed,
             Cause::Ended => self.has_ended(new) || self.checks.tainted.contains(uid),
-            Cause::Orphan => (told.is_none() || dropped) && self.source_has_spoken(uid),
+            Cause::Orphan => {
+                let lost = self.checks.tainted.contains(uid);
+                (told.is_none() || dropped || lost) && self.source_has_spoken(uid)
+            }
             Cause::Deleted => false,
         };
         if !fine {
