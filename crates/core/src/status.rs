@@ -16,11 +16,13 @@ mod rules;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{HostIP, PodIP};
+use k8s_openapi::api::core::v1::{HostIP, PodIP, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::actions::{Waiting, current_sandbox};
 use crate::model::{Name, Pod, PodRecord, PodSeen, PodSpec, PodStatus};
+use crate::qos::{Amounts, pod_limits, pod_requests};
 
 use containers::Statuses;
 pub use phase::is_terminal;
@@ -58,6 +60,7 @@ pub fn pod_status(i: &StatusInput<'_>) -> PodStatus {
     let old = i.record.status.as_ref().unwrap_or(api);
     let statuses = Statuses::of(i, spec);
     let (phase, reason, message) = phase_and_reason(i, spec, &statuses, old, api);
+    let requests = quantities(pod_requests(i.pod));
     let mut status = PodStatus {
         conditions: Some(conditions::of(i, spec, &statuses, phase, old, api)),
         phase: Some(phase.into()),
@@ -69,14 +72,14 @@ pub fn pod_status(i: &StatusInput<'_>) -> PodStatus {
         init_container_statuses: non_empty(statuses.init),
         container_statuses: non_empty(statuses.app),
         ephemeral_container_statuses: non_empty(statuses.ephemeral),
+        allocated_resources: requests.clone().or_else(|| api.allocated_resources.clone()),
+        resources: resources(spec, requests, quantities(pod_limits(i.pod))).or_else(|| api.resources.clone()),
         // Not ours: kept as they are.
-        allocated_resources: api.allocated_resources.clone(),
         extended_resource_claim_status: api.extended_resource_claim_status.clone(),
         node_allocatable_resource_claim_statuses: api.node_allocatable_resource_claim_statuses.clone(),
         nominated_node_name: api.nominated_node_name.clone(),
         resize: api.resize.clone(),
         resource_claim_statuses: api.resource_claim_statuses.clone(),
-        resources: api.resources.clone(),
         volume_health: api.volume_health.clone(),
         ..PodStatus::default()
     };
@@ -124,6 +127,20 @@ fn addresses(i: &StatusInput<'_>, spec: &PodSpec, old: &PodStatus, status: &mut 
     };
     status.pod_ip = ips.first().map(|ip| ip.ip.clone());
     status.pod_ips = non_empty(ips);
+}
+
+/// What the pod as a whole was given: nothing is resized in place, so that is what it asked for.
+fn resources(spec: &PodSpec, requests: Option<Quantities>, limits: Option<Quantities>) -> Option<ResourceRequirements> {
+    let claims = spec.resources.as_ref().and_then(|r| r.claims.clone());
+    let given = requests.is_some() || limits.is_some() || claims.is_some();
+    given.then_some(ResourceRequirements { claims, limits, requests })
+}
+
+type Quantities = BTreeMap<String, Quantity>;
+
+fn quantities(amounts: Amounts) -> Option<Quantities> {
+    let all: Quantities = amounts.into_iter().map(|(name, amount)| (name, Quantity(amount.to_string()))).collect();
+    (!all.is_empty()).then_some(all)
 }
 
 fn non_empty<T>(list: Vec<T>) -> Option<Vec<T>> {

@@ -186,6 +186,6 @@ impl Machine {
         self.bring_up.waiting.insert(name.clone(), waiting);
         let (backoff, last) = self.bring_up.pulls.entry(name.clone()).or_default();
         backoff.failed(ctx.now.boot);
-        *last = error.message.clone();
+        *last = format!("{reason}: {}", error.message);
     }
 }

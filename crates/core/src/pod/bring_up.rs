@@ -113,8 +113,8 @@ impl Machine {
         if let Some((backoff, error)) = self.bring_up.pulls.get(&name)
             && backoff.until(ctx.now.boot).is_some()
         {
-            let message = format!("Back-off pulling image {image:?}: {error}");
-            let waiting = Waiting { reason: "ImagePullBackOff".into(), message: message.clone() };
+            let message = format!("Back-off pulling image {image:?}");
+            let waiting = Waiting { reason: "ImagePullBackOff".into(), message: format!("{message}: {error}") };
             if self.bring_up.waiting.get(&name).is_none_or(|w| w.reason != waiting.reason) {
                 self.event(false, "BackOff", Some(&name), message, out);
             }
@@ -211,15 +211,16 @@ fn check_non_root(pod: &crate::model::Pod, container: &Container, image: &ImageF
         return Ok(());
     }
     match own.and_then(|c| c.run_as_user).or(of_pod.and_then(|p| p.run_as_user)) {
-        Some(0) => return Err("container's runAsUser breaks non-root policy".into()),
+        Some(0) => return refuse("container's runAsUser breaks non-root policy"),
         Some(_) => return Ok(()),
         None => {}
     }
     match (image.uid, image.username.as_str()) {
-        (Some(0), _) => Err("container has runAsNonRoot and image will run as root".into()),
-        (None, "") => Err("container has runAsNonRoot and image will run as root".into()),
-        (None, user) => Err(format!(
+        (Some(0), _) | (None, "") => refuse("container has runAsNonRoot and image will run as root"),
+        (None, user) => refuse(&format!(
             "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root"
+    let whom = format!("(pod: {:?}, container: {})", crate::actions::pod_text(pod), container.name);
+    let refuse = |why: &str| Err(format!("{why} {whom}"));
         )),
         (Some(_), _) => Ok(()),
     }

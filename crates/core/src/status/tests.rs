@@ -169,6 +169,23 @@ fn addresses_come_from_the_sandbox_and_stay_when_it_is_gone() {
 }
 
 #[test]
+fn a_pod_says_what_it_was_given_in_all() {
+    let mut case = Case::parse("pod restart=Always containers=web,log\nseen sandbox=ready web=running");
+    let given = |list: &[(&str, &str)]| list.iter().map(|(n, q)| ((*n).to_owned(), Quantity((*q).into()))).collect();
+    for container in &mut case.pod.spec.as_mut().expect("a spec").containers {
+        let limits = (container.name == "web").then(|| given(&[("memory", "64Mi")]));
+        let requests = Some(given(&[("cpu", "100m"), ("memory", "32Mi")]));
+        container.resources = Some(ResourceRequirements { limits, requests, claims: None });
+    }
+    let status = pod_status(&input(&case));
+    assert_eq!(status.allocated_resources, Some(given(&[("cpu", "200m"), ("memory", "64Mi")])));
+    let resources = status.resources.expect("resources");
+    assert_eq!((resources.requests, resources.limits), (status.allocated_resources, Some(given(&[("memory", "64Mi")]))));
+    let bare = pod_status(&input(&Case::parse(&format!("{UP}yes"))));
+    assert_eq!((bare.resources, bare.allocated_resources), (None, None));
+}
+
+#[test]
 fn a_terminal_phase_is_withheld_with_its_story_until_nothing_runs() {
     let mut case = Case::parse(&format!("{UP}yes"));
     let running = pod_status(&input(&case));
