@@ -6,8 +6,10 @@ pub(crate) mod edits;
 pub(crate) mod features;
 pub(crate) mod hostile;
 pub(crate) mod matrix;
+pub(crate) mod resources;
 pub(crate) mod restarts;
 pub(crate) mod said;
+pub(crate) mod security;
 pub(crate) mod termination;
 
 use std::time::Duration;
@@ -47,6 +49,7 @@ macro_rules! all_on {
             edits::a_new_image_under_a_fixed_uid_restarts_the_container_only(),
             hostile::broken_manifests_are_named_and_touch_nothing_else(),
             features::pods_find_what_their_specs_ask_for(),
+            security::containers_are_and_may_what_their_specs_say(),
         );
     };
 }

@@ -1,0 +1,129 @@
+//! What pods may use, as the kernel was told: cgroups of classes, pods and containers, and who dies first.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use podwright_core::qos::cpu_weight;
+use serde_json::{Value, json};
+
+use super::{Bed, container, one, sleeper};
+
+/// Class, pod and expected figures: CPU shares, CPU quota in µs per 100 ms, memory.
+struct Expected {
+    name: &'static str,
+    parent: &'static str,
+    resources: Value,
+    shares: u64,
+    quota: Option<u64>,
+    memory: Option<u64>,
+}
+
+fn pods() -> [Expected; 3] {
+    [
+        Expected {
+            name: "guaranteed",
+            parent: "kubepods",
+            resources: json!({"limits": {"cpu": "100m", "memory": "64Mi"}}),
+            shares: 102,
+            quota: Some(10_000),
+            memory: Some(64 << 20),
+        },
+        Expected {
+            name: "burstable",
+            parent: "kubepods/burstable",
+            resources: json!({"requests": {"cpu": "250m", "memory": "32Mi"}, "limits": {"memory": "48Mi"}}),
+            shares: 256,
+            quota: None,
+            memory: Some(48 << 20),
+        },
+        Expected {
+            name: "besteffort",
+            parent: "kubepods/besteffort",
+            resources: json!({}),
+            shares: 2,
+            quota: None,
+            memory: None,
+        },
+    ]
+}
+
+pub(crate) fn put(bed: &Bed) {
+    for pod in pods() {
+        let mut spec = one(&sleeper("c"));
+        spec["containers"][0]["resources"] = pod.resources;
+        bed.put(pod.name, &spec);
+    }
+}
+
+pub(crate) fn check(bed: &Bed) {
+    for expected in pods() {
+        let pod = bed.wait_phase(expected.name, "Running");
+        let name = expected.name;
+        let class = pod["status"]["qosClass"].as_str().expect("a class").to_lowercase();
+        assert_eq!(class, name);
+        let uid = pod["metadata"]["uid"].as_str().expect("a uid");
+        let id = container(&pod, "c")["containerID"].as_str().expect("an id").replace("containerd://", "");
+        let of_pod = format!("{}/{}/pod{uid}", bed.scratch.name(), expected.parent);
+        let of_container = format!("{of_pod}/{id}");
+        for group in [&of_pod, &of_container] {
+            assert_eq!(shares(group), told(expected.shares), "{name}: {group}");
+            assert_eq!(quota(group), expected.quota, "{name}: {group}");
+            assert_eq!(memory(group), expected.memory, "{name}: {group}");
+        }
+        assert_eq!(number("pids", &of_pod, "pids.max", "pids.max"), Some(123), "{name}");
+        let pid = first_process(&of_container);
+        let score: i64 = read(Path::new(&format!("/proc/{pid}/oom_score_adj"))).parse().expect("a number");
+        match name {
+            "besteffort" => assert_eq!(score, 1000),
+            "burstable" => assert!((2..1000).contains(&score), "{score}"),
+            // -997 where the machine allows it; else as low as the runtime itself is.
+            _ => assert!(score == -997 || score == score_of(bed.containerd.pid()), "{score}"),
+        }
+    }
+    // The class has the weight of what its pods ask for together.
+    assert_eq!(shares(&format!("{}/kubepods/burstable", bed.scratch.name())), told(256));
+}
+
+fn score_of(pid: u32) -> i64 {
+    read(Path::new(&format!("/proc/{pid}/oom_score_adj"))).parse().expect("a number")
+}
+
+/// Whether the machine has the unified hierarchy for everything.
+fn unified() -> bool {
+    Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
+}
+
+fn told(shares: u64) -> Option<u64> {
+    Some(if unified() { cpu_weight(shares) } else { shares })
+}
+
+fn shares(group: &str) -> Option<u64> {
+    number("cpu", group, "cpu.shares", "cpu.weight")
+}
+
+fn quota(group: &str) -> Option<u64> {
+    number("cpu", group, "cpu.cfs_quota_us", "cpu.max")
+}
+
+/// `None`: unlimited, which version 1 writes as the largest number of pages.
+fn memory(group: &str) -> Option<u64> {
+    number("memory", group, "memory.limit_in_bytes", "memory.max").filter(|bytes| *bytes < 1 << 60)
+}
+
+fn first_process(group: &str) -> String {
+    read(&file("memory", group, "cgroup.procs", "cgroup.procs")).lines().next().expect("a process").to_owned()
+}
+
+fn number(controller: &str, group: &str, v1: &str, v2: &str) -> Option<u64> {
+    let text = read(&file(controller, group, v1, v2));
+    text.split(' ').next().and_then(|word| word.parse().ok())
+}
+
+fn file(controller: &str, group: &str, v1: &str, v2: &str) -> PathBuf {
+    let root = Path::new("/sys/fs/cgroup");
+    if unified() { root.join(group).join(v2) } else { root.join(controller).join(group).join(v1) }
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())).trim().to_owned()
+}

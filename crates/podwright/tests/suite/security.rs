@@ -1,0 +1,171 @@
+//! Who a container's processes are and what they may do, and what they may use: as the spec says, or refused in clear words.
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+use podwright_testbed::{Flavor, image, wait_until};
+use serde_json::{Value, json};
+
+use super::features::with;
+use super::said::{said, said_by};
+use super::{Bed, LIMIT, container, one, resources, sh};
+
+/// Denies one call and nothing else.
+const NO_MKDIR: &str =
+    r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO"}]}"#;
+
+const STATUS: &str = "grep -E '^(CapEff|CapBnd|Seccomp|NoNewPrivs):' /proc/self/status";
+
+pub(crate) fn containers_are_and_may_what_their_specs_say(flavor: Flavor) {
+    let bed = Bed::configured(flavor, json!({"podPidsLimit": 123}));
+    let profiles = bed.scratch.root_dir().expect("there").join("seccomp/team");
+    fs::create_dir_all(&profiles).expect("made");
+    fs::write(profiles.join("no-mkdir.json"), NO_MKDIR).expect("written");
+    let all: [(&str, Value, fn(&Bed, &Value) -> Result<()>); 4] = [
+        ("users", users(), users_are_right),
+        ("rights", rights(), rights_are_right),
+        ("sysctl", sysctl(), |bed, pod| {
+            let text = said(bed, pod)?;
+            ensure!(text == "81\n", "{text}");
+            Ok(())
+        }),
+        ("non-root", non_root(image::USER_1000), |bed, pod| {
+            let text = said(bed, pod)?;
+            ensure!(text == "1000\n", "{text}");
+            Ok(())
+        }),
+    ];
+    for (name, spec, _) in &all {
+        bed.put(name, spec);
+    }
+    bed.put("by-name", &non_root(image::USER_GUEST));
+    bed.put("own-users", &with(sh("c", "cat /proc/self/uid_map"), json!({"hostUsers": false})));
+    resources::put(&bed);
+    for (name, _, check) in &all {
+        wait_until(LIMIT, name, || {
+            let pod = bed.phase(name, "Succeeded")?;
+            check(&bed, &pod)
+        });
+    }
+    wait_until(LIMIT, "the user that is only a name to be refused", || {
+        let pod = bed.phase("by-name", "Pending")?;
+        let waiting = &container(&pod, "c")["state"]["waiting"];
+        ensure!(waiting["reason"] == "CreateContainerConfigError", "{:#}", pod["status"]);
+        let message = waiting["message"].as_str().unwrap_or_default();
+        ensure!(message.contains("non-numeric user (guest)"), "{message}");
+        Ok(())
+    });
+    wait_until(LIMIT, "the user namespace to be had or refused", || {
+        let pod = bed.pod("own-users")?;
+        if pod["status"]["phase"] == "Succeeded" {
+            let map = said(&bed, &pod)?;
+            let ids: Vec<u64> = map.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+            ensure!(ids.len() == 3 && ids[0] == 0 && ids[1] >= 65536 && ids[2] == 65536, "{map}");
+            return Ok(());
+        }
+        let log = bed.agent.log();
+        let said = log.lines().any(|l| l.contains("own-users") && l.contains("does not support user namespaces"));
+        ensure!(pod["status"]["phase"] == "Pending" && said, "neither runs nor says why: {:#}", pod["status"]);
+        Ok(())
+    });
+    resources::check(&bed);
+    bed.remove_all();
+    bed.wait_nothing_left();
+}
+
+fn users() -> Value {
+    let mut own = sh("own", "id -u; id -g");
+    own["securityContext"] = json!({"runAsUser": 7, "runAsGroup": 8});
+    let mut c = sh("c", "id -u; id -g; id -G; touch /v/file; stat -c '%g %a' /v; stat -c %g /v/file");
+    c["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
+    let context = json!({"runAsUser": 1000, "runAsGroup": 2000, "fsGroup": 4000, "supplementalGroups": [3000]});
+    let mut spec = with(c, json!({"securityContext": context, "volumes": [{"name": "v", "emptyDir": {}}]}));
+    spec["containers"].as_array_mut().expect("a list").push(own);
+    spec
+}
+
+fn users_are_right(bed: &Bed, pod: &Value) -> Result<()> {
+    let text = said(bed, pod)?;
+    let lines: Vec<&str> = text.lines().collect();
+    ensure!(lines.len() == 5, "{text}");
+    ensure!((lines[0], lines[1]) == ("1000", "2000"), "{text}");
+    // The image's own group of the user counts too: policy Merge.
+    let mut groups: Vec<&str> = lines[2].split(' ').collect();
+    groups.sort_unstable();
+    ensure!(groups == ["2000", "3000", "4000", "50000"], "{text}");
+    ensure!((lines[3], lines[4]) == ("4000 2777", "4000"), "{text}");
+    let own = said_by(bed, pod, "own", 0)?;
+    ensure!(own == "7\n8\n", "{own}");
+    Ok(())
+}
+
+fn rights() -> Value {
+    let container = |name: &str, script: &str, context: Value| {
+        let mut c = sh(name, script);
+        c["securityContext"] = context;
+        c
+    };
+    let seccomp = |kind: &str| json!({"seccompProfile": {"type": kind}});
+    let local = json!({"seccompProfile": {"type": "Localhost", "localhostProfile": "team/no-mkdir.json"}});
+    // Whichever of them this kernel has.
+    let masks = "cat /proc/interrupts /proc/keys /proc/timer_list 2>/dev/null | wc -c; ls /sys/firmware | wc -l; \
+        echo 1 > /proc/sys/kernel/domainname || echo read-only";
+    json!({"restartPolicy": "Never", "containers": [
+        container("plain", &format!("{STATUS}; {masks}"), json!({})),
+        container("one-cap", STATUS, json!({"capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN"]}})),
+        container("privileged", &format!("{STATUS}; test -e /dev/kmsg && echo devices"), json!({"privileged": true})),
+        container("no-new", STATUS, json!({"allowPrivilegeEscalation": false})),
+        container("read-only", "touch /x || echo no; touch /dev/shm/x && echo yes", json!({"readOnlyRootFilesystem": true})),
+        container("unconfined", STATUS, seccomp("Unconfined")),
+        container("default", STATUS, seccomp("RuntimeDefault")),
+        container("local", &format!("{STATUS}; mkdir /tmp/x || echo denied"), local),
+    ]})
+}
+
+fn rights_are_right(bed: &Bed, pod: &Value) -> Result<()> {
+    let field = |text: &str, name: &str| {
+        let line = text.lines().find(|l| l.starts_with(&format!("{name}:"))).unwrap_or_default();
+        line.split_whitespace().last().unwrap_or_default().to_owned()
+    };
+    let is = |container: &str, name: &str, value: &str| -> Result<()> {
+        let text = said_by(bed, pod, container, 0)?;
+        ensure!(field(&text, name) == value, "{container}: {name} should be {value}:\n{text}");
+        Ok(())
+    };
+    is("plain", "CapEff", "00000000a80425fb")?;
+    is("plain", "Seccomp", "0")?;
+    is("plain", "NoNewPrivs", "0")?;
+    let plain = said_by(bed, pod, "plain", 0)?;
+    let rest: Vec<&str> = plain.lines().filter(|l| !l.contains(':')).collect();
+    ensure!(rest == ["0", "0", "read-only"], "masked paths are open:\n{plain}");
+    is("one-cap", "CapEff", "0000000000001000")?;
+    // What this machine itself has; it may lack some.
+    let own = fs::read_to_string("/proc/self/status")?;
+    is("privileged", "CapEff", &field(&own, "CapBnd"))?;
+    ensure!(said_by(bed, pod, "privileged", 0)?.contains("devices"), "no devices");
+    is("no-new", "NoNewPrivs", "1")?;
+    let read_only = said_by(bed, pod, "read-only", 0)?;
+    ensure!(read_only.lines().filter(|l| !l.contains(':')).collect::<Vec<_>>() == ["no", "yes"], "{read_only}");
+    is("unconfined", "Seccomp", "0")?;
+    is("default", "Seccomp", "2")?;
+    is("local", "Seccomp", "2")?;
+    ensure!(said_by(bed, pod, "local", 0)?.contains("denied"), "the profile does nothing");
+    Ok(())
+}
+
+fn sysctl() -> Value {
+    let name = "net.ipv4.ip_unprivileged_port_start";
+    with(
+        sh("c", &format!("cat /proc/sys/{}", name.replace('.', "/"))),
+        json!({"securityContext": {"sysctls": [{"name": name, "value": "81"}]}}),
+    )
+}
+
+fn non_root(image: &str) -> Value {
+    let mut c = sh("c", "id -u");
+    c["image"] = json!(image);
+    c["securityContext"] = json!({"runAsNonRoot": true});
+    let mut spec = one(&c);
+    spec["restartPolicy"] = json!("Never");
+    spec
+}
