@@ -25,7 +25,7 @@ use crate::model::{
 use crate::restart;
 
 pub use facts::exit_of;
-pub(crate) use facts::{Fact, Within};
+pub(crate) use facts::{Fact, Within, lost};
 
 /// What the plan is made of. Asked only for pods that are not ending.
 #[derive(Clone, Copy, Debug)]

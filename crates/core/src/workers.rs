@@ -86,10 +86,22 @@ impl Workers {
             other != uid && m.state() < State::Finished && (orphan || (before && m.is_static()))
         };
         let first = queue.iter().enumerate().find(|(i, u)| blocks((*i, u)))?.1;
-        Some(Waiting {
-            reason: "WaitingForPredecessor".into(),
-            message: format!("waiting for the end of the pod of the same name with UID {first}"),
-        })
+        Some(waiting_for(first))
+    }
+
+    /// A pod of its name that only the runtime knew is ending.
+    pub(crate) fn orphan(&self, uid: &PodUid) -> Option<Waiting> {
+        let machine = self.machines.get(uid).filter(|m| m.is_static())?;
+        let ends = |m: &Machine| m.state() < State::Finished && m.record().ending.as_ref().is_some_and(|e| e.cause == Cause::Orphan);
+        let named = self.of_name(machine.full_name()).iter();
+        named.filter(|other| *other != uid).find(|other| self.machines.get(*other).is_some_and(ends)).map(waiting_for)
+    }
+}
+
+fn waiting_for(first: &PodUid) -> Waiting {
+    Waiting {
+        reason: "WaitingForPredecessor".into(),
+        message: format!("waiting for the end of the pod of the same name with UID {first}"),
     }
 }
 

@@ -97,7 +97,7 @@ pub fn exit_of(c: &ContainerSeen) -> Exit {
 
 /// An instance that ran when we last looked and is nowhere now: it ended, and nobody can say how. Without this a container
 /// that must run once would run twice.
-fn lost(seen: &PodSeen, record: &PodRecord, name: &str) -> Option<Exit> {
+pub(crate) fn lost(seen: &PodSeen, record: &PodRecord, name: &str) -> Option<Exit> {
     let status = record.status.as_ref()?;
     let lists = [&status.init_container_statuses, &status.container_statuses, &status.ephemeral_container_statuses];
     let last = lists.into_iter().flatten().flatten().find(|c| c.name == name)?;

@@ -80,9 +80,8 @@ impl Node {
         let unknown = self.pleg.listing.pods.iter().filter(|(uid, _)| self.workers.get(uid).is_none());
         let spoken = unknown.filter(|(_, listed)| {
             // Whose source nobody knows makes room for a pod that is wanted; a source that has yet to speak may want its own.
-            let waits = |uid: &PodUid| {
-                self.sources.get(uid).is_some() && self.workers.get(uid).is_some_and(Machine::is_static)
-            };
+            let waits =
+                |uid: &PodUid| self.sources.get(uid).is_some() && self.workers.get(uid).is_some_and(Machine::is_static);
             let awaited = self.workers.of_name(&listed.full_name).iter().any(waits);
             listed.source.map_or_else(|| awaited || self.all_ready(), |s| self.sources.is_ready(s))
         });

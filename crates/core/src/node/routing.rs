@@ -7,8 +7,8 @@ use super::Node;
 use crate::actions::Waiting;
 use crate::admission;
 use crate::model::{
-    CallError, Cause, Effect, Event, KubeEvent, Listing, Manifest, Now, Out, PodRecord, PodUid, RuntimeReady, Seq, Source,
-    SourceChange,
+    CallError, Cause, Effect, Event, KubeEvent, Listing, Manifest, Now, Out, PodRecord, PodUid, RuntimeReady, Seq,
+    Source, SourceChange,
 };
 use crate::pleg;
 use crate::pod::{KillOptions, Machine, State, full_name};
@@ -151,7 +151,14 @@ impl Node {
     /// May it begin? Its name must be free, and there must be room.
     pub(super) fn give_turn(&mut self, uid: &PodUid, now: Now, out: &mut Out) {
         let Some(machine) = self.workers.get(uid) else { return };
-        if machine.state() > State::Syncing || (machine.record().admitted && machine.state() == State::Syncing) {
+        if machine.state() > State::Syncing {
+            return;
+        }
+        // One that had its turn goes on, unless it has nothing running and a stranger of its name has: a record can be lost.
+        if machine.record().admitted {
+            let idle = machine.sight_at().is_some() && machine.seen().is_stopped();
+            let hold = if idle { self.workers.orphan(uid).or_else(|| self.stranger(uid)) } else { None };
+            self.with(uid, now, out, |machine, ctx, _| machine.hold(hold, ctx));
             return;
         }
         let hold = self.workers.predecessor(uid).or_else(|| self.stranger(uid)).or_else(|| self.admit(uid, now, out));
@@ -194,7 +201,7 @@ impl Node {
 
     /// Pods that wait for their turn.
     pub(super) fn held(&self) -> BTreeSet<PodUid> {
-        self.workers.iter().filter(|(_, m)| m.state() == State::Waiting).map(|(uid, _)| uid.clone()).collect()
+        self.workers.iter().filter(|(_, m)| m.state() == State::Waiting || m.is_held()).map(|(uid, _)| uid.clone()).collect()
     }
 
     fn listed(&mut self, seq: Seq, result: Result<Listing, CallError>, now: Now) -> BTreeSet<PodUid> {

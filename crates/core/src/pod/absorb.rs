@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::{Ctx, Machine};
+use crate::actions;
 use crate::model::{Call, CallKey, ContainerMemory, ContainerSeen, Exit, Name, RunState};
 
 impl Machine {
@@ -50,11 +51,29 @@ impl Machine {
                 continue;
             }
             self.start_is_settled(&name);
+            self.bring_up.sent_again.remove(&id);
             if state == Some((RunState::Exited, false)) {
                 self.story.tell(ctx.now, &format!("{name} is made anew"), "its start was cut off and it never ran");
                 self.record.containers.entry(name).or_default().voided = Some(id);
                 self.unsaved = true;
             }
+        }
+    }
+
+    /// An instance that ran and is nowhere now has ended, and nobody can say how. Only the last status tells that it ran, and
+    /// the next one will not: so it is written down.
+    pub(super) fn absorb_lost(&mut self, ctx: &Ctx<'_>) {
+        if !self.sight.fresh() {
+            return;
+        }
+        let names: Vec<Name> = self.record.containers.keys().cloned().collect();
+        for name in names {
+            let Some(exit) = actions::lost(&self.sight.seen, &self.record, name.as_str()) else { continue };
+            self.story.tell(ctx.now, &format!("{name} is lost"), "the runtime has forgotten it");
+            let memory = self.record.containers.entry(name).or_default();
+            memory.previous_exit = memory.exit.take();
+            memory.exit = Some(exit);
+            self.unsaved = true;
         }
     }
 

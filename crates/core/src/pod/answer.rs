@@ -10,8 +10,8 @@ impl Machine {
         if let Call::StopContainer { id, .. } = &sent.call {
             self.killing.stop_returned(id);
         }
-        if let Call::StartContainer { name, .. } = &sent.call
-            && !result.as_ref().is_err_and(|error| error.in_doubt || error.unavailable)
+        if let Call::StartContainer { name, id } = &sent.call
+            && (result.is_ok() || (is_definite(&result) && !self.bring_up.sent_again.contains(id)))
         {
             self.start_is_settled(name);
         }
@@ -188,4 +188,9 @@ impl Machine {
         backoff.failed(ctx.now.boot);
         *last = format!("{reason}: {}", error.message);
     }
+}
+
+/// The call has failed for good: it will not have an effect later.
+fn is_definite(result: &Result<Answer, CallError>) -> bool {
+    result.as_ref().is_err_and(|error| !error.in_doubt && !error.unavailable)
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use super::sync::HOST_LIMIT;
 use super::{Ctx, Machine, spec_of};
 use crate::actions::{Start, Waiting};
-use crate::model::{Call, CallKey, Container, HookKind, HookState, ImageFacts, Name, Out, RunState, SandboxId, Time};
+use crate::model::{
+    Call, CallKey, Container, ContainerId, HookKind, HookState, ImageFacts, Name, Out, RunState, SandboxId, Time,
+};
 use crate::restart::ImageBackoff;
 
 /// A pull may take long; the runtime itself ends one that makes no progress.
@@ -25,6 +27,8 @@ pub(super) struct BringUp {
     pub(super) prepared: BTreeMap<Name, u32>,
     /// Why a container does not run: what `state.waiting` shows.
     pub(super) waiting: BTreeMap<Name, Waiting>,
+    /// Instances whose start was sent more than once.
+    pub(super) sent_again: BTreeSet<ContainerId>,
     /// Restarts a person asked for.
     pub(super) restart_now: BTreeSet<Name>,
     /// The earliest end of a backoff.
@@ -56,8 +60,14 @@ impl Machine {
         let name = start.name.clone();
         if let Some(id) = start.existing.clone() {
             if self.ask(Call::StartContainer { name: name.clone(), id: id.clone() }, limit, ctx, out) {
-                self.record.containers.entry(name).or_default().starting = Some(id);
-                self.unsaved = true;
+                let memory = self.record.containers.entry(name).or_default();
+                if memory.starting.as_ref() == Some(&id) {
+                    // An earlier start has no definite end: a failure now may be that one's.
+                    self.bring_up.sent_again.insert(id);
+                } else {
+                    memory.starting = Some(id);
+                    self.unsaved = true;
+                }
             }
             return;
         }
@@ -210,6 +220,8 @@ fn check_non_root(pod: &crate::model::Pod, container: &Container, image: &ImageF
     if !required {
         return Ok(());
     }
+    let whom = format!("(pod: {:?}, container: {})", crate::actions::pod_text(pod), container.name);
+    let refuse = |why: &str| Err(format!("{why} {whom}"));
     match own.and_then(|c| c.run_as_user).or(of_pod.and_then(|p| p.run_as_user)) {
         Some(0) => return refuse("container's runAsUser breaks non-root policy"),
         Some(_) => return Ok(()),
@@ -219,8 +231,6 @@ fn check_non_root(pod: &crate::model::Pod, container: &Container, image: &ImageF
         (Some(0), _) | (None, "") => refuse("container has runAsNonRoot and image will run as root"),
         (None, user) => refuse(&format!(
             "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root"
-    let whom = format!("(pod: {:?}, container: {})", crate::actions::pod_text(pod), container.name);
-    let refuse = |why: &str| Err(format!("{why} {whom}"));
         )),
         (Some(_), _) => Ok(()),
     }

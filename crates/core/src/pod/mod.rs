@@ -316,6 +316,7 @@ impl Machine {
         if self.quarantine.is_none() {
             self.settle_doubts(ctx);
             self.settle_starts(ctx);
+            self.absorb_lost(ctx);
             loop {
                 let before = self.state();
                 self.plan(ctx, out);
@@ -372,7 +373,7 @@ impl Machine {
         }
         let computed = self.compute_status(ctx);
         match &self.record.status {
-            Some(old) => match status::accept(old, computed, &self.record.pod) {
+            Some(old) => match status::accept(old, computed, &self.record.pod, |name| self.is_replaced(name)) {
                 Ok(status) => Some(status),
                 Err(illegal) => {
                     self.event(true, "FailedSync", None, format!("status refused: {illegal}"), out);
@@ -381,6 +382,10 @@ impl Machine {
             },
             None => Some(computed),
         }
+    }
+
+    fn is_replaced(&self, name: &str) -> bool {
+        self.record.containers.get(name).is_some_and(|m| m.voided.is_some())
     }
 
     fn compute_status(&self, ctx: &Ctx<'_>) -> PodStatus {
@@ -480,7 +485,7 @@ impl Machine {
             r if r.terminated => State::Terminated,
             r if r.ending.is_some() => State::Terminating,
             // A record from the journal that never had its turn has not got it by the agent's restart.
-            r if self.hold.is_some() || !r.admitted => State::Waiting,
+            r if !r.admitted => State::Waiting,
             _ => State::Syncing,
         }
     }
@@ -518,6 +523,10 @@ impl Machine {
 
     pub(crate) fn is_static(&self) -> bool {
         self.record.source.is_static()
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.hold.is_some()
     }
 
     pub(crate) fn is_held_for(&self, reason: &str) -> bool {

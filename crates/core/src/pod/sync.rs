@@ -23,7 +23,7 @@ pub(super) struct Setup {
 
 impl Machine {
     pub(super) fn plan_sync(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
-        if !self.sight.known() || self.ended(ctx) {
+        if self.hold.is_some() || !self.sight.known() || self.ended(ctx) {
             return;
         }
         self.plan_probes(ctx, out);

@@ -36,10 +36,11 @@ impl Machine {
         if let Some((_, message)) = self.sight.trouble() {
             waits.push(Wait::of_pod("FailedSync", &format!("the runtime does not tell about this pod: {message}")));
         }
+        if self.state() <= State::Syncing {
+            waits.extend(self.hold.iter().map(|hold| Wait::of_pod(&hold.reason, &hold.message)));
+        }
         match self.state() {
-            State::Waiting => {
-                waits.extend(self.hold.iter().map(|hold| Wait::of_pod(&hold.reason, &hold.message)));
-            }
+            State::Waiting => {}
             State::Syncing => self.waits_to_run(now, &mut waits),
             State::Terminating => waits.push(self.waits_to_end()),
             State::Terminated | State::Finished => {}

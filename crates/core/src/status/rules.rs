@@ -30,13 +30,19 @@ pub enum Illegal {
 }
 
 /// Takes the new status in place of the old one, or refuses it whole. Asked for news about a pod, not for its deletion.
-pub fn accept(old: &PodStatus, mut new: PodStatus, pod: &Pod) -> Result<PodStatus, Illegal> {
+/// `replaced`: an instance of this container was ended by us to make another in its place, whatever the policy.
+pub fn accept(
+    old: &PodStatus,
+    mut new: PodStatus,
+    pod: &Pod,
+    replaced: impl Fn(&str) -> bool,
+) -> Result<PodStatus, Illegal> {
     if is_terminal(old.phase.as_deref()) && old.phase != new.phase {
         let text = |phase: &Option<String>| phase.clone().unwrap_or_default();
         return Err(Illegal::Phase { from: text(&old.phase), to: text(&new.phase) });
     }
     if let Some(spec) = &pod.spec
-        && let Some(name) = revived(old, &new, spec)
+        && let Some(name) = revived(old, &new, spec, replaced)
     {
         return Err(Illegal::Revived { name });
     }
@@ -110,7 +116,7 @@ fn not_ready_at_the_end(mut status: PodStatus, now: Timestamp) -> PodStatus {
 
 /// A container that had ended for good and is said to be otherwise now. Init containers of pods that may restart run again
 /// in a new sandbox, however they ended.
-fn revived(old: &PodStatus, new: &PodStatus, spec: &PodSpec) -> Option<String> {
+fn revived(old: &PodStatus, new: &PodStatus, spec: &PodSpec, replaced: impl Fn(&str) -> bool) -> Option<String> {
     if spec.restart_policy.as_deref().unwrap_or("Always") == "Always" || restart::may_restart_all(spec) {
         return None;
     }
@@ -119,7 +125,7 @@ fn revived(old: &PodStatus, new: &PodStatus, spec: &PodSpec) -> Option<String> {
             list.iter().flatten().find(|s| s.name == container.name).map(exit_code)
         };
         let ended = find(before).flatten().is_some_and(|code| !restart::should_restart(container, spec, code));
-        ended && find(after) == Some(None)
+        ended && find(after) == Some(None) && !replaced(&container.name)
     };
     let never = spec.restart_policy.as_deref() == Some("Never");
     let inits = spec.init_containers.iter().flatten().filter(|c| never && !restart::is_sidecar(c));

@@ -134,7 +134,7 @@ fn the_start_time_is_set_once_in_whole_seconds() {
     let later = pod_status(&input(&case));
     assert_eq!(later.start_time, first.start_time);
     let moved = PodStatus { start_time: Some(second(now())), ..later };
-    assert_eq!(accept(&first, moved, &case.pod).expect("legal").start_time, first.start_time);
+    assert_eq!(accept(&first, moved, &case.pod, |_| false).expect("legal").start_time, first.start_time);
 }
 
 #[test]
@@ -212,25 +212,26 @@ fn a_terminal_phase_never_changes() {
     let next = pod_status(&input(&case));
     assert_eq!((next.phase.as_deref(), next.reason.as_deref()), (Some("Succeeded"), Some("Because")));
     let revised = PodStatus { phase: Some("Failed".into()), ..next };
-    let refused = accept(&old, revised, &case.pod);
+    let refused = accept(&old, revised, &case.pod, |_| false);
     assert_eq!(refused, Err(Illegal::Phase { from: "Succeeded".into(), to: "Failed".into() }));
 }
 
 #[test]
 fn the_dead_do_not_rise_where_the_policy_lets_them_rest() {
-    let check = |policy: &str, before: &str, after: &str| {
+    let check = |policy: &str, before: &str, after: &str, replaced: bool| {
         let pod = format!("pod restart={policy} containers=web");
         let case = Case::parse(&pod);
         let status = |seen: &str| status(&format!("{pod}\nseen sandbox=ready web={seen}"));
-        accept(&PodStatus { phase: None, ..status(before) }, status(after), &case.pod).map(|_| ())
+        accept(&PodStatus { phase: None, ..status(before) }, status(after), &case.pod, |_| replaced).map(|_| ())
     };
     let refused = Err(Illegal::Revived { name: "web".into() });
-    assert_eq!(check("Never", "exited(1)", "running"), refused);
-    assert_eq!(check("Never", "exited(0)", "created"), refused);
-    assert_eq!(check("OnFailure", "exited(0)", "running#1"), refused);
-    assert_eq!(check("OnFailure", "exited(1)", "running#1"), Ok(()));
-    assert_eq!(check("Always", "exited(0)", "running#1"), Ok(()));
-    assert_eq!(check("Never", "running", "exited(1)"), Ok(()));
+    assert_eq!(check("Never", "exited(1)", "running", false), refused);
+    assert_eq!(check("Never", "exited(0)", "created", false), refused);
+    assert_eq!(check("OnFailure", "exited(0)", "running#1", false), refused);
+    assert_eq!(check("OnFailure", "exited(1)", "running#1", false), Ok(()));
+    assert_eq!(check("Always", "exited(0)", "running#1", false), Ok(()));
+    assert_eq!(check("Never", "running", "exited(1)", false), Ok(()));
+    assert_eq!(check("Never", "exited(137)", "running#1", true), Ok(()));
 }
 
 #[test]
@@ -239,7 +240,7 @@ fn init_may_run_again_in_a_new_sandbox_but_not_in_a_pod_that_never_restarts() {
         let pod = format!("pod restart={policy} init=a containers=web");
         let before = status(&format!("{pod}\nseen sandbox=ready a=exited(0)\ncursor s1 1"));
         let after = status(&format!("{pod}\nseen sandbox=s2:ready,s1:dead a=running#1@s2 a=exited(0)@s1\ncursor s2 0"));
-        accept(&before, after, &Case::parse(&pod).pod).is_ok()
+        accept(&before, after, &Case::parse(&pod).pod, |_| false).is_ok()
     };
     assert!(check("OnFailure"));
     assert!(!check("Never"));

@@ -154,7 +154,7 @@ impl World {
             return Err(format!("{uid} is finished and runs"));
         }
         let host = self.host.get(uid).cloned().unwrap_or_default();
-        if host.cgroup || !host.volumes.is_empty() {
+        if (host.cgroup || !host.volumes.is_empty()) && !self.checks.tainted.contains(uid) {
             return Err(format!("{uid} is finished and has {host:?}"));
         }
         let phase = record.status.as_ref().and_then(|s| s.phase.as_deref());

@@ -180,6 +180,7 @@ impl World {
         for (name, memory) in &new.containers {
             for exit in [&memory.exit, &memory.previous_exit].into_iter().flatten() {
                 match self.runtime.truth(&exit.id) {
+                    Some(_) if exit.reason == "ContainerStatusUnknown" && self.checks.tainted.contains(&new.uid) => {}
                     Some(c) if c.exit_code == exit.code && !c.state.may_run() => {
                         self.checks.exits.insert(exit.id.clone());
                     }
