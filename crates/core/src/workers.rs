@@ -92,7 +92,9 @@ impl Workers {
     /// A pod of its name that only the runtime knew is ending.
     pub(crate) fn orphan(&self, uid: &PodUid) -> Option<Waiting> {
         let machine = self.machines.get(uid).filter(|m| m.is_static())?;
-        let ends = |m: &Machine| m.state() < State::Finished && m.record().ending.as_ref().is_some_and(|e| e.cause == Cause::Orphan);
+        let ends = |m: &Machine| {
+            m.state() < State::Finished && m.record().ending.as_ref().is_some_and(|e| e.cause == Cause::Orphan)
+        };
         let named = self.of_name(machine.full_name()).iter();
         named.filter(|other| *other != uid).find(|other| self.machines.get(*other).is_some_and(ends)).map(waiting_for)
     }

@@ -31,7 +31,9 @@ pub fn leftovers(scratch: &Scratch, containerd: &Containerd) -> Result<Vec<Strin
             }
         }
     }
-    machine::container_processes(&name, &path).iter().for_each(|pid| add("process", &pid.to_string()));
+    machine::container_processes(&name, &path)
+        .iter()
+        .for_each(|pid| add("process", &format!("{pid} {}", command(*pid))));
     machine::nat_rules(&name).iter().for_each(|(chain, rule)| add("port map", &format!("{chain} {}", rule.join(" "))));
     machine::cni_results(&name).iter().for_each(|file| add("cni result", &file.display().to_string()));
     machine::log_links_into(&path).iter().for_each(|link| add("log link", &link.display().to_string()));
@@ -49,6 +51,12 @@ pub fn leftovers(scratch: &Scratch, containerd: &Containerd) -> Result<Vec<Strin
     containerd.containers()?.iter().for_each(|id| add("container", id));
     found.sort();
     Ok(found)
+}
+
+/// The command line of a process, for people.
+fn command(pid: impl std::fmt::Display) -> String {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&line).replace('\0', " ").trim().to_owned()
 }
 
 /// host-local keeps its cursor and its lock.

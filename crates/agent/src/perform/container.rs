@@ -97,7 +97,12 @@ impl Hands {
         turn.check_sent_allowed()?;
         match self.runtime.start_container(id.as_str(), turn.limit).await {
             Ok(()) => Ok(Answer::Done),
-            Err(error) => Err(failure("RunContainerError", &error)),
+            Err(error) => {
+                // Someone's start is still under way, a former agent's mostly: its fate is not known yet.
+                let under_way = error.message.contains("already in starting state");
+                let failed = failure("RunContainerError", &error);
+                Err(CallError { busy: under_way, ..failed })
+            }
         }
     }
 

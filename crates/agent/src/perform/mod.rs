@@ -242,17 +242,18 @@ pub(crate) fn failure(reason: &str, error: &CriError) -> CallError {
         reason: reason.into(),
         message: error.to_string(),
         in_doubt: error.in_doubt(),
+        busy: false,
         cancelled: false,
         unavailable: error.code == Code::Unavailable,
     }
 }
 
 /// A failure to make something. A name that is taken was taken by an earlier call for the very same thing, whose answer was lost
-/// or is still to come: that is doubt, too.
+/// or is still to come: the runtime is busy with it, or it shows at the next look.
 pub(crate) fn failure_to_make(reason: &str, error: &CriError) -> CallError {
     let taken = error.code == Code::AlreadyExists || error.message.contains("is reserved for");
     let failed = failure(reason, error);
-    CallError { in_doubt: failed.in_doubt || taken, ..failed }
+    CallError { busy: taken, ..failed }
 }
 
 /// A failure of a call that changes nothing: whatever became of it, it can be made again.

@@ -9,6 +9,7 @@
 //! No effect of a turn is performed before the records of that turn are on disk; turns keep their order. One task owns core.
 
 mod committer;
+mod kept;
 mod queries;
 
 use std::collections::BTreeMap;
@@ -28,7 +29,8 @@ use tokio_util::sync::CancellationToken;
 use crate::journal::Journal;
 use committer::Committer;
 
-pub use queries::{Handle, Query, Views};
+pub use kept::KeptEvent;
+pub use queries::{Handle, Query, Shown, Told, Views};
 
 /// Events on their way to core. Tasks wait for a place when it is full, so nothing is lost.
 const EVENTS_MAX: usize = 1024;
@@ -118,7 +120,7 @@ impl Loop {
                     continue;
                 }
                 Some(query) = self.queries.recv() => {
-                    queries::answer(&self.node, query);
+                    queries::answer(&self.node, query, self.clock.now());
                     continue;
                 }
                 Some(event) = self.events.recv() => event,
@@ -210,7 +212,8 @@ impl Loop {
                 Effect::WakeAt(at) => self.wake = Some(at),
                 Effect::Event(event) => {
                     let now = self.clock.now();
-                    self.views.event(&event, now);
+                    let pod = self.node.workers().get(&event.uid).map(|machine| &*machine.record().pod);
+                    self.views.event(&event, pod, now);
                     self.hands.event(&event, now);
                 }
                 Effect::StatusChanged { uid } => self.views.status_changed(&uid),

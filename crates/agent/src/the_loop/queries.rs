@@ -1,26 +1,50 @@
 //! What others may ask of the loop, and what they may see without asking.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podwright_core::Node;
-use podwright_core::model::{Event, KubeEvent, Now, Pod, PodUid};
+use podwright_core::model::{Cause, Event, FullName, KubeEvent, Now, Pod, PodUid, Transition};
+use podwright_core::pod::{Machine, State, Story, Wait};
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Events kept for people, over all pods.
-const EVENTS_KEPT: usize = 1000;
+use super::kept::{Kept, KeptEvent};
 
 /// A question to the loop.
 pub enum Query {
     /// Every pod with its status, and the manifests that are broken.
     Pods(oneshot::Sender<Shown>),
-    /// The story of the pods of this name, those that are gone included.
-    Story {
-        /// `name` or `namespace/name`.
+    /// All that is known of the pods of this name, those that are gone included.
+    Explain {
+        /// `name` or `namespace/name`; static pods may go without the node's name at the end.
         pod: String,
-        /// The lines, oldest first.
-        answer: oneshot::Sender<Vec<String>>,
+        /// One for each life, the oldest first.
+        answer: oneshot::Sender<Vec<Told>>,
     },
+}
+
+/// The life of one pod, told.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// Its name.
+    pub full_name: FullName,
+    /// Its UID.
+    pub uid: PodUid,
+    /// Where it is in its life; `None`: it is gone.
+    pub state: Option<State>,
+    /// The pod with its status, while it is here.
+    pub pod: Option<Pod>,
+    /// The file or URL it came from.
+    pub origin: Option<String>,
+    /// What happened, oldest first.
+    pub story: Vec<Transition>,
+    /// Older lines that are not kept.
+    pub forgotten: u64,
+    /// What it waits for now.
+    pub waits: Vec<Wait>,
+    /// The runtime answers.
+    pub runtime_up: bool,
 }
 
 /// The answer to [`Query::Pods`].
@@ -59,11 +83,11 @@ impl Handle {
         shown.await.ok()
     }
 
-    /// The story of a pod.
-    pub async fn story(&self, pod: String) -> Option<Vec<String>> {
-        let (answer, story) = oneshot::channel();
-        self.queries.send(Query::Story { pod, answer }).await.ok()?;
-        story.await.ok()
+    /// The lives of the pods of this name.
+    pub async fn explain(&self, pod: String) -> Option<Vec<Told>> {
+        let (answer, told) = oneshot::channel();
+        self.queries.send(Query::Explain { pod, answer }).await.ok()?;
+        told.await.ok()
     }
 
     /// What can be seen without asking.
@@ -72,23 +96,10 @@ impl Handle {
     }
 }
 
-/// An event as it is kept: equal ones are counted.
-#[derive(Clone, Debug)]
-pub struct KeptEvent {
-    /// What happened.
-    pub event: KubeEvent,
-    /// The first time.
-    pub first: Now,
-    /// The last time.
-    pub last: Now,
-    /// How often.
-    pub count: u64,
-}
-
 /// What the loop shows of itself.
 #[derive(Default)]
 pub struct Views {
-    events: Mutex<VecDeque<KeptEvent>>,
+    events: Mutex<Kept>,
     beat: Mutex<Option<Now>>,
     journal: Mutex<Option<String>>,
     waiters: Mutex<BTreeMap<u64, oneshot::Sender<()>>>,
@@ -98,7 +109,7 @@ pub struct Views {
 impl Views {
     /// The events kept, oldest first.
     pub fn events(&self) -> Vec<KeptEvent> {
-        self.events.lock().expect("no panic under this lock").iter().cloned().collect()
+        self.events.lock().expect("no panic under this lock").all()
     }
 
     /// When the loop last did something.
@@ -116,16 +127,9 @@ impl Views {
         self.changes.subscribe()
     }
 
-    pub(super) fn event(&self, event: &KubeEvent, now: Now) {
-        let mut events = self.events.lock().expect("no panic under this lock");
-        if let Some(kept) = events.iter_mut().rev().find(|kept| kept.event == *event) {
-            (kept.last, kept.count) = (now, kept.count + 1);
-            return;
-        }
-        if events.len() == EVENTS_KEPT {
-            events.pop_front();
-        }
-        events.push_back(KeptEvent { event: event.clone(), first: now, last: now, count: 1 });
+    /// Keep an event about this pod; the spec tells which part of it is meant.
+    pub(super) fn event(&self, event: &KubeEvent, pod: Option<&Pod>, now: Now) {
+        self.events.lock().expect("no panic under this lock").add(event, pod, now);
     }
 
     pub(super) fn beat(&self, now: Now) {
@@ -148,31 +152,64 @@ impl Views {
 }
 
 /// Answer from what core knows. Whoever asked may have gone away.
-pub(super) fn answer(node: &Node, query: Query) {
+pub(super) fn answer(node: &Node, query: Query, now: Now) {
     match query {
         Query::Pods(answer) => {
             let broken = node.broken().map(|(file, why)| (file.to_owned(), why.to_owned())).collect();
-            let _ = answer.send(Shown { pods: node.pods(), broken, runtime_up: node.runtime_up() });
+            let pods = node.workers().iter().map(|(_, machine)| shown(machine)).collect();
+            let _ = answer.send(Shown { pods, broken, runtime_up: node.runtime_up() });
         }
-        Query::Story { pod, answer } => {
-            let _ = answer.send(story(node, &pod));
+        Query::Explain { pod, answer } => {
+            let _ = answer.send(explain(node, &pod, now));
         }
     }
 }
 
-fn story(node: &Node, pod: &str) -> Vec<String> {
-    let matches = |name: &podwright_core::model::FullName| name.to_string() == pod || &*name.name == pod;
-    let gone =
-        node.gone().filter(|g| matches(&g.full_name)).map(|g| (&g.full_name, &g.uid, &g.story, "gone".to_owned()));
-    let here = node.workers().iter().filter(|(_, m)| matches(m.full_name()));
-    let here = here.map(|(uid, m)| (m.full_name(), uid, m.story(), format!("{:?}", m.state()).to_lowercase()));
-    let mut lines = vec![];
-    for (name, uid, story, state) in gone.chain(here) {
-        lines.push(format!("{name} ({uid}): {state}"));
-        if story.forgotten() > 0 {
-            lines.push(format!("  … {} earlier lines are not kept", story.forgotten()));
-        }
-        lines.extend(story.lines().map(|t| format!("  {}  {}: {}", t.at.wall, t.what, t.cause)));
+/// A pod with its status. One that is to go says so as the API does, whatever its source.
+fn shown(machine: &Machine) -> Pod {
+    let record = machine.record();
+    let mut pod = Pod::clone(&record.pod);
+    pod.status = record.status.clone();
+    let gone = |cause| matches!(cause, Cause::Deleted | Cause::Removed | Cause::Orphan);
+    if let Some(ending) = record.ending.as_ref().filter(|e| e.deleted || gone(e.cause)) {
+        let meta = &mut pod.metadata;
+        meta.deletion_timestamp.get_or_insert_with(|| {
+            Time(jiff::Timestamp::from_second(ending.deadline.wall.as_second()).unwrap_or(ending.deadline.wall))
+        });
+        meta.deletion_grace_period_seconds.get_or_insert(i64::try_from(ending.grace.as_secs()).unwrap_or(i64::MAX));
     }
-    lines
+    pod
+}
+
+fn explain(node: &Node, pod: &str, now: Now) -> Vec<Told> {
+    let (namespace, name) = pod.split_once('/').map_or((None, pod), |(namespace, name)| (Some(namespace), name));
+    let in_full = format!("{name}-{}", node.config().node_name);
+    let matches = |full: &FullName| {
+        namespace.is_none_or(|wanted| *full.namespace == *wanted) && (*full.name == *name || *full.name == *in_full)
+    };
+    let runtime_up = node.runtime_up();
+    let tell = |full_name: &FullName, uid: &PodUid, story: &Story| Told {
+        full_name: full_name.clone(),
+        uid: uid.clone(),
+        state: None,
+        pod: None,
+        origin: None,
+        story: story.lines().cloned().collect(),
+        forgotten: story.forgotten(),
+        waits: vec![],
+        runtime_up,
+    };
+    let gone = node.gone().filter(|gone| matches(&gone.full_name));
+    let here = node.workers().iter().filter(|(_, machine)| matches(machine.full_name()));
+    let mut here: Vec<_> = here.collect();
+    here.sort_by_key(|(_, machine)| machine.record().first_seen);
+    let gone = gone.map(|gone| tell(&gone.full_name, &gone.uid, &gone.story));
+    let here = here.into_iter().map(|(uid, machine)| Told {
+        state: Some(machine.state()),
+        pod: Some(shown(machine)),
+        origin: machine.record().origin.clone(),
+        waits: machine.waits(now),
+        ..tell(machine.full_name(), uid, machine.story())
+    });
+    gone.chain(here).collect()
 }

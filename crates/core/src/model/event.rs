@@ -453,6 +453,8 @@ pub struct CallError {
     pub message: String,
     /// The call may have had its effect, or may have it later.
     pub in_doubt: bool,
+    /// The runtime is still at an earlier call of the same kind, a former agent's mostly: ask again soon.
+    pub busy: bool,
     /// It ended because [`Effect::Cancel`] asked for it.
     pub cancelled: bool,
     /// The runtime itself does not answer: nothing about this pod.

@@ -201,7 +201,11 @@ impl Node {
 
     /// Pods that wait for their turn.
     pub(super) fn held(&self) -> BTreeSet<PodUid> {
-        self.workers.iter().filter(|(_, m)| m.state() == State::Waiting || m.is_held()).map(|(uid, _)| uid.clone()).collect()
+        self.workers
+            .iter()
+            .filter(|(_, m)| m.state() == State::Waiting || m.is_held())
+            .map(|(uid, _)| uid.clone())
+            .collect()
     }
 
     fn listed(&mut self, seq: Seq, result: Result<Listing, CallError>, now: Now) -> BTreeSet<PodUid> {

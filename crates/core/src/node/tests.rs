@@ -338,3 +338,24 @@ fn a_waiter_is_told_once_also_if_there_is_nothing_to_kill() {
     assert_eq!(released(kill("nobody", 1)), 1);
     assert_eq!(released(kill("1", 2)), 0, "it still runs");
 }
+
+#[test]
+fn the_first_restart_is_no_back_off() {
+    let mut lab = running();
+    lab.now += Duration::from_secs(1);
+    lab.tell(Event::Hint { uid: "1".into() });
+    lab.see(&seen(Some(RunState::Exited)));
+    lab.answer(
+        |c| matches!(c, Call::ImageStatus { .. }),
+        Ok(Answer::Image(Some(ImageFacts { id: "sha".into(), ..ImageFacts::default() }))),
+    );
+    let calls = lab.ok(|c| matches!(c, Call::PrepareContainer { .. }));
+    assert!(matches!(calls[..], [Call::CreateContainer { attempt: 1, .. }]), "{calls:?}");
+    // It is looked at while the next one is made.
+    lab.looks.clear();
+    lab.tell(Event::Hint { uid: "1".into() });
+    lab.see(&seen(Some(RunState::Exited)));
+    let status = lab.records[&PodUid::from("1")].status.clone().unwrap();
+    let state = status.container_statuses.unwrap()[0].state.clone().unwrap();
+    assert!(state.waiting.is_none_or(|w| w.reason.as_deref() != Some("CrashLoopBackOff")));
+}

@@ -28,6 +28,19 @@ impl Machine {
         self.killing.retain(|id| seen.container(id).is_some_and(|c| c.state.may_run()));
     }
 
+    /// What this call was to make may surface under its name at any time: the next try gets another name.
+    pub(super) fn leave_behind(&mut self, call: Call) {
+        match call {
+            Call::RunSandbox { attempt } => self.record.sandbox_attempts = attempt + 1,
+            Call::CreateContainer { name, attempt, .. } => {
+                let memory = self.record.containers.entry(name).or_default();
+                (memory.created, memory.restarts) = (true, attempt);
+            }
+            _ => {}
+        }
+        self.unsaved = true;
+    }
+
     /// The start of this container has a definite end.
     pub(super) fn start_is_settled(&mut self, name: &Name) {
         if let Some(memory) = self.record.containers.get_mut(name)
@@ -93,16 +106,7 @@ impl Machine {
         };
         for call in self.calls.settle(ctx.now.boot, self.sight.fresh(), answered) {
             self.story.tell(ctx.now, "a call in doubt is given up", &format!("{call:?}"));
-            match call {
-                // The name stays taken in the runtime: the next try gets another.
-                Call::RunSandbox { attempt } => self.record.sandbox_attempts = attempt + 1,
-                Call::CreateContainer { name, attempt, .. } => {
-                    let memory = self.record.containers.entry(name).or_default();
-                    (memory.created, memory.restarts) = (true, attempt);
-                }
-                _ => {}
-            }
-            self.unsaved = true;
+            self.leave_behind(call);
         }
         if self.calls.look_due(ctx.now.boot) {
             self.sight.mark_dirty();

@@ -1,9 +1,16 @@
 //! What the end of a call means for its pod.
 
+use std::time::Duration;
+
 use super::bring_up::Image;
 use super::calls::{RETRY, Sent, is_start};
 use super::{Ctx, Machine};
 use crate::model::{Answer, Call, CallError, HookKind, HookState, ImageFacts, Name, Out};
+
+/// The first wait for a runtime that is still at an earlier call; it grows by as much each time, ten times at most.
+const BUSY: Duration = Duration::from_secs(1);
+/// So often it is asked before the name is given up.
+const BUSY_MAX: u32 = 20;
 
 impl Machine {
     pub(super) fn answered(&mut self, sent: Sent, result: Result<Answer, CallError>, ctx: &mut Ctx<'_>, out: &mut Out) {
@@ -99,6 +106,9 @@ impl Machine {
 
     fn failed(&mut self, sent: Sent, error: CallError, ctx: &mut Ctx<'_>, out: &mut Out) {
         let key = sent.call.key();
+        if error.busy {
+            return self.runtime_is_busy(sent.call, &error, ctx, out);
+        }
         if !error.cancelled {
             self.story.tell(ctx.now, &format!("failed: {key:?}"), &error.message);
         }
@@ -158,6 +168,26 @@ impl Machine {
         self.calls.failed(key, ctx.now.boot, delay, self.record.uid.as_str());
     }
 
+    /// The runtime has not let go of the name yet. It guards us from doing a thing twice, so asking again is safe; a name that
+    /// never comes free is left behind.
+    fn runtime_is_busy(&mut self, call: Call, error: &CallError, ctx: &Ctx<'_>, out: &mut Out) {
+        let key = call.key();
+        let times = self.calls.failures(&key) + 1;
+        self.calls.failed(key.clone(), ctx.now.boot, BUSY * times.min(10), self.record.uid.as_str());
+        if !times.is_multiple_of(BUSY_MAX) {
+            return;
+        }
+        self.story.tell(ctx.now, &format!("failed: {key:?}"), &error.message);
+        self.event(
+            true,
+            "FailedSync",
+            None,
+            format!("the runtime does not let go of an earlier call: {}", error.message),
+            out,
+        );
+        self.leave_behind(call);
+    }
+
     fn hook_failed(
         &mut self,
         kind: HookKind,
@@ -192,5 +222,5 @@ impl Machine {
 
 /// The call has failed for good: it will not have an effect later.
 fn is_definite(result: &Result<Answer, CallError>) -> bool {
-    result.as_ref().is_err_and(|error| !error.in_doubt && !error.unavailable)
+    result.as_ref().is_err_and(|error| !error.in_doubt && !error.busy && !error.unavailable)
 }

@@ -164,7 +164,9 @@ impl Machine {
             .waiting
             .retain(|name, w| !runs(name) && (w.reason != "CrashLoopBackOff" || planned.contains_key(name)));
         for (name, waiting) in planned {
-            if self.bring_up.waiting.get(name) != Some(waiting) {
+            // The next instance is being made: the backoff that was written down with it is for the one after.
+            let coming = false;
+            if !coming && self.bring_up.waiting.get(name) != Some(waiting) {
                 if waiting.reason == "CrashLoopBackOff" {
                     self.story.tell(ctx.now, &format!("{name} waits: {}", waiting.reason), &waiting.message);
                     let pod = crate::actions::pod_text(&self.record.pod);

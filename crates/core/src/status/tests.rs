@@ -180,7 +180,10 @@ fn a_pod_says_what_it_was_given_in_all() {
     let status = pod_status(&input(&case));
     assert_eq!(status.allocated_resources, Some(given(&[("cpu", "200m"), ("memory", "64Mi")])));
     let resources = status.resources.expect("resources");
-    assert_eq!((resources.requests, resources.limits), (status.allocated_resources, Some(given(&[("memory", "64Mi")]))));
+    assert_eq!(
+        (resources.requests, resources.limits),
+        (status.allocated_resources, Some(given(&[("memory", "64Mi")])))
+    );
     let bare = pod_status(&input(&Case::parse(&format!("{UP}yes"))));
     assert_eq!((bare.resources, bare.allocated_resources), (None, None));
 }

@@ -11,6 +11,7 @@ pub(crate) mod restarts;
 pub(crate) mod said;
 pub(crate) mod security;
 pub(crate) mod termination;
+pub(crate) mod volumes;
 
 use std::time::Duration;
 
@@ -50,6 +51,7 @@ macro_rules! all_on {
             hostile::broken_manifests_are_named_and_touch_nothing_else(),
             features::pods_find_what_their_specs_ask_for(),
             security::containers_are_and_may_what_their_specs_say(),
+            volumes::volumes_hold_what_they_should_and_nobody_gets_out(),
         );
     };
 }
@@ -117,6 +119,11 @@ impl Bed {
 
     /// Every pod of the agent is gone, and nothing of them is left on the machine.
     pub(crate) fn wait_nothing_left(&self) {
+        self.wait_nothing_left_but(|_| false);
+    }
+
+    /// As above, but for what is known to be the runtime's own.
+    pub(crate) fn wait_nothing_left_but(&self, known: fn(&str) -> bool) {
         wait_until(LIMIT, "no pod to be known", || {
             let pods = self.agent.pods()?;
             let left = pods["items"].as_array().context("a list")?.len();
@@ -125,7 +132,7 @@ impl Bed {
         });
         wait_until(Duration::from_secs(20), "nothing to be left", || {
             let left = leftovers(&self.scratch, &self.containerd)?;
-            ensure!(left.is_empty(), "{left:#?}");
+            ensure!(left.iter().all(|left| known(left)), "{left:#?}");
             Ok(())
         });
     }

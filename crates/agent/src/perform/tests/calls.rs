@@ -98,7 +98,7 @@ async fn a_call_without_an_answer_is_in_doubt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_that_is_taken_means_that_an_earlier_call_had_its_effect() {
+async fn a_name_that_is_taken_means_that_the_runtime_is_at_an_earlier_call() {
     let bench = Bench::new();
     let taken = [
         CriError::new(Code::AlreadyExists, "X", "exists"),
@@ -106,9 +106,9 @@ async fn a_name_that_is_taken_means_that_an_earlier_call_had_its_effect() {
     ];
     for error in taken {
         bench.fake.next("RunPodSandbox", Step::Fail(error.clone()));
-        assert!(bench.call(web(), run()).await.unwrap_err().in_doubt, "{error}");
+        assert!(bench.call(web(), run()).await.unwrap_err().busy, "{error}");
         bench.fake.next("CreateContainer", Step::Fail(error.clone()));
-        assert!(bench.call(web(), create("i")).await.unwrap_err().in_doubt, "{error}");
+        assert!(bench.call(web(), create("i")).await.unwrap_err().busy, "{error}");
     }
 }
 
