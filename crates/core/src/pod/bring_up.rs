@@ -165,7 +165,7 @@ impl Machine {
             .retain(|name, w| !runs(name) && (w.reason != "CrashLoopBackOff" || planned.contains_key(name)));
         for (name, waiting) in planned {
             // The next instance is being made: the backoff that was written down with it is for the one after.
-            let coming = false;
+            let coming = self.calls.busy(&CallKey::Container(name.clone()));
             if !coming && self.bring_up.waiting.get(name) != Some(waiting) {
                 if waiting.reason == "CrashLoopBackOff" {
                     self.story.tell(ctx.now, &format!("{name} waits: {}", waiting.reason), &waiting.message);
