@@ -359,3 +359,25 @@ fn the_first_restart_is_no_back_off() {
     let state = status.container_statuses.unwrap()[0].state.clone().unwrap();
     assert!(state.waiting.is_none_or(|w| w.reason.as_deref() != Some("CrashLoopBackOff")));
 }
+
+#[test]
+fn a_volume_that_shows_the_pod_follows_its_changes() {
+    let colored = |color: &str| {
+        let mut manifest = pod("a", "1");
+        let pod = Arc::make_mut(&mut manifest.pod);
+        pod.metadata.labels = Some([("color".to_owned(), color.to_owned())].into());
+        let volumes = json!([{"name": "shown", "downwardAPI": {}}, {"name": "plain", "emptyDir": {}}]);
+        pod.spec.as_mut().unwrap().volumes = serde_json::from_value(volumes).unwrap();
+        manifest
+    };
+    let mount = |volume: &str| Call::MountVolume { volume: volume.into() };
+    let mut lab = Lab::new(Listing::default());
+    lab.set(&[&colored("red")]);
+    assert_eq!(lab.host_is_ready(), [mount("shown"), mount("plain")]);
+    lab.ok(|c| *c == mount("plain"));
+    // It may have been written from the old labels.
+    lab.set(&[&colored("blue")]);
+    assert_eq!(lab.ok(|c| *c == mount("shown")), [mount("shown")]);
+    assert_eq!(lab.ok(|c| *c == mount("shown")), [Call::RunSandbox { attempt: 0 }]);
+    assert_eq!(lab.set(&[&colored("green")]), [mount("shown")]);
+}

@@ -41,9 +41,7 @@ impl Machine {
         match (sent.call, answer) {
             (Call::MakeCgroup, _) => self.setup.cgroup = true,
             (Call::MakeDirs, _) => self.setup.dirs = true,
-            (Call::MountVolume { volume }, _) => {
-                self.setup.volumes.insert(volume);
-            }
+            (Call::MountVolume { volume }, _) => self.volume_is_set_up(volume),
             (Call::PrepareContainer { name, attempt, .. }, _) => {
                 self.bring_up.prepared.insert(name, attempt);
             }
@@ -151,7 +149,7 @@ impl Machine {
             }
             Call::MountVolume { volume } => {
                 delay = self.mount_delay(volume);
-                let message = format!("MountVolume.SetUp failed for volume {volume:?}: {}", error.message);
+                let message = format!("MountVolume.SetUp failed for volume {:?}: {}", volume.as_str(), error.message);
                 self.event(true, "FailedMount", None, message, out);
             }
             Call::MakeCgroup => {

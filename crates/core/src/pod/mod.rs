@@ -160,6 +160,7 @@ impl Machine {
         if self.record.pod != pod {
             self.story.tell(ctx.now, "spec updated", "its source changed it");
             self.record.pod = pod;
+            self.refresh_volumes();
             self.calls.forgive();
             self.unsaved = true;
         }

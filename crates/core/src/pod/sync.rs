@@ -17,6 +17,8 @@ pub(super) struct Setup {
     pub(super) cgroup: bool,
     pub(super) dirs: bool,
     pub(super) volumes: BTreeSet<Name>,
+    /// Volumes that are being set up from a spec that has changed since.
+    outdated: BTreeSet<Name>,
     /// The network was missing and the user was told.
     pub(super) told_network: bool,
 }
@@ -87,6 +89,25 @@ impl Machine {
             self.ask(Call::MountVolume { volume: volume.clone() }, HOST_LIMIT, ctx, out);
         }
         missing.is_empty()
+    }
+
+    /// The pod changed: volumes that show it to its containers are set up again. What runs stays.
+    pub(super) fn refresh_volumes(&mut self) {
+        let volumes = spec_of(&self.record.pod).volumes.iter().flatten();
+        for volume in volumes.filter(|v| v.downward_api.is_some() || v.projected.is_some()) {
+            let name = Name::from(volume.name.as_str());
+            self.setup.volumes.remove(&name);
+            if self.calls.busy(&CallKey::Volume(name.clone())) {
+                self.setup.outdated.insert(name);
+            }
+        }
+    }
+
+    /// A volume is set up, from the spec it was asked for with.
+    pub(super) fn volume_is_set_up(&mut self, volume: Name) {
+        if !self.setup.outdated.remove(&volume) {
+            self.setup.volumes.insert(volume);
+        }
     }
 
     fn actions(&mut self, ctx: &Ctx<'_>) -> Actions {

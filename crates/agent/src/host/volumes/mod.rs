@@ -20,13 +20,7 @@ impl Host {
     pub async fn mount_volume(&self, pod: &Arc<Pod>, volume: &str, limit: Duration) -> Result<(), HostError> {
         let key = self.volume_key(pod, volume, limit).await?;
         let (pod, volume) = (pod.clone(), volume.to_owned());
-        let told = |mut e: HostError, volume: &str| {
-            e.message = format!("MountVolume.SetUp failed for volume {volume:?}: {}", e.message);
-            e
-        };
-        let owned = volume.clone();
-        let result = self.run(&key, limit, FAILED, move |config| set_up(config, &pod, find(&pod, &owned)?)).await;
-        result.map_err(|e| told(e, &volume))
+        self.run(&key, limit, FAILED, move |config| set_up(config, &pod, find(&pod, &volume)?)).await
     }
 }
 
