@@ -7,7 +7,11 @@ use std::path::{Path, PathBuf};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
+mod ask;
 mod foreign;
+
+pub(crate) use ask::{Ask, Output, Resource, Scope};
+use ask::{DescribeFlags, EventFlags, ExplainFlags, GetFlags};
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -30,6 +34,14 @@ pub(crate) enum Command {
     /// Run the agent until it is told to stop; pods go on without it.
     #[command(display_name = "podwright")]
     Run(Box<RunFlags>),
+    /// Show pods or events, as kubectl does.
+    Get(GetFlags),
+    /// Show everything about a pod.
+    Describe(DescribeFlags),
+    /// Show what happened to pods.
+    Events(EventFlags),
+    /// Tell the life of a pod: what happened, what it waits for, what can be done about it.
+    Explain(ExplainFlags),
     /// Print the version.
     Version,
     /// Print a completion script for a shell.

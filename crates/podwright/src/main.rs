@@ -7,13 +7,16 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 mod cli;
+mod client;
 mod config;
 mod listen;
 mod logging;
 mod logs;
+mod print;
+mod socket;
 mod wire;
 
-use cli::{Cli, Command, RunFlags};
+use cli::{Ask, Cli, Command, RunFlags};
 use config::Config;
 
 fn main() -> ExitCode {
@@ -27,6 +30,10 @@ fn main() -> ExitCode {
     };
     match cli.command {
         Command::Run(flags) => run(&flags),
+        Command::Get(flags) => client::run(&Ask::Get(flags)),
+        Command::Describe(flags) => client::run(&Ask::Describe(flags)),
+        Command::Events(flags) => client::run(&Ask::Events(flags)),
+        Command::Explain(flags) => client::run(&Ask::Explain(flags)),
         Command::Version => {
             println!("podwright {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS

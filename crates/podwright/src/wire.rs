@@ -14,7 +14,7 @@ use podwright_agent::journal::Journal;
 use podwright_agent::observe::{Observer, check_cgroup_driver};
 use podwright_agent::perform::{Hands, HandsConfig, PullConfig, SharedFeatures};
 use podwright_agent::sources::{self, Decode};
-use podwright_agent::the_loop::{Handle, Loop};
+use podwright_agent::the_loop::{self, Handle, Loop};
 use podwright_agent::translate::{self, NodeFacts};
 use podwright_core::Node;
 use podwright_core::model::{Event, Source};
@@ -25,6 +25,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{CgroupDriver, Config};
+use crate::socket::{self, Socket};
 use crate::{listen, logs};
 
 /// Sources wait for the loop when it has this many of their changes before it.
@@ -34,11 +35,11 @@ const SILENCE_MAX: Duration = Duration::from_secs(180);
 
 /// Run the agent until told to stop. Containers go on running.
 pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
-    std::fs::create_dir_all(&config.dirs.run).with_context(|| format!("make {}", config.dirs.run.display()))?;
     let (journal, records, warnings) = Journal::open(&config.dirs.root).context("open the journal")?;
     for warning in warnings {
         tracing::warn!("{warning}");
     }
+    let socket = Socket::open(&config.dirs.run)?;
     let listener = match config.listen {
         Some(address) => Some(listen::bind(address).await.with_context(|| format!("listen on {address}"))?),
         None => None,
@@ -85,10 +86,16 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
     });
     start_sources(&config, &handle);
     tokio::spawn(logs::rotate(config.logs, runtime, limit));
+    let shown = Arc::new(Shown { handle: handle.clone() });
     if let Some(listener) = listener {
-        tokio::spawn(listen::serve(listener, Arc::new(Shown { handle: handle.clone() }), stop.clone()));
+        tokio::spawn(listen::serve(listener, shown.clone(), stop.clone()));
     }
+    tracing::debug!(socket = %socket.path().display(), "the local API listens");
+    let about = socket::About { node: config.node.node_name.clone(), pod_logs: config.dirs.pod_logs.clone() };
+    let api = tokio::spawn(socket.serve(about, shown, stop.clone()));
     main_loop.run(stop).await;
+    // The socket goes with its task; a call under way may hold that up for a moment.
+    let _ = tokio::time::timeout(Duration::from_secs(1), api).await;
     tracing::info!("ended; containers go on running");
     Ok(())
 }
@@ -179,7 +186,7 @@ fn pulls(config: &Config) -> PullConfig {
     PullConfig { parallel: config.images.parallel, ..usual }
 }
 
-/// What `--listen` shows.
+/// What `--listen` and the local API show.
 struct Shown {
     handle: Handle,
 }
@@ -206,5 +213,19 @@ impl listen::Views for Shown {
             }
             listen::Health { dead, lacks }
         })
+    }
+}
+
+impl socket::Views for Shown {
+    fn pods(&self) -> listen::BoxFuture<'_, Option<the_loop::Shown>> {
+        Box::pin(self.handle.pods())
+    }
+
+    fn explain(&self, pod: String) -> listen::BoxFuture<'_, Option<Vec<the_loop::Told>>> {
+        Box::pin(self.handle.explain(pod))
+    }
+
+    fn events(&self) -> Vec<the_loop::KeptEvent> {
+        self.handle.views().events()
     }
 }

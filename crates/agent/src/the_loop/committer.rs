@@ -1,103 +1,159 @@
 //! Commits records off the core's task, in order, many turns at a time.
+//!
+//! The journal's thread takes the newest record of each pod, whatever piled up, and says up to which turn everything is on disk;
+//! the effects of those turns are then free. A disk that fails or hangs is told of and holds nothing back: unprotected is better than
+//! stopped, for kills above all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use podwright_core::model::{Effect, Out, PodUid, Record};
-use tokio::sync::mpsc;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
 use crate::journal::Journal;
 
-/// Turns on their way to disk. Core is never held back by a slow disk: the queue's turns are committed together.
+/// A commit that takes longer than this is not waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Turns on their way to disk.
 pub(super) struct Committer {
-    turns: Option<mpsc::UnboundedSender<Out>>,
-    committed: mpsc::UnboundedReceiver<Committed>,
-    /// Turns that were sent and have not come back: what follows must queue behind them.
-    under_way: usize,
+    /// `None`: nothing has to survive.
+    desk: Option<Arc<Desk>>,
+    progress: watch::Receiver<Progress>,
+    turn: u64,
+    /// Effects that wait for their turn's records. Bounded by patience: nothing waits longer.
+    waiting: VecDeque<(u64, Instant, Vec<Effect>)>,
+    /// What was last told of the journal.
+    error: Option<String>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-/// Turns that are on disk.
+/// Where records lie for the thread: one per pod at most.
+#[derive(Default)]
+struct Desk {
+    pile: Mutex<Pile>,
+    more: Condvar,
+}
+
+#[derive(Default)]
+struct Pile {
+    records: BTreeMap<PodUid, Record>,
+    /// The last turn whose records are in the pile.
+    turn: u64,
+    closed: bool,
+}
+
+/// How far the thread came, and what is wrong.
+#[derive(Clone, Debug, Default)]
+struct Progress {
+    turn: u64,
+    error: Option<String>,
+}
+
+/// Effects that may be performed now.
 pub(super) struct Committed {
     pub(super) effects: Vec<Effect>,
     /// The journal began to fail (`Some(Some)`), or works again (`Some(None)`).
     pub(super) changed: Option<Option<String>>,
-    turns: usize,
 }
 
 impl Committer {
     pub(super) fn start(journal: Option<Journal>) -> Self {
-        let (turns, received) = mpsc::unbounded_channel();
-        let (done, committed) = mpsc::unbounded_channel();
-        let thread = journal.map(|journal| {
-            let run = move || write(journal, received, &done);
+        let (done, progress) = watch::channel(Progress::default());
+        let desk = journal.is_some().then(|| Arc::new(Desk::default()));
+        let thread = journal.zip(desk.clone()).map(|(journal, desk)| {
+            let run = move || write(journal, &desk, &done);
             std::thread::Builder::new()
                 .name("journal".into())
                 .spawn(run)
                 .expect("a thread can be started at the beginning")
         });
-        let turns = thread.is_some().then_some(turns);
-        Self { turns, committed, under_way: 0, thread }
+        Self { desk, progress, turn: 0, waiting: VecDeque::new(), error: None, thread }
     }
 
     /// Hand a turn over. Returns its effects if they may be performed at once.
     pub(super) fn commit(&mut self, out: Out) -> Option<Vec<Effect>> {
-        match &self.turns {
-            Some(turns) if !out.records.is_empty() || self.under_way > 0 => {
-                self.under_way += 1;
-                turns.send(out).ok();
-                None
-            }
-            _ => Some(out.effects),
+        let Some(desk) = &self.desk else { return Some(out.effects) };
+        if !out.records.is_empty() {
+            self.turn += 1;
+            let mut pile = desk.pile.lock().expect("no panic under this lock");
+            pile.records.extend(out.records.into_iter().map(|record| (uid(&record), record)));
+            pile.turn = self.turn;
+            desk.more.notify_one();
+        } else if self.waiting.is_empty() {
+            return Some(out.effects);
         }
+        if self.hangs() {
+            return Some(out.effects);
+        }
+        self.waiting.push_back((self.turn, Instant::now() + PATIENCE, out.effects));
+        None
     }
 
-    /// The next turns that are on disk. Never ends if nothing is under way.
+    /// The next effects that are free. Never ends if none waits.
     pub(super) async fn committed(&mut self) -> Committed {
-        match self.committed.recv().await {
-            Some(done) => {
-                self.under_way -= done.turns;
-                done
+        let patience = self.waiting.front().map(|(_, until, _)| *until);
+        let progress = tokio::select! {
+            Ok(()) = self.progress.changed() => self.progress.borrow_and_update().clone(),
+            () = async { match patience { Some(until) => sleep_until(until).await, None => std::future::pending().await } } => {
+                let error = Some(format!("the disk does not answer for {} s", PATIENCE.as_secs()));
+                Progress { turn: u64::MAX, error }
             }
-            None => std::future::pending().await,
+        };
+        let mut effects = vec![];
+        while self.waiting.front().is_some_and(|(turn, ..)| *turn <= progress.turn) {
+            effects.extend(self.waiting.pop_front().into_iter().flat_map(|(_, _, effects)| effects));
         }
+        let changed = (self.error.is_some() != progress.error.is_some()).then(|| progress.error.clone());
+        self.error = progress.error;
+        Committed { effects, changed }
     }
 
-    /// Everything handed over is on disk before this returns.
+    /// The thread is known to be stuck: nothing waits for it until it moves.
+    fn hangs(&self) -> bool {
+        self.error.is_some() && self.progress.borrow().turn + 1 < self.turn
+    }
+
+    /// Everything handed over is on disk before this returns, if the disk answers.
     pub(super) async fn finish(mut self) {
-        drop(self.turns.take());
+        if let Some(desk) = &self.desk {
+            desk.pile.lock().expect("no panic under this lock").closed = true;
+            desk.more.notify_one();
+        }
         if let Some(thread) = self.thread.take() {
-            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+            let joined = tokio::task::spawn_blocking(move || thread.join());
+            if tokio::time::timeout(PATIENCE, joined).await.is_err() {
+                tracing::warn!("the last records are not on disk: it does not answer");
+            }
         }
     }
 }
 
-/// The thread: take all turns that wait, commit them together, give their effects back.
-fn write(mut journal: Journal, mut turns: mpsc::UnboundedReceiver<Out>, done: &mpsc::UnboundedSender<Committed>) {
+/// The thread: take what lies there, commit it together, say so.
+fn write(mut journal: Journal, desk: &Desk, done: &watch::Sender<Progress>) {
     // What a failed commit left: the newest record of each pod.
     let mut owed: BTreeMap<PodUid, Record> = BTreeMap::new();
-    let mut failing = false;
-    while let Some(first) = turns.blocking_recv() {
-        let mut batch = vec![first];
-        while let Ok(more) = turns.try_recv() {
-            batch.push(more);
-        }
-        let (count, mut effects) = (batch.len(), vec![]);
-        for out in batch {
-            effects.extend(out.effects);
-            owed.extend(out.records.into_iter().map(|record| (uid(&record), record)));
-        }
-        let records: Vec<Record> = owed.values().cloned().collect();
-        let result = if records.is_empty() { Ok(()) } else { journal.commit(&records) };
-        let changed = match result {
-            Ok(()) => {
-                owed.clear();
-                std::mem::take(&mut failing).then_some(None)
+    loop {
+        let (turn, closed) = {
+            let mut pile = desk.pile.lock().expect("no panic under this lock");
+            while pile.records.is_empty() && !pile.closed {
+                pile = desk.more.wait(pile).expect("no panic under this lock");
             }
-            // Unprotected is better than stopped: kills in particular are never held back by a full disk.
-            Err(error) => (!std::mem::replace(&mut failing, true)).then(|| Some(error.to_string())),
+            owed.append(&mut pile.records);
+            (pile.turn, pile.closed)
         };
-        if done.send(Committed { effects, changed, turns: count }).is_err() {
-            break;
+        if !owed.is_empty() {
+            let records: Vec<Record> = owed.values().cloned().collect();
+            let error = journal.commit(&records).map_err(|error| error.to_string()).err();
+            if error.is_none() {
+                owed.clear();
+            }
+            done.send_replace(Progress { turn, error });
+        }
+        if closed {
+            return;
         }
     }
 }
@@ -106,5 +162,49 @@ fn uid(record: &Record) -> PodUid {
     match record {
         Record::Put(put) => put.uid.clone(),
         Record::Forget(uid) => uid.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use podwright_core::model::{CallId, Effect};
+
+    use super::*;
+
+    fn turn(uid: Option<&str>, call: u64) -> Out {
+        let records = uid.map(|uid| Record::Forget(uid.into())).into_iter().collect();
+        Out { records, effects: vec![Effect::Cancel { id: CallId(call) }] }
+    }
+
+    #[tokio::test]
+    async fn effects_wait_for_their_records_and_keep_their_order() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (journal, _, _) = Journal::open(dir.path()).expect("opened");
+        let mut committer = Committer::start(Some(journal));
+        assert!(committer.commit(turn(None, 1)).is_some(), "nothing to wait for");
+        assert!(committer.commit(turn(Some("a"), 2)).is_none());
+        assert!(committer.commit(turn(None, 3)).is_none(), "behind the one before");
+        let mut ids = vec![];
+        while ids.len() < 2 {
+            for effect in committer.committed().await.effects {
+                let Effect::Cancel { id } = effect else { panic!("{effect:?}") };
+                ids.push(id.0);
+            }
+        }
+        assert_eq!(ids, [2, 3]);
+        committer.finish().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_hangs_is_told_of_and_holds_nothing_back() {
+        let (_done, progress) = watch::channel(Progress::default());
+        let desk = Some(Arc::new(Desk::default()));
+        let mut committer = Committer { desk, progress, turn: 0, waiting: VecDeque::new(), error: None, thread: None };
+        assert!(committer.commit(turn(Some("a"), 1)).is_none());
+        let freed = committer.committed().await;
+        assert_eq!(freed.effects.len(), 1);
+        assert!(freed.changed.flatten().is_some_and(|why| why.contains("does not answer")));
+        committer.commit(turn(Some("a"), 2));
+        assert!(committer.commit(turn(Some("b"), 3)).is_some(), "it is not waited for again");
     }
 }

@@ -1,10 +1,12 @@
 //! The HTTP server over real sockets.
 
 use std::sync::Mutex;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use super::server::{CONNECTIONS_MAX, HEADER_MAX};
 use super::*;
 
 #[derive(Default)]

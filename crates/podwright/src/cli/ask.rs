@@ -1,0 +1,138 @@
+//! The verbs that ask a running agent.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+/// What is asked.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    Get(GetFlags),
+    Describe(DescribeFlags),
+    Events(EventFlags),
+    Explain(ExplainFlags),
+}
+
+/// `podwright get`
+#[derive(Args, Debug)]
+pub(crate) struct GetFlags {
+    /// What to show.
+    #[arg(value_name = "RESOURCE")]
+    pub(crate) resource: Resource,
+    /// One pod only; static pods may go without the node's name at the end.
+    pub(crate) name: Option<String>,
+    /// How to show it.
+    #[arg(short, long, value_name = "FORMAT")]
+    pub(crate) output: Option<Output>,
+    #[command(flatten)]
+    pub(crate) scope: Scope,
+    #[command(flatten)]
+    pub(crate) socket: SocketFlags,
+}
+
+/// `podwright describe`
+#[derive(Args, Debug)]
+pub(crate) struct DescribeFlags {
+    /// What to describe.
+    #[arg(value_name = "RESOURCE")]
+    pub(crate) resource: Describable,
+    /// Its name; static pods may go without the node's name at the end.
+    pub(crate) name: String,
+    /// The namespace. [default: default]
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub(crate) namespace: Option<String>,
+    #[command(flatten)]
+    pub(crate) socket: SocketFlags,
+}
+
+/// `podwright events`
+#[derive(Args, Debug)]
+pub(crate) struct EventFlags {
+    /// Only those of this pod.
+    #[arg(long = "for", value_name = "POD")]
+    pub(crate) of: Option<String>,
+    #[command(flatten)]
+    pub(crate) scope: Scope,
+    #[command(flatten)]
+    pub(crate) socket: SocketFlags,
+}
+
+/// `podwright explain`
+#[derive(Args, Debug)]
+pub(crate) struct ExplainFlags {
+    /// The pod, as NAME or NAMESPACE/NAME; static pods may go without the node's name at the end.
+    pub(crate) pod: String,
+    /// The namespace; without it, pods of that name in every namespace.
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub(crate) namespace: Option<String>,
+    #[command(flatten)]
+    pub(crate) socket: SocketFlags,
+}
+
+/// Which namespaces.
+#[derive(Args, Debug)]
+pub(crate) struct Scope {
+    /// The namespace. [default: default]
+    #[arg(short, long, value_name = "NAMESPACE", conflicts_with = "all_namespaces")]
+    pub(crate) namespace: Option<String>,
+    /// All namespaces.
+    #[arg(short = 'A', long)]
+    pub(crate) all_namespaces: bool,
+}
+
+/// Which agent.
+#[derive(Args, Debug)]
+pub(crate) struct SocketFlags {
+    /// The run directory of the agent to ask.
+    #[arg(long, value_name = "DIR", default_value = "/run/podwright")]
+    pub(crate) run_dir: PathBuf,
+}
+
+/// What there is to get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Resource {
+    /// The pods on this machine.
+    #[value(aliases = ["pod", "po"])]
+    Pods,
+    /// What happened to them.
+    #[value(aliases = ["event", "ev"])]
+    Events,
+}
+
+/// What there is to describe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Describable {
+    /// A pod.
+    #[value(aliases = ["pods", "po"])]
+    Pod,
+}
+
+/// How to show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// A table with more columns.
+    Wide,
+    /// The API's object.
+    Json,
+    /// The API's object.
+    Yaml,
+}
+
+impl Scope {
+    /// `None`: all.
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        (!self.all_namespaces).then(|| self.one())
+    }
+
+    /// The one to look in for a single object.
+    pub(crate) fn one(&self) -> &str {
+        self.namespace.as_deref().unwrap_or("default")
+    }
+}
+
+impl DescribeFlags {
+    /// The one to look in.
+    pub(crate) fn namespace(&self) -> &str {
+        self.namespace.as_deref().unwrap_or("default")
+    }
+}

@@ -1,0 +1,221 @@
+//! The table of pods: one line each, with the one word that says how a pod is.
+//!
+//! The word follows kubectl's rules, so that nobody has to learn new ones. One difference: a pod that is held back as a whole
+//! (no room, another of its name) shows that, where kubectl would show the containers that nobody has begun to make.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
+
+use super::{Colour, Paint, Table, age, age_at, plain, seconds};
+
+/// What a line says of a pod.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Summary {
+    /// Containers that are ready, and that should be.
+    pub(crate) ready: (usize, usize),
+    /// `Running`, `Init:0/1`, `CrashLoopBackOff`, …
+    pub(crate) status: String,
+    /// Restarts that count, and the last of them.
+    pub(crate) restarts: (i64, Option<Timestamp>),
+}
+
+/// How the table is to be.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Columns {
+    /// Namespaces too.
+    pub(crate) namespace: bool,
+    /// Addresses and nodes too.
+    pub(crate) wide: bool,
+}
+
+/// The table of these pods.
+pub(crate) fn table(pods: &[Pod], columns: Columns, now: Timestamp, paint: Paint) -> String {
+    let mut head = vec!["NAME", "READY", "STATUS", "RESTARTS", "AGE"];
+    if columns.namespace {
+        head.insert(0, "NAMESPACE");
+    }
+    if columns.wide {
+        head.extend(["IP", "NODE"]);
+    }
+    let mut table = Table::new(&head);
+    for pod in pods {
+        let Summary { ready, status, restarts } = summary(pod);
+        let text = |text: Option<&str>| (plain(text.unwrap_or("<none>")), None);
+        let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        let restarts = match restarts {
+            (count @ 1.., Some(last)) => format!("{count} ({} ago)", age(seconds(last, now))),
+            (count, _) => count.to_string(),
+        };
+        let all_ready = ready.0 == ready.1;
+        let mut row = vec![
+            text(pod.metadata.name.as_deref()),
+            (format!("{}/{}", ready.0, ready.1), None),
+            (plain(&status), Some(colour(&status, all_ready))),
+            (restarts, None),
+            (age_at(created, now), None),
+        ];
+        if columns.namespace {
+            row.insert(0, text(pod.metadata.namespace.as_deref()));
+        }
+        if columns.wide {
+            row.push(text(pod.status.as_ref().and_then(|s| s.pod_ip.as_deref())));
+            row.push(text(pod.spec.as_ref().and_then(|s| s.node_name.as_deref())));
+        }
+        table.row(row);
+    }
+    table.render(paint)
+}
+
+/// One pod in short.
+pub(crate) fn summary(pod: &Pod) -> Summary {
+    let none = PodStatus::default();
+    let status = pod.status.as_ref().unwrap_or(&none);
+    let phase = status.phase.as_deref().unwrap_or("Unknown");
+    let inits = pod.spec.iter().flat_map(|s| s.init_containers.iter().flatten());
+    let sidecars: Vec<&str> =
+        inits.clone().filter(|c| c.restart_policy.as_deref() == Some("Always")).map(|c| c.name.as_str()).collect();
+    let init = init(status, &sidecars, inits.count());
+    let apps = pod.spec.as_ref().map_or(0, |s| s.containers.len());
+    let initialized = condition(status, "Initialized");
+    let held = status.reason.clone().filter(|reason| !reason.is_empty());
+    let mut word = held.clone().unwrap_or_else(|| phase.to_owned());
+    let mut summary = Summary { ready: (init.ready, apps + sidecars.len()), status: String::new(), restarts: init.all };
+    if let Some(unfinished) = init.word {
+        word = unfinished;
+    }
+    if init.done || initialized {
+        let app = app(status);
+        summary.ready.0 += app.ready;
+        summary.restarts = join(init.sidecars, app.restarts);
+        word = match app.word {
+            // It is held back as a whole: that its containers are not made yet is no news.
+            Some(_) if held.is_some() && phase == "Pending" => word,
+            Some(app) => app,
+            None => word,
+        };
+        if word == "Completed" && app.running {
+            word = if condition(status, "Ready") { "Running" } else { "NotReady" }.into();
+        }
+    } else if held.is_some() && phase == "Pending" {
+        word = held.unwrap_or_default();
+    }
+    let terminal = matches!(phase, "Succeeded" | "Failed");
+    if pod.metadata.deletion_timestamp.is_some() && !terminal {
+        word = "Terminating".into();
+    }
+    summary.status = word;
+    summary
+}
+
+type Restarts = (i64, Option<Timestamp>);
+
+struct Init {
+    /// Why init is not over.
+    word: Option<String>,
+    done: bool,
+    ready: usize,
+    all: Restarts,
+    sidecars: Restarts,
+}
+
+fn init(status: &PodStatus, sidecars: &[&str], count: usize) -> Init {
+    let mut init = Init { word: None, done: true, ready: 0, all: (0, None), sidecars: (0, None) };
+    for (place, container) in status.init_container_statuses.iter().flatten().enumerate() {
+        let sidecar = sidecars.contains(&container.name.as_str());
+        init.all = join(init.all, restarts(container));
+        if sidecar {
+            init.sidecars = join(init.sidecars, restarts(container));
+        }
+        let ended = terminated(container);
+        if ended.is_some_and(|ended| ended.exit_code == 0) {
+            continue;
+        }
+        if sidecar && container.started == Some(true) {
+            init.ready += usize::from(container.ready);
+            continue;
+        }
+        let waiting = waiting(container).filter(|reason| *reason != "PodInitializing");
+        init.word = Some(match (ended, waiting) {
+            (Some(ended), _) => format!("Init:{}", ending(ended)),
+            (None, Some(reason)) => format!("Init:{reason}"),
+            (None, None) => format!("Init:{place}/{count}"),
+        });
+        init.done = false;
+        break;
+    }
+    init
+}
+
+struct App {
+    word: Option<String>,
+    running: bool,
+    ready: usize,
+    restarts: Restarts,
+}
+
+/// The first container with something to say names the pod's state.
+fn app(status: &PodStatus) -> App {
+    let mut app = App { word: None, running: false, ready: 0, restarts: (0, None) };
+    for container in status.container_statuses.iter().flatten().rev() {
+        app.restarts = join(app.restarts, restarts(container));
+        if let Some(reason) = waiting(container) {
+            app.word = Some(reason.to_owned());
+        } else if let Some(ended) = terminated(container) {
+            app.word = Some(ending(ended));
+        } else if container.ready && state(container).is_some_and(|s| s.running.is_some()) {
+            app.running = true;
+            app.ready += 1;
+        }
+    }
+    app
+}
+
+fn ending(ended: &ContainerStateTerminated) -> String {
+    match (ended.reason.as_deref().filter(|reason| !reason.is_empty()), ended.signal.filter(|signal| *signal != 0)) {
+        (Some(reason), _) => reason.to_owned(),
+        (None, Some(signal)) => format!("Signal:{signal}"),
+        (None, None) => format!("ExitCode:{}", ended.exit_code),
+    }
+}
+
+fn state(container: &ContainerStatus) -> Option<&ContainerState> {
+    container.state.as_ref()
+}
+
+fn waiting(container: &ContainerStatus) -> Option<&str> {
+    state(container)?.waiting.as_ref()?.reason.as_deref().filter(|reason| !reason.is_empty())
+}
+
+fn terminated(container: &ContainerStatus) -> Option<&ContainerStateTerminated> {
+    state(container)?.terminated.as_ref()
+}
+
+fn restarts(container: &ContainerStatus) -> Restarts {
+    let last = container.last_state.as_ref().and_then(|s| s.terminated.as_ref()).and_then(|t| t.finished_at.as_ref());
+    (container.restart_count.into(), last.map(|time| time.0))
+}
+
+fn join(a: Restarts, b: Restarts) -> Restarts {
+    (a.0 + b.0, a.1.max(b.1))
+}
+
+/// A condition is true.
+pub(crate) fn condition(status: &PodStatus, kind: &str) -> bool {
+    status.conditions.iter().flatten().any(|c| c.type_ == kind && c.status == "True")
+}
+
+fn colour(status: &str, ready: bool) -> Colour {
+    match status {
+        "Running" if ready => Colour::Good,
+        "Completed" | "Succeeded" => Colour::Good,
+        "Running" | "Pending" | "Terminating" | "ContainerCreating" | "PodInitializing" | "NotReady" => Colour::Busy,
+        "WaitingForPredecessor" => Colour::Busy,
+        other if other.strip_prefix("Init:").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) => {
+            Colour::Busy
+        }
+        _ => Colour::Bad,
+    }
+}
+
+#[cfg(test)]
+mod tests;

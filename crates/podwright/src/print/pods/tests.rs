@@ -1,0 +1,124 @@
+//! The word for a pod, case by case.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn pod(spec: &Value, status: &Value) -> Pod {
+    let metadata = json!({"name": "web", "namespace": "default", "creationTimestamp": "2024-01-01T00:00:00Z"});
+    serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status})).unwrap()
+}
+
+fn one(status: &Value) -> Summary {
+    summary(&pod(&json!({"containers": [{"name": "c"}]}), status))
+}
+
+fn waiting_for(reason: &str) -> Value {
+    json!({"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": {"waiting": {"reason": reason}}})
+}
+
+fn ended(code: i32, reason: &str) -> Value {
+    json!({"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+           "state": {"terminated": {"exitCode": code, "reason": reason}}})
+}
+
+fn running(name: &str, ready: bool) -> Value {
+    json!({"name": name, "image": "", "imageID": "", "ready": ready, "started": true, "restartCount": 0, "state": {"running": {}}})
+}
+
+#[test]
+fn one_container() {
+    let all = |status: &Value| json!({"phase": "Running", "containerStatuses": [status]});
+    for (status, word, ready) in [
+        (json!({"phase": "Pending"}), "Pending", 0),
+        (all(&running("c", true)), "Running", 1),
+        (all(&running("c", false)), "Running", 0),
+        (all(&waiting_for("ContainerCreating")), "ContainerCreating", 0),
+        (all(&waiting_for("CrashLoopBackOff")), "CrashLoopBackOff", 0),
+        (all(&ended(0, "Completed")), "Completed", 0),
+        (all(&ended(3, "Error")), "Error", 0),
+        (all(&ended(137, "OOMKilled")), "OOMKilled", 0),
+        (all(&ended(3, "")), "ExitCode:3", 0),
+        (json!({"phase": "Failed", "reason": "Evicted"}), "Evicted", 0),
+        (
+            json!({"phase": "Pending", "reason": "OutOfcpu", "containerStatuses": [waiting_for("ContainerCreating")]}),
+            "OutOfcpu",
+            0,
+        ),
+    ] {
+        let got = one(&status);
+        assert_eq!((got.status.as_str(), got.ready), (word, (ready, 1)), "{status:#}");
+    }
+}
+
+#[test]
+fn an_ended_container_beside_a_running_one() {
+    let mut beside = running("b", true);
+    beside["name"] = json!("b");
+    let spec = json!({"containers": [{"name": "b"}, {"name": "c"}]});
+    let status = |ready: &str| {
+        json!({"phase": "Running", "conditions": [{"type": "Ready", "status": ready}],
+               "containerStatuses": [beside, ended(0, "Completed")]})
+    };
+    assert_eq!(summary(&pod(&spec, &status("True"))).status, "Running");
+    assert_eq!(summary(&pod(&spec, &status("False"))).status, "NotReady");
+}
+
+#[test]
+fn init_containers_and_sidecars() {
+    let spec = json!({"containers": [{"name": "c"}],
+        "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}]});
+    let state = |name: &str, started: bool, ready: bool, state: Value| json!({"name": name, "image": "", "imageID": "", "ready": ready, "started": started, "restartCount": 2, "state": state});
+    let done = state("i", false, true, json!({"terminated": {"exitCode": 0, "reason": "Completed"}}));
+    let status = |i: &Value, s: &Value, apps: Value| json!({"phase": "Pending", "initContainerStatuses": [i, s], "containerStatuses": apps});
+    let not_yet = state("s", false, false, json!({"waiting": {"reason": "PodInitializing"}}));
+    let apps = || json!([waiting_for("PodInitializing")]);
+    for (i, s, word) in [
+        (state("i", false, false, json!({"running": {}})), not_yet.clone(), "Init:0/2"),
+        (done.clone(), not_yet.clone(), "Init:1/2"),
+        (
+            state("i", false, false, json!({"waiting": {"reason": "CrashLoopBackOff"}})),
+            not_yet.clone(),
+            "Init:CrashLoopBackOff",
+        ),
+        (
+            state("i", false, false, json!({"terminated": {"exitCode": 2, "reason": "Error"}})),
+            not_yet.clone(),
+            "Init:Error",
+        ),
+        (state("i", false, false, json!({"terminated": {"exitCode": 0, "signal": 9}})), not_yet.clone(), "Init:1/2"),
+        (state("i", false, false, json!({"terminated": {"exitCode": 1, "signal": 9}})), not_yet, "Init:Signal:9"),
+    ] {
+        assert_eq!(summary(&pod(&spec, &status(&i, &s, apps()))).status, word, "{i:#}");
+    }
+    let up = state("s", true, true, json!({"running": {}}));
+    let got = summary(&pod(&spec, &status(&done, &up, json!([running("c", true)]))));
+    assert_eq!((got.status.as_str(), got.ready), ("Pending", (2, 2)), "the phase is the kubelet's to say");
+    assert_eq!(got.restarts.0, 2, "the sidecar's count, the init container's do not");
+}
+
+#[test]
+fn a_pod_that_goes_is_terminating_until_it_has_ended() {
+    let mut going = pod(&json!({"containers": [{"name": "c"}]}), &json!({"phase": "Running"}));
+    going.metadata.deletion_timestamp = going.metadata.creation_timestamp.clone();
+    assert_eq!(summary(&going).status, "Terminating");
+    going.status.as_mut().unwrap().phase = Some("Succeeded".into());
+    assert_eq!(summary(&going).status, "Succeeded");
+}
+
+#[test]
+fn the_table_is_kubectls() {
+    let mut crashing = waiting_for("CrashLoopBackOff");
+    crashing["restartCount"] = json!(4);
+    crashing["lastState"] = json!({"terminated": {"exitCode": 1, "finishedAt": "2024-01-01T00:04:30Z"}});
+    let a = pod(
+        &json!({"containers": [{"name": "c"}], "nodeName": "n1"}),
+        &json!({"phase": "Running", "podIP": "10.0.0.1", "containerStatuses": [running("c", true)]}),
+    );
+    let mut b =
+        pod(&json!({"containers": [{"name": "c"}]}), &json!({"phase": "Running", "containerStatuses": [crashing]}));
+    b.metadata.name = Some("a-longer-name".into());
+    let now = "2024-01-01T00:05:00Z".parse().unwrap();
+    let columns = Columns { namespace: true, wide: true };
+    insta::assert_snapshot!("table", table(&[a, b], columns, now, Paint::off()));
+}
