@@ -64,11 +64,12 @@ pub struct Gone {
 impl Node {
     /// A node that remembers these pods.
     pub fn new(config: NodeConfig, records: Vec<PodRecord>) -> Self {
+        let pleg = Pleg::new(config.sync_frequency);
         let mut node = Self {
             config,
             sources: Sources::default(),
             workers: Workers::default(),
-            pleg: Pleg::default(),
+            pleg,
             health: Health::default(),
             ledger: Ledger::default(),
             drawn: Drawn::default(),

@@ -8,8 +8,6 @@ use std::time::Duration;
 
 use crate::model::{CallError, Listing, PodListed, PodSeen, PodUid, RuntimeReady, Seq, Time};
 
-/// The safety list beside a working event stream.
-const WITH_EVENTS: Duration = Duration::from_secs(45);
 /// Without events, every running container watched by a pidfd.
 const WITH_PIDFDS: Duration = Duration::from_secs(5);
 /// Without events, as the Go kubelet's relist.
@@ -30,10 +28,16 @@ pub(crate) struct Pleg {
     last: Time,
     wanted: bool,
     stream_up: bool,
+    /// How often it runs beside a working event stream: `syncFrequency`, because every pod is planned anew then.
+    safety: Duration,
     covered: BTreeMap<PodUid, bool>,
 }
 
 impl Pleg {
+    pub(crate) fn new(safety: Duration) -> Self {
+        Self { safety, ..Self::default() }
+    }
+
     pub(crate) fn want(&mut self) {
         self.wanted = true;
     }
@@ -55,8 +59,8 @@ impl Pleg {
 
     fn due(&self) -> Time {
         let every = match self.stream_up {
-            true => WITH_EVENTS,
-            false if self.covered.values().all(|c| *c) => WITH_PIDFDS,
+            true => self.safety,
+            false if self.covered.values().all(|c| *c) => WITH_PIDFDS.min(self.safety),
             false => WITHOUT,
         };
         if self.wanted { Time::ZERO } else { self.last + every }

@@ -179,6 +179,7 @@ mod tests {
     fn exit(at_secs: i64) -> Exit {
         Exit {
             id: "c".into(),
+            attempt: 0,
             sandbox: "s".into(),
             code: 1,
             signal: 0,

@@ -82,7 +82,7 @@ impl Workers {
             let Some(m) = self.machines.get(other) else { return false };
             let orphan = m.record().ending.as_ref().is_some_and(|e| e.cause == Cause::Orphan);
             // First sight is on the wall clock, which jumps: who had its turn comes first whatever it says.
-            let before = i < mine || m.record().admitted;
+            let before = m.had_turn() || (i < mine && !machine.had_turn());
             other != uid && m.state() < State::Finished && (orphan || (before && m.is_static()))
         };
         let first = queue.iter().enumerate().find(|(i, u)| blocks((*i, u)))?.1;

@@ -82,6 +82,7 @@ impl Within<'_> {
 pub fn exit_of(c: &ContainerSeen) -> Exit {
     Exit {
         id: c.id.clone(),
+        attempt: c.attempt,
         sandbox: c.sandbox.clone(),
         code: c.exit_code,
         signal: 0,
@@ -110,6 +111,7 @@ pub(crate) fn lost(seen: &PodSeen, record: &PodRecord, name: &str) -> Option<Exi
     }
     Some(Exit {
         id,
+        attempt: record.containers.get(name).map_or(0, |m| m.restarts),
         sandbox: record.cursor.as_ref().map_or_else(|| "".into(), |c| c.sandbox.clone()),
         code: LOST_CODE,
         signal: 0,

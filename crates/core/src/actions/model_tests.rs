@@ -204,6 +204,7 @@ impl World {
             terminated: false,
             finished: false,
             restart_requested: false,
+            story: vec![],
             status: None,
         };
         let truth = Truth { policy, inits, apps, up: false, turn: 0, failed: false, ran: false };

@@ -162,6 +162,7 @@ fn empty_record() -> PodRecord {
         terminated: false,
         finished: false,
         restart_requested: false,
+        story: vec![],
         status: None,
     }
 }
@@ -331,8 +332,10 @@ fn parse_memory(text: &str, record: &mut PodRecord) {
             "restarts" => memory.restarts = value.parse().expect("a number"),
             "exit" | "previous" => {
                 let (code, sandbox) = value.split_once('@').expect("code@sandbox");
+                let attempt = memory.restarts.saturating_sub(u32::from(key == "previous"));
                 let exit = Exit {
-                    id: format!("{name}#{}", memory.restarts.saturating_sub(u32::from(key == "previous"))).into(),
+                    id: format!("{name}#{attempt}").into(),
+                    attempt,
                     sandbox: sandbox.into(),
                     code: code.parse().expect("a code"),
                     signal: 0,

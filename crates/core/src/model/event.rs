@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::{ContainerId, FullName, Listing, Name, Now, Pod, PodRecord, PodSeen, PodUid, SandboxId, Seq, Source, Time};
 
 /// What happened.
@@ -504,7 +506,7 @@ pub struct Out {
 }
 
 /// One line of a pod's story.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Transition {
     /// When.
     pub at: Now,

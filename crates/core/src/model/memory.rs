@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde::{Deserialize, Serialize};
 
-use super::{ContainerId, Name, PodUid, SandboxId, SavedTime, Source};
+use super::{ContainerId, Name, PodUid, SandboxId, SavedTime, Source, Transition};
 
 /// One pod's durable half. Written as a whole, before the act it protects.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,6 +41,9 @@ pub struct PodRecord {
     pub restart_requested: bool,
     /// The last status published; startTime and transition times continue from it.
     pub status: Option<PodStatus>,
+    /// The last lines of its story, as of the last time anything else was written.
+    #[serde(default)]
+    pub story: Vec<Transition>,
 }
 
 /// Progress through the init containers of one sandbox: explicit, never guessed from leftovers.
@@ -99,6 +102,9 @@ pub enum HookState {
 pub struct Exit {
     /// The instance.
     pub id: ContainerId,
+    /// The restart count it was created with: which of two ends came later.
+    #[serde(default)]
+    pub attempt: u32,
     /// The sandbox it lived in.
     pub sandbox: SandboxId,
     /// Its exit code.

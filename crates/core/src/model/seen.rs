@@ -30,13 +30,14 @@ impl PodSeen {
     pub fn alive(&self) -> impl Iterator<Item = &ContainerSeen> {
         self.containers.iter().filter(|c| c.state.may_run())
     }
-    /// The newest instance of a container in one sandbox.
+    /// The newest instance of a container in one sandbox. One that runs counts before one that was made later and never
+    /// started: a call in doubt may bring such a one up at any time.
     pub fn newest_in<'a>(&'a self, sandbox: &SandboxId, name: &str) -> Option<&'a ContainerSeen> {
-        self.containers.iter().find(|c| c.sandbox == *sandbox && c.name.as_str() == name)
+        first(self.containers.iter().filter(move |c| c.sandbox == *sandbox && c.name.as_str() == name))
     }
-    /// The newest instance of a container in any sandbox.
+    /// The newest instance of a container in any sandbox, likewise.
     pub fn newest(&self, name: &str) -> Option<&ContainerSeen> {
-        self.containers.iter().find(|c| c.name.as_str() == name)
+        first(self.containers.iter().filter(move |c| c.name.as_str() == name))
     }
     /// One instance by its id.
     pub fn container(&self, id: &ContainerId) -> Option<&ContainerSeen> {
@@ -46,6 +47,10 @@ impl PodSeen {
     pub fn is_stopped(&self) -> bool {
         self.alive().next().is_none() && self.sandboxes.iter().all(|s| !s.ready)
     }
+}
+
+fn first<'a>(mut instances: impl Iterator<Item = &'a ContainerSeen> + Clone) -> Option<&'a ContainerSeen> {
+    instances.clone().find(|c| c.state.may_run()).or_else(|| instances.next())
 }
 
 /// One sandbox.

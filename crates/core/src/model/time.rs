@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub type Time = Duration;
 
 /// The moment at which an event is handled, on both clocks.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Now {
     /// Time since boot, suspended time included: deadlines, backoffs, periods.
     pub boot: Time,

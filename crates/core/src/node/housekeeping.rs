@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::Node;
 use crate::model::{CallError, Cause, Effect, FullName, Now, Out, Pod, PodSpec, PodUid, Seq, Source, Time};
-use crate::pod::{KillOptions, Machine};
+use crate::pod::{KillOptions, Machine, State};
 
 /// At least this often.
 const EVERY: Duration = Duration::from_secs(60);
@@ -112,13 +112,12 @@ impl Node {
                 *other != uid
                     && l.full_name == *machine.full_name()
                     && l.is_active()
-                    && self.workers.get(other).is_none()
+                    // Known now and not yet looked at: it may have had its turn.
+                    && self.workers.get(other).is_none_or(|m| m.sight_at().is_none() && m.state() < State::Finished)
             })
             .map(|(other, _)| crate::actions::Waiting {
                 reason: "WaitingForPredecessor".into(),
-                message: format!(
-                    "waiting for the end of a pod of the same name with UID {other}, which only the runtime knows"
-                ),
+                message: format!("waiting for a pod of the same name with UID {other}, which runs"),
             })
     }
 

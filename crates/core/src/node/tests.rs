@@ -288,6 +288,8 @@ fn a_restarted_agent_adopts_what_runs_and_touches_nothing() {
     lab.set(&[&pod("a", "1")]);
     lab.host_is_ready();
     assert!(lab.calls.is_empty(), "{:?}", lab.calls);
+    let story = lab.node.workers().get(&PodUid::from("1")).unwrap().story();
+    assert!(story.lines().any(|line| line.what == "c started"), "its story goes on: {story:?}");
 }
 
 #[test]

@@ -137,6 +137,10 @@ fn learn(memory: &mut ContainerMemory, c: &ContainerSeen) -> bool {
     if known(&memory.exit) || known(&memory.previous_exit) {
         return false;
     }
+    // An older one than that whose end we know: it was known once, and has not gone yet.
+    if memory.exit.as_ref().is_some_and(|exit| c.attempt < exit.attempt) {
+        return false;
+    }
     // A newer instance than the one whose end we know.
     if memory.exit.is_some() {
         memory.previous_exit = memory.exit.take();

@@ -98,8 +98,11 @@ impl Machine {
             HookKind::PostStart => &mut memory.post_start,
             HookKind::PreStop => &mut memory.pre_stop,
         };
-        *hook = Some((id.clone(), state));
-        self.unsaved = true;
+        // The hook of an instance that has been replaced since says nothing about the next one's.
+        if hook.as_ref().is_some_and(|(hooked, _)| hooked == id) {
+            *hook = Some((id.clone(), state));
+            self.unsaved = true;
+        }
     }
 
     fn failed(&mut self, sent: Sent, error: CallError, ctx: &mut Ctx<'_>, out: &mut Out) {

@@ -209,10 +209,12 @@ impl Machine {
         }
     }
 
-    /// App containers end first, sidecars then in reverse order. Only the stop waits its turn.
+    /// App containers end first, sidecars then in reverse order. Only the stop waits its turn; whether it has come needs fresh
+    /// sight: a container whose start was under way may run by now.
     fn its_turn(&self, container: &ContainerSeen) -> bool {
         let Some(mine) = self.sidecar_index(&container.name) else { return true };
-        self.sight.seen.alive().all(|other| self.sidecar_index(&other.name).is_some_and(|i| i <= mine))
+        let sure = self.sight.fresh() && !self.calls.starting() && !self.calls.in_doubt();
+        sure && self.sight.seen.alive().all(|other| self.sidecar_index(&other.name).is_some_and(|i| i <= mine))
     }
 
     fn sidecar_index(&self, name: &Name) -> Option<usize> {

@@ -125,6 +125,7 @@ impl Machine {
             finished: false,
             restart_requested: false,
             status: None,
+            story: vec![],
         };
         let mut machine = Self::from_record(record);
         machine.unsaved = true;
@@ -133,7 +134,7 @@ impl Machine {
 
     /// A pod the journal remembers.
     pub(crate) fn from_record(record: PodRecord) -> Self {
-        let full_name = full_name(&record.pod);
+        let (full_name, story) = (full_name(&record.pod), Story::remembered(&record.story));
         Self {
             record,
             unsaved: false,
@@ -146,7 +147,7 @@ impl Machine {
             bring_up: bring_up::BringUp::default(),
             killing: Killing::default(),
             probing: Probing::default(),
-            story: Story::default(),
+            story,
             quarantine: None,
             waiters: vec![],
             cleaned: clean_up::Cleaned::default(),
@@ -337,6 +338,7 @@ impl Machine {
             self.release_waiters(out);
         }
         if std::mem::take(&mut self.unsaved) {
+            self.record.story = self.story.tail();
             out.records.push(Record::Put(Box::new(self.record.clone())));
         }
     }
@@ -524,6 +526,11 @@ impl Machine {
 
     pub(crate) fn is_static(&self) -> bool {
         self.record.source.is_static()
+    }
+
+    /// It was admitted, or something of it runs, whoever began it.
+    pub(crate) fn had_turn(&self) -> bool {
+        self.record.admitted || !self.sight.seen.is_stopped()
     }
 
     pub(crate) fn is_held(&self) -> bool {

@@ -7,6 +7,11 @@ use crate::model::{Now, Transition};
 /// Transitions kept per pod: enough for a crash loop's last rounds, small enough to forget about.
 const KEPT: usize = 64;
 
+/// Of these, so many are journaled with the pod's record.
+const JOURNALED: usize = 12;
+/// A runtime's error may be long; its beginning tells.
+const CAUSE_MAX: usize = 512;
+
 /// A pod's last transitions, oldest first.
 #[derive(Clone, Debug, Default)]
 pub struct Story {
@@ -20,7 +25,18 @@ impl Story {
             self.lines.pop_front();
             self.forgotten += 1;
         }
-        self.lines.push_back(Transition { at, what: what.to_owned(), cause: cause.to_owned() });
+        let end = cause.floor_char_boundary(CAUSE_MAX);
+        self.lines.push_back(Transition { at, what: what.to_owned(), cause: cause[..end].to_owned() });
+    }
+
+    /// The story a former agent left.
+    pub(crate) fn remembered(lines: &[Transition]) -> Self {
+        Self { lines: lines.iter().cloned().collect(), forgotten: 0 }
+    }
+
+    /// The last lines, for the journal.
+    pub(crate) fn tail(&self) -> Vec<Transition> {
+        self.lines.iter().skip(self.lines.len().saturating_sub(JOURNALED)).cloned().collect()
     }
 
     /// The lines, oldest first.

@@ -156,8 +156,20 @@ impl Machine {
                 self.bring_up(start, &current, ctx, out);
             }
         }
+        self.remove_unstarted(&actions, ctx, out);
         self.bring_up.wake_at = actions.wake_at.map(|at| ctx.boot_time(at));
         self.bring_up.forget_unwanted(&actions.start);
+    }
+
+    /// An instance that was made and that the plan does not start surfaced late from a call in doubt: it goes.
+    fn remove_unstarted(&mut self, actions: &Actions, ctx: &mut Ctx<'_>, out: &mut Out) {
+        let started = |id: &ContainerId| actions.start.iter().any(|start| start.existing.as_ref() == Some(id));
+        let seen = self.sight.seen.containers.iter();
+        let strays = seen.filter(|c| c.state == RunState::Created && !started(&c.id));
+        let strays: Vec<_> = strays.map(|c| (c.name.clone(), c.id.clone())).collect();
+        for (name, id) in strays {
+            self.ask(Call::RemoveContainer { name, id }, ctx.config.runtime_request_timeout, ctx, out);
+        }
     }
 
     /// What the plan wants remembered goes to disk before what it asks for is done.

@@ -209,6 +209,7 @@ mod tests {
         memory.backoff = Some(Backoff { delay: Duration::from_secs(20), since: now(0).wall });
         memory.exit = Some(Exit {
             id: "x".into(),
+            attempt: 0,
             sandbox: "s".into(),
             code: 1,
             signal: 0,
