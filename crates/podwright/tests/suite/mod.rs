@@ -4,8 +4,10 @@ pub(crate) mod burst;
 pub(crate) mod cri;
 pub(crate) mod edits;
 pub(crate) mod features;
+pub(crate) mod health_server;
 pub(crate) mod hostile;
 pub(crate) mod matrix;
+pub(crate) mod probes;
 pub(crate) mod resources;
 pub(crate) mod restarts;
 pub(crate) mod said;
@@ -52,6 +54,8 @@ macro_rules! all_on {
             features::pods_find_what_their_specs_ask_for(),
             security::containers_are_and_may_what_their_specs_say(),
             volumes::volumes_hold_what_they_should_and_nobody_gets_out(),
+            probes::probes_of_every_kind_by_every_means(),
+            probes::readiness_never_flips_when_the_agent_dies(20),
         );
     };
 }
