@@ -88,6 +88,8 @@ pub struct Instance {
     pub pre_stop: Option<String>,
     /// Which life of its UID it belongs to.
     pub life: u32,
+    /// Which one it was of all that were made.
+    pub made: u64,
 }
 
 /// What is asked for when a container is made.
@@ -158,6 +160,7 @@ impl Runtime {
             grace: new.grace,
             pre_stop: new.pre_stop,
             life: new.life,
+            made: self.made,
         };
         self.containers.insert(id.clone(), instance);
         Ok(id)

@@ -21,12 +21,17 @@ impl Node {
             Event::Source { source, change } => self.sourced(source, change, now, out),
             Event::Listed { seq, result } => self.listed(seq, result, now),
             Event::Observed { uid, seq, result, covered } => {
+                // An answer that comes after the pod is gone must leave nothing behind.
+                let Some(machine) = self.workers.get(&uid) else { return BTreeSet::new() };
+                let (first, name) = (machine.sight_at().is_none(), machine.full_name().clone());
                 self.pleg.covered(&uid, covered);
                 if result.as_ref().is_err_and(|e| e.unavailable) {
                     self.health.suspect(now.boot);
                 }
                 self.with(&uid, now, out, |machine, ctx, out| machine.observed(seq, result, ctx, out));
-                BTreeSet::from([uid])
+                // Others of its name may have waited to know whether it runs.
+                let named = if first { self.workers.of_name(&name).to_vec() } else { vec![] };
+                named.into_iter().chain([uid]).collect()
             }
             Event::Hint { uid } => {
                 match self.workers.get_mut(&uid) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Ctx, KillOptions, Machine, is_terminal, spec_of};
 use crate::actions::{self, Actions, Inputs};
-use crate::model::{Call, CallKey, Cause, Name, Out, SandboxId};
+use crate::model::{Call, CallKey, Cause, ContainerId, Name, Out, RunState, SandboxId};
 use crate::status;
 
 /// Host work that has no end in sight of its own: mounts, cgroups, directories.
@@ -156,14 +156,14 @@ impl Machine {
                 self.bring_up(start, &current, ctx, out);
             }
         }
-        self.remove_unstarted(&actions, ctx, out);
+        self.remove_unstarted(&actions.start, ctx, out);
         self.bring_up.wake_at = actions.wake_at.map(|at| ctx.boot_time(at));
         self.bring_up.forget_unwanted(&actions.start);
     }
 
     /// An instance that was made and that the plan does not start surfaced late from a call in doubt: it goes.
-    fn remove_unstarted(&mut self, actions: &Actions, ctx: &mut Ctx<'_>, out: &mut Out) {
-        let started = |id: &ContainerId| actions.start.iter().any(|start| start.existing.as_ref() == Some(id));
+    fn remove_unstarted(&mut self, start: &[actions::Start], ctx: &mut Ctx<'_>, out: &mut Out) {
+        let started = |id: &ContainerId| start.iter().any(|start| start.existing.as_ref() == Some(id));
         let seen = self.sight.seen.containers.iter();
         let strays = seen.filter(|c| c.state == RunState::Created && !started(&c.id));
         let strays: Vec<_> = strays.map(|c| (c.name.clone(), c.id.clone())).collect();

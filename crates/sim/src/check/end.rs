@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use podwright_core::model::{Cause, Container, FullName, Manifest, PodRecord, PodUid};
+use podwright_core::model::{Cause, Container, FullName, Manifest, PodRecord, PodUid, RunState};
 use podwright_core::pod::full_name;
 use podwright_core::restart;
 use podwright_core::status::is_terminal;
@@ -170,7 +170,8 @@ impl World {
     fn is_over(&self, uid: &PodUid, c: &Container, record: &PodRecord) -> bool {
         let life = self.checks.life(uid);
         let all = self.runtime.ever(uid).filter(|(_, i)| i.name.as_str() == c.name && i.life == life);
-        let Some((id, newest)): Option<(_, &Instance)> = all.max_by_key(|(_, i)| i.attempt) else { return false };
+        let all = all.filter(|(_, i)| i.state != RunState::Created);
+        let Some((id, newest)): Option<(_, &Instance)> = all.max_by_key(|(_, i)| (i.began, i.made)) else { return false };
         let voided = record.containers.get(c.name.as_str()).is_some_and(|m| m.voided.as_ref() == Some(id));
         let spec = record.pod.spec.clone().unwrap_or_default();
         let ended = !newest.state.may_run() && newest.finished_at.is_some();

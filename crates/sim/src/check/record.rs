@@ -8,6 +8,9 @@ use crate::world::World;
 
 impl World {
     pub(crate) fn check_put(&mut self, new: &PodRecord) {
+        if self.runtime.down {
+            self.checks.disturb(&new.uid);
+        }
         let old = self.checks.latest.get(&new.uid).cloned();
         if let Some(old) = &old {
             self.check_forward(old, new);
@@ -111,7 +114,7 @@ impl World {
         let life = self.checks.life(&record.uid);
         let newest = |name: &str| {
             let all = self.runtime.ever(&record.uid).filter(|(_, c)| c.name.as_str() == name && c.life == life);
-            all.max_by_key(|(_, c)| (c.attempt, c.created_at)).map(|(_, c)| c)
+            all.max_by_key(|(_, c)| c.made).map(|(_, c)| c)
         };
         let over = |c: &podwright_core::model::Container| {
             let newest = newest(&c.name)?;
@@ -159,7 +162,7 @@ impl World {
         let mut missing = None;
         for c in spec.init_containers.iter().flatten().chain(&spec.containers) {
             let ran = self.runtime.ever(uid).filter(|(_, i)| i.name.as_str() == c.name && i.life == life && i.began.is_some());
-            let Some((id, newest)) = ran.max_by_key(|(_, i)| i.attempt) else { continue };
+            let Some((id, newest)) = ran.max_by_key(|(_, i)| (i.began, i.made)) else { continue };
             let shows = shown.iter().filter(|s| s.name == c.name).any(|s| {
                 let states = [&s.state, &s.last_state];
                 let mut ends = states.into_iter().flatten().filter_map(|s| s.terminated.as_ref());
@@ -223,7 +226,7 @@ impl World {
         let same = |m: &Manifest| m.pod.spec == old.pod.spec && !self.has_double(uid, m);
         let wanted = self.sources.values().any(|f| f.told.get(uid).is_some_and(same));
         let reported = self.sources.get(&old.source).is_some_and(|f| f.reported);
-        if wanted && reported && !old.restart_requested && old.ending.as_ref().is_some_and(|e| e.cause != Cause::Removed) {
+        if wanted && reported && !old.restart_requested && old.ending.as_ref().is_some_and(|e| !e.deleted) {
             self.broken("1 a record stays while its pod is wanted", format!("{uid}: {:?}", old.ending));
         }
         *self.checks.lives.entry(uid.clone()).or_default() += 1;

@@ -98,6 +98,7 @@ impl World {
     /// Leftovers are swept only of pods nobody knows.
     pub(crate) fn check_sweep(&mut self, uid: &PodUid) {
         let told = self.sources.values().any(|f| f.told.contains_key(uid));
+        let told = told && !self.checks.tainted.contains(uid);
         if self.runtime.alive(uid).next().is_some() || told || self.checks.latest.contains_key(uid) {
             self.broken("7 only strangers are swept", uid.to_string());
         }

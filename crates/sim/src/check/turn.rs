@@ -230,7 +230,7 @@ impl World {
         };
         let life = self.checks.life(uid);
         let ran = self.runtime.ever(uid).filter(|(_, c)| c.name.as_str() == name && c.life == life && c.began.is_some());
-        let Some((id, newest)) = ran.max_by_key(|(_, c)| c.attempt) else { return };
+        let Some((id, newest)) = ran.max_by_key(|(_, c)| (c.began, c.made)) else { return };
         if newest.state.may_run() {
             let text = format!("{uid} {name}: {id} runs");
             return self.broken("one container per name", text);
