@@ -62,7 +62,14 @@ pub(crate) struct RunFlags {
     #[arg(long, value_name = "DIR", help_heading = "Configuration")]
     pub(crate) root_dir: Option<PathBuf>,
     /// Sockets and what need not outlive a reboot.
-    #[arg(long, value_name = "DIR", default_value = "/run/podwright", help_heading = "Configuration")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "PODWRIGHT_RUN_DIR",
+        hide_env_values = true,
+        default_value = "/run/podwright",
+        help_heading = "Configuration"
+    )]
     pub(crate) run_dir: PathBuf,
     /// Where links to the logs of all containers go, for log collectors.
     #[arg(

@@ -84,7 +84,13 @@ pub(crate) struct Scope {
 #[derive(Args, Debug)]
 pub(crate) struct SocketFlags {
     /// The run directory of the agent to ask.
-    #[arg(long, value_name = "DIR", default_value = "/run/podwright")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "PODWRIGHT_RUN_DIR",
+        hide_env_values = true,
+        default_value = "/run/podwright"
+    )]
     pub(crate) run_dir: PathBuf,
 }
 

@@ -15,6 +15,9 @@ use super::{age, hints, plain, seconds};
 
 /// Lives of one name that are told; of those before only the number.
 const LIVES_MAX: usize = 3;
+/// An id of a container or sandbox, and what is shown of it.
+const ID_LENGTH: usize = 64;
+const ID_SHOWN: usize = 13;
 /// Events that the story itself has no line for.
 const EVENTS_TOLD: [&str; 4] = ["Pulling", "Pulled", "Killing", "Unhealthy"];
 
@@ -112,7 +115,7 @@ impl Teller<'_> {
 
     /// The story, and those events it has no line for.
     fn lines(&self) -> Vec<(Timestamp, String)> {
-        let line = |t: &Transition| (t.at.wall, plain(&format!("{}: {}", t.what, t.cause)));
+        let line = |t: &Transition| (t.at.wall, shorter_ids(&plain(&format!("{}: {}", t.what, t.cause))));
         let mut lines: Vec<_> = self.told.story.iter().map(line).collect();
         let first = self.told.story.first().filter(|_| self.told.forgotten > 0).map(|t| t.at.wall);
         for kept in self.events.iter().filter(|kept| EVENTS_TOLD.contains(&kept.event.reason)) {
@@ -222,6 +225,17 @@ fn running(container: &k8s_openapi::api::core::v1::ContainerStatus) -> bool {
 fn find<'a>(pod: &'a Pod, name: &str) -> Option<&'a podwright_core::model::Container> {
     let spec = pod.spec.as_ref()?;
     spec.containers.iter().chain(spec.init_containers.iter().flatten()).find(|c| c.name == name)
+}
+
+/// The runtime's long ids, as short as its own tools print them.
+fn shorter_ids(text: &str) -> String {
+    let hex = |word: &str| word.len() == ID_LENGTH && word.bytes().all(|b| b.is_ascii_hexdigit());
+    let parts = text.split_inclusive(|c: char| !c.is_ascii_alphanumeric());
+    let short = |part: &str| {
+        let word = part.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+        if hex(word) { format!("{}{}", &word[..ID_SHOWN], &part[word.len()..]) } else { part.to_owned() }
+    };
+    parts.map(short).collect()
 }
 
 /// A moment, to the millisecond.

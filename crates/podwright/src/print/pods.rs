@@ -41,7 +41,9 @@ pub(crate) fn table(pods: &[Pod], columns: Columns, now: Timestamp, paint: Paint
     for pod in pods {
         let Summary { ready, status, restarts } = summary(pod);
         let text = |text: Option<&str>| (plain(text.unwrap_or("<none>")), None);
-        let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        // Static pods are nobody's objects: they count from when they were first seen.
+        let created = pod.metadata.creation_timestamp.as_ref();
+        let created = created.or(pod.status.as_ref().and_then(|s| s.start_time.as_ref())).map(|time| time.0);
         let restarts = match restarts {
             (count @ 1.., Some(last)) => format!("{count} ({} ago)", age(seconds(last, now))),
             (count, _) => count.to_string(),

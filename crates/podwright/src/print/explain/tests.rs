@@ -110,3 +110,13 @@ fn many_lives_of_a_name_and_a_runtime_that_is_away() {
     assert_eq!(text.matches("is gone, for 11s").count(), 2, "{text}");
     insta::assert_snapshot!("waits", text[text.rfind("Pod ").unwrap()..]);
 }
+
+#[test]
+fn long_ids_are_shortened_and_words_are_not() {
+    let id = "0123456789abcdef".repeat(4);
+    assert_eq!(
+        shorter_ids(&format!("sandbox made: {id}, attempt 0 {id}")),
+        "sandbox made: 0123456789abc, attempt 0 0123456789abc"
+    );
+    assert_eq!(shorter_ids("exit → é 12"), "exit → é 12");
+}
