@@ -1,0 +1,137 @@
+//! The same manifests under this agent and under the Go kubelet, one after the other on one containerd: what the two say of their
+//! pods is compared field by field.
+
+#[expect(dead_code, reason = "of the suite only its beds and its cases are used here")]
+mod suite;
+
+#[path = "compare/accepted.rs"]
+mod accepted;
+#[path = "compare/cases.rs"]
+mod cases;
+#[path = "compare/fields.rs"]
+mod fields;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use podwright_testbed::{Flavor, GoKubelet};
+use serde_json::{Value, json};
+
+use accepted::Difference;
+use cases::Compared;
+use fields::Fields;
+use suite::{Bed, LIMIT};
+
+/// A status that has not changed for this long is taken for an end. Back-offs last 10 s, the Go kubelet looks each second.
+const STILL: Duration = Duration::from_millis(2500);
+const PAUSE: Duration = Duration::from_millis(100);
+
+#[test]
+fn pods_get_the_statuses_the_go_kubelet_gives_them() {
+    let mut bed = Bed::start(Flavor::V2);
+    let cases = cases::all();
+    let began = Instant::now();
+    for case in &cases {
+        bed.put(case.name, &case.spec);
+    }
+    let ours = settled("podwright", &cases, || bed.agent.pods());
+    println!("podwright: {} pods settled after {:.1?}", cases.len(), began.elapsed());
+    for case in &cases {
+        bed.remove(case.name);
+    }
+    bed.wait_nothing_left();
+    bed.agent.sigterm().expect("it ends");
+
+    for case in &cases {
+        bed.put(case.name, &case.spec);
+    }
+    let began = Instant::now();
+    let kubelet = GoKubelet::start_standalone(&bed.scratch, &bed.containerd, "node", &json!({})).expect("it starts");
+    let theirs = settled("the Go kubelet", &cases, || kubelet.pods());
+    println!("the Go kubelet: {} pods settled after {:.1?}", cases.len(), began.elapsed());
+    drop(kubelet);
+
+    let (mut wrong, mut rules) = (vec![], BTreeSet::new());
+    let (mut fields, mut accepted) = (0, 0);
+    for case in &cases {
+        let (ours, theirs) = (&ours[case.name], &theirs[case.name]);
+        for path in ours.keys().chain(theirs.keys().filter(|path| !ours.contains_key(*path))) {
+            fields += 1;
+            let (here, there) = (ours.get(path), theirs.get(path));
+            if here == there {
+                continue;
+            }
+            let text = |value: Option<&Value>| value.map_or_else(|| "absent".to_owned(), Value::to_string);
+            let line = format!("{} {path}: ours {}, the Go kubelet's {}", case.name, text(here), text(there));
+            let difference = Difference { case: case.name, path, ours: here, theirs: there };
+            match accepted::why(&difference) {
+                Some((rule, why)) => {
+                    accepted += 1;
+                    if rules.insert(rule) {
+                        println!("accepted, for one: {line} ({why})");
+                    }
+                }
+                None => wrong.push(line),
+            }
+        }
+    }
+    println!(
+        "{fields} fields of {} pods compared: {accepted} differ as accepted, {} wrongly",
+        cases.len(),
+        wrong.len()
+    );
+    assert!(wrong.is_empty(), "{} fields differ:\n{}", wrong.len(), wrong.join("\n"));
+    let stale = accepted::unused(&rules);
+    assert!(stale.is_empty(), "accepted, but no longer seen: {stale:#?}");
+}
+
+/// The fields of every pod, each taken when the pod had come to its end and stayed there.
+fn settled(who: &str, cases: &[Compared], pods: impl Fn() -> Result<Value>) -> BTreeMap<&'static str, Fields> {
+    let deadline = Instant::now() + LIMIT;
+    let mut done: BTreeMap<&'static str, Fields> = BTreeMap::new();
+    let mut last: BTreeMap<&'static str, (Fields, Instant)> = BTreeMap::new();
+    loop {
+        let list = pods().context("/pods").expect("it answers");
+        let mut open = vec![];
+        for case in cases {
+            if done.contains_key(case.name) {
+                continue;
+            }
+            let name = format!("{}-node", case.name);
+            let Some(pod) = list["items"].as_array().into_iter().flatten().find(|p| p["metadata"]["name"] == name)
+            else {
+                open.push(format!("{}: not known", case.name));
+                continue;
+            };
+            if let Err(why) = (case.until)(pod) {
+                open.push(format!("{}: {why:#}\n{:#}", case.name, pod["status"]));
+                last.remove(case.name);
+                continue;
+            }
+            let fields = fields::of(pod, case.loops());
+            if case.loops() {
+                done.insert(case.name, fields);
+                continue;
+            }
+            match last.get(case.name) {
+                Some((before, since)) if *before == fields => {
+                    if since.elapsed() >= STILL {
+                        done.insert(case.name, fields);
+                    } else {
+                        open.push(format!("{}: not yet still", case.name));
+                    }
+                }
+                _ => {
+                    last.insert(case.name, (fields, Instant::now()));
+                    open.push(format!("{}: changes", case.name));
+                }
+            }
+        }
+        if done.len() == cases.len() {
+            return done;
+        }
+        assert!(Instant::now() < deadline, "under {who}, after {LIMIT:?}:\n{}", open.join("\n"));
+        std::thread::sleep(PAUSE);
+    }
+}
