@@ -131,6 +131,11 @@ impl ImageBackoff {
         (!self.expired(now) && now < until).then_some(until)
     }
 
+    /// Until then the failure is shown as what it was, later as a back-off.
+    pub fn shown_until(&self) -> Time {
+        self.since + FAILURE_SHOWN
+    }
+
     fn expired(&self, now: Time) -> bool {
         self.delay.is_zero() || now.saturating_sub(self.since) > IMAGE_MAX * 2
     }
@@ -160,6 +165,8 @@ const CRASH_FIRST: Duration = Duration::from_secs(10);
 const STABLE: SignedDuration = SignedDuration::from_secs(600);
 /// Kubernetes: `imageBackOffPeriod`.
 const IMAGE_FIRST: Duration = Duration::from_secs(10);
+/// Kubernetes shows `ErrImagePull` until the pod's next sync; whoever looks, or watches, is to see it here too.
+const FAILURE_SHOWN: Duration = Duration::from_secs(1);
 /// Kubernetes: `MaxImageBackOff`.
 const IMAGE_MAX: Duration = Duration::from_secs(300);
 /// The runtime's clock and ours are read at different moments; more than this is a jump.

@@ -383,3 +383,28 @@ fn a_volume_that_shows_the_pod_follows_its_changes() {
     assert_eq!(lab.ok(|c| *c == mount("shown")), [Call::RunSandbox { attempt: 0 }]);
     assert_eq!(lab.set(&[&colored("green")]), [mount("shown")]);
 }
+
+#[test]
+fn a_failed_pull_is_shown_as_itself_and_then_as_a_back_off() {
+    let mut lab = Lab::new(Listing::default());
+    lab.set(&[&pod("a", "1")]);
+    lab.host_is_ready();
+    lab.answer(|c| matches!(c, Call::RunSandbox { .. }), Ok(Answer::Sandbox("sb".into())));
+    lab.see(&seen(None));
+    lab.answer(|c| matches!(c, Call::ImageStatus { .. }), Ok(Answer::Image(None)));
+    lab.answer(|c| matches!(c, Call::PullImage { .. }), Err(CallError::new("ErrImagePull", "no such image")));
+    let waits = |lab: &Lab| {
+        let status = lab.records[&PodUid::from("1")].status.clone().unwrap();
+        let waiting = status.container_statuses.unwrap()[0].state.clone().unwrap().waiting.unwrap();
+        (waiting.reason.unwrap(), waiting.message.unwrap())
+    };
+    assert_eq!(waits(&lab), ("ErrImagePull".into(), "no such image".into()));
+    lab.now += Duration::from_secs(1);
+    lab.tell(Event::Wake);
+    let (reason, message) = waits(&lab);
+    assert_eq!(reason, "ImagePullBackOff");
+    assert_eq!(message, "Back-off pulling image \"img\": ErrImagePull: no such image");
+    assert!(lab.tell(Event::Wake).is_empty());
+    lab.now += Duration::from_secs(9);
+    assert!(matches!(lab.tell(Event::Wake)[..], [Call::PullImage { .. }]));
+}

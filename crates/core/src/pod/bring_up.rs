@@ -44,7 +44,8 @@ pub(super) enum Image {
 
 impl BringUp {
     pub(super) fn wake(&self, now: Time) -> Option<Time> {
-        self.pulls.values().filter_map(|(b, _)| b.until(now)).chain(self.wake_at).filter(|at| *at > now).min()
+        let pulls = self.pulls.values().filter_map(|(b, _)| b.until(now).map(|until| [b.shown_until(), until]));
+        pulls.flatten().chain(self.wake_at).filter(|at| *at > now).min()
     }
 
     /// What is known of an image is only good for the start it was asked for.
@@ -123,6 +124,9 @@ impl Machine {
         if let Some((backoff, error)) = self.bring_up.pulls.get(&name)
             && backoff.until(ctx.now.boot).is_some()
         {
+            if ctx.now.boot < backoff.shown_until() {
+                return;
+            }
             let message = format!("Back-off pulling image {image:?}");
             let waiting = Waiting { reason: "ImagePullBackOff".into(), message: format!("{message}: {error}") };
             if self.bring_up.waiting.get(&name).is_none_or(|w| w.reason != waiting.reason) {
