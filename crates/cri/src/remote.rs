@@ -89,7 +89,10 @@ async fn within<T>(
     let timeout = timeout.min(TIMEOUT_MAX);
     let late = || CriError::new(Code::DeadlineExceeded, call, format!("no answer within {timeout:?}"));
     let started = Instant::now();
-    match tokio::time::timeout(timeout, rpc).await {
+    tracing::trace!(target: TRACE, call, "sent");
+    let answer = tokio::time::timeout(timeout, rpc).await;
+    tracing::trace!(target: TRACE, call, "returned");
+    match answer {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) => {
             let error = CriError::from_status(call, &status);
@@ -110,6 +113,9 @@ fn id_given(call: &'static str, id: String) -> Result<String, CriError> {
 fn given<T>(call: &'static str, what: &str, part: Option<T>) -> Result<T, CriError> {
     part.ok_or_else(|| CriError::malformed(call, format!("the runtime answered without {what}")))
 }
+
+/// Where the runtime's time begins and ends: whoever measures ours takes it off.
+const TRACE: &str = "podwright::trace";
 
 /// The Go client takes 16 MiB, which a node full of long annotations can exceed in one list.
 const ANSWER_BYTES_MAX: usize = 64 << 20;

@@ -64,6 +64,8 @@ impl Observer {
             match event {
                 Some(Ok(event)) => {
                     if let Some(uid) = self.owner_of(&event) {
+                        let (id, kind) = (&event.container_id, event.container_event_type);
+                        tracing::trace!(target: TRACE, %uid, id, kind, "event");
                         self.tell(Event::Hint { uid }).await;
                     }
                 }
@@ -94,6 +96,8 @@ impl Observer {
     }
 }
 
+/// The moments that benches measure between.
+const TRACE: &str = "podwright::trace";
 const SILENCE_IS_UP: Duration = Duration::from_millis(500);
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);

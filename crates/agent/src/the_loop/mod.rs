@@ -216,7 +216,11 @@ impl Loop {
                     self.views.event(&event, pod, now);
                     self.hands.event(&event, now);
                 }
-                Effect::StatusChanged { uid } => self.views.status_changed(&uid),
+                Effect::StatusChanged { uid } => {
+                    let known = self.node.workers().get(&uid).is_some();
+                    tracing::trace!(target: "podwright::trace", %uid, known, "status");
+                    self.views.status_changed(&uid);
+                }
                 Effect::Released { waiter } => self.views.released(waiter),
             }
         }
