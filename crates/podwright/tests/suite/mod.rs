@@ -2,12 +2,14 @@
 
 pub(crate) mod burst;
 pub(crate) mod cri;
+pub(crate) mod door;
 pub(crate) mod edits;
 pub(crate) mod features;
 pub(crate) mod health_server;
 pub(crate) mod hostile;
 pub(crate) mod matrix;
 pub(crate) mod probes;
+pub(crate) mod pulls;
 pub(crate) mod resources;
 pub(crate) mod restarts;
 pub(crate) mod said;
@@ -56,6 +58,8 @@ macro_rules! all_on {
             volumes::volumes_hold_what_they_should_and_nobody_gets_out(),
             probes::probes_of_every_kind_by_every_means(),
             probes::readiness_never_flips_when_the_agent_dies(20),
+            pulls::images_come_from_registries_and_failures_are_told(),
+            pulls::a_registry_that_hangs_hurts_only_who_needs_it(),
         );
     };
 }
