@@ -2,6 +2,7 @@
 
 pub mod hands;
 pub mod host;
+pub mod images_gc;
 pub mod journal;
 pub mod observe;
 pub mod perform;

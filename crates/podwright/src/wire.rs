@@ -10,14 +10,16 @@ use jiff::Timestamp;
 use podwright_agent::hands::{MachineClock, MachineHands};
 use podwright_agent::host::pool::{Limits, Pool};
 use podwright_agent::host::{Allocatable, Host, HostConfig, HostPaths};
+use podwright_agent::images_gc::{self, ImageGc};
 use podwright_agent::journal::Journal;
 use podwright_agent::observe::{Observer, check_cgroup_driver};
 use podwright_agent::perform::{Hands, HandsConfig, PullConfig, SharedFeatures};
 use podwright_agent::sources::{self, Decode};
-use podwright_agent::the_loop::{self, Handle, Loop};
+use podwright_agent::the_loop::{self, Clock, Handle, Loop};
 use podwright_agent::translate::{self, NodeFacts};
 use podwright_core::Node;
-use podwright_core::model::{Event, Source};
+use podwright_core::gc::ImagePolicy;
+use podwright_core::model::{Event, KubeEvent, Source};
 use podwright_core::static_pod;
 use podwright_cri::RemoteRuntime;
 use podwright_linux::cgroup::CgroupTree;
@@ -61,11 +63,11 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
     let observer = Arc::new(observer);
     let perform = Hands::new(HandsConfig {
         runtime: runtime.clone(),
-        images,
+        images: images.clone(),
         facts,
         host: Arc::new(host.clone()),
         features,
-        pool,
+        pool: pool.clone(),
         pulls: pulls(&config),
         sandbox_parallel: config.node.sandbox_parallel,
         max_pods: config.node.max_pods,
@@ -85,6 +87,8 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
         }
     });
     start_sources(&config, &handle);
+    let gc = ImageGc::new(runtime.clone(), images.clone(), images_gc::measure(pool), image_policy(&config), limit);
+    tokio::spawn(collect_images(gc, config.node.node_name.clone(), handle.clone()));
     tokio::spawn(logs::rotate(config.logs, runtime, limit));
     let shown = Arc::new(Shown { handle: handle.clone() });
     if let Some(listener) = listener {
@@ -114,6 +118,20 @@ fn start_sources(config: &Config, handle: &Handle) {
             handle.tell(Event::Source { source, change }).await;
         }
     });
+}
+
+async fn collect_images(gc: ImageGc, node: String, handle: Handle) {
+    let tell = |event: KubeEvent| {
+        tracing::warn!(reason = event.reason, "{}", event.message);
+        handle.views().tell(&event, MachineClock.now());
+    };
+    images_gc::run(gc, node, podwright_linux::clock::boot_time, tell).await;
+}
+
+fn image_policy(config: &Config) -> ImagePolicy {
+    let images = &config.images;
+    let (high_percent, low_percent) = (images.gc_high, images.gc_low);
+    ImagePolicy { high_percent, low_percent, min_age: images.gc_min_age, max_age: images.gc_max_age }
 }
 
 /// From a document to pods; what it has and we don't know is named, never ignored in silence.

@@ -269,7 +269,9 @@ impl ImageService for FakeRuntime {
     fn image_fs_info(&self, timeout: Duration) -> Answer<'_, v1::ImageFsInfoResponse> {
         Box::pin(async move {
             self.gate("ImageFsInfo", "", timeout).await?;
-            Ok(v1::ImageFsInfoResponse::default())
+            let fs_id = Some(v1::FilesystemIdentifier { mountpoint: "/images".into() });
+            let image_filesystems = vec![v1::FilesystemUsage { fs_id, ..Default::default() }];
+            Ok(v1::ImageFsInfoResponse { image_filesystems, ..Default::default() })
         })
     }
 }

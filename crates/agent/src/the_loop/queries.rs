@@ -127,6 +127,11 @@ impl Views {
         self.changes.subscribe()
     }
 
+    /// Keep an event that is about no pod of the loop's: the node's own.
+    pub fn tell(&self, event: &KubeEvent, now: Now) {
+        self.event(event, None, now);
+    }
+
     /// Keep an event about this pod; the spec tells which part of it is meant.
     pub(super) fn event(&self, event: &KubeEvent, pod: Option<&Pod>, now: Now) {
         self.events.lock().expect("no panic under this lock").add(event, pod, now);

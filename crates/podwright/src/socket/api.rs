@@ -84,9 +84,9 @@ async fn show(about: &About, views: &dyn Views, ask: Ask) -> Result<Answer, Fail
             Ok(object(found.ok_or_else(|| Failure::not_found("pods", &name))?))
         }
         Ask::Events(namespace) => {
-            let mut kept = views.events();
-            kept.retain(|kept| namespace.as_ref().is_none_or(|wanted| **wanted == *kept.event.pod.namespace));
-            Ok(list("EventList", kept.iter().map(|kept| events::object(kept, &about.node)).collect()))
+            let mut objects: Vec<_> = views.events().iter().map(|kept| events::object(kept, &about.node)).collect();
+            objects.retain(|event| namespace.is_none() || namespace == event.metadata.namespace);
+            Ok(list("EventList", objects))
         }
         Ask::Manifests => {
             let broken = shown(views).await?.broken;

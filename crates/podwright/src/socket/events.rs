@@ -10,20 +10,24 @@ const COMPONENT: &str = "podwright";
 
 pub(super) fn object(kept: &KeptEvent, node: &str) -> Event {
     let KeptEvent { event, field_path, first, last, count } = kept;
-    let (namespace, pod) = (event.pod.namespace.to_string(), event.pod.name.to_string());
+    let (namespace, name) = (event.pod.namespace.to_string(), event.pod.name.to_string());
+    // What has no namespace is about the node itself.
+    let of_node = namespace.is_empty();
+    let namespace = if of_node { "default".into() } else { namespace };
+    let uid = if of_node { name.clone() } else { event.uid.to_string() };
     Event {
         metadata: ObjectMeta {
-            name: Some(format!("{pod}.{:x}", first.wall.as_nanosecond())),
+            name: Some(format!("{name}.{:x}", first.wall.as_nanosecond())),
             namespace: Some(namespace.clone()),
             creation_timestamp: Some(second(first.wall)),
             ..ObjectMeta::default()
         },
         involved_object: ObjectReference {
             api_version: Some("v1".into()),
-            kind: Some("Pod".into()),
-            namespace: Some(namespace),
-            name: Some(pod),
-            uid: Some(event.uid.to_string()),
+            kind: Some(if of_node { "Node" } else { "Pod" }.into()),
+            namespace: (!of_node).then_some(namespace),
+            name: Some(name),
+            uid: Some(uid),
             field_path: field_path.clone(),
             ..ObjectReference::default()
         },
@@ -66,7 +70,10 @@ mod tests {
             message: "Back-off".into(),
         };
         let field_path = Some("spec.containers{c}".into());
-        let kept = KeptEvent { event, field_path, first: at(1), last: at(3), count: 4 };
+        let mut kept = KeptEvent { event, field_path, first: at(1), last: at(3), count: 4 };
         insta::assert_snapshot!("event", serde_json::to_string_pretty(&object(&kept, "node")).unwrap());
+        kept.event.pod = FullName { namespace: "".into(), name: "node".into() };
+        let about = object(&kept, "node").involved_object;
+        assert_eq!((about.kind.as_deref(), about.namespace, about.uid.as_deref()), (Some("Node"), None, Some("node")));
     }
 }
