@@ -10,6 +10,7 @@ pub mod flight;
 pub mod host;
 pub mod journal;
 pub mod manifest;
+pub mod rig;
 pub mod rng;
 pub mod runtime;
 pub mod schedule;

@@ -129,8 +129,7 @@ impl State {
     /// Names are reserved when a call begins, and stay so until it fails or its object is removed.
     pub(super) fn reserve(&mut self, call: &'static str, what: &str, name: &str, id: &str) -> Done<()> {
         if let Some(owner) = self.names.get(name) {
-            let message =
-                format!("failed to reserve {what} name {name:?}: name {name:?} is reserved for {owner:?}");
+            let message = format!("failed to reserve {what} name {name:?}: name {name:?} is reserved for {owner:?}");
             return Err(CriError::new(Code::Other, call, message));
         }
         self.names.insert(name.to_owned(), id.to_owned());

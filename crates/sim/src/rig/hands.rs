@@ -1,0 +1,102 @@
+//! The hands of an agent in the box: the shipped ones over the fake runtime and the fake machine, and the end of a process.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use podwright_agent::observe::Observer;
+use podwright_agent::perform;
+use podwright_agent::the_loop::{BoxFuture, Hands, Order};
+use podwright_core::model::{Answer, CallError, KubeEvent, Listing, Now, PodSeen, PodUid, RuntimeReady};
+use tokio_util::sync::CancellationToken;
+
+use super::host::FakeHost;
+
+/// What the loop asked for, by kind.
+#[derive(Default, Debug)]
+pub struct Counts {
+    /// Calls.
+    pub calls: AtomicU64,
+    /// Looks at one pod.
+    pub looks: AtomicU64,
+    /// Lists.
+    pub lists: AtomicU64,
+    /// Health checks.
+    pub checks: AtomicU64,
+    /// Rounds of housekeeping.
+    pub rounds: AtomicU64,
+}
+
+impl Counts {
+    /// All of them.
+    pub fn sum(&self) -> u64 {
+        let all = [&self.calls, &self.looks, &self.lists, &self.checks, &self.rounds];
+        all.iter().map(|n| n.load(Ordering::Relaxed)).sum()
+    }
+}
+
+pub(super) struct RigHands {
+    pub(super) perform: Arc<perform::Hands>,
+    pub(super) observer: Arc<Observer>,
+    pub(super) host: FakeHost,
+    /// The process is dead: what it was at is dropped where it stands.
+    pub(super) dead: CancellationToken,
+    pub(super) counts: Arc<Counts>,
+}
+
+impl RigHands {
+    /// Work of this process: it ends with it.
+    fn alive<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> BoxFuture<T> {
+        let dead = self.dead.clone();
+        Box::pin(async move {
+            tokio::select! {
+                biased;
+                () = dead.cancelled() => std::future::pending().await,
+                done = work => done,
+            }
+        })
+    }
+}
+
+fn count(n: &AtomicU64) {
+    n.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Hands for RigHands {
+    fn call(&self, order: Order) -> BoxFuture<Result<Answer, CallError>> {
+        count(&self.counts.calls);
+        let perform = Arc::clone(&self.perform);
+        self.alive(async move { perform.perform(order.uid, order.pod, order.call, order.limit, order.cancel).await })
+    }
+
+    fn observe(&self, uid: PodUid) -> BoxFuture<Result<(PodSeen, bool), CallError>> {
+        count(&self.counts.looks);
+        let observer = Arc::clone(&self.observer);
+        self.alive(async move { observer.observe(&uid).await })
+    }
+
+    fn list(&self) -> BoxFuture<Result<Listing, CallError>> {
+        count(&self.counts.lists);
+        let observer = Arc::clone(&self.observer);
+        self.alive(async move { observer.list().await })
+    }
+
+    fn check_runtime(&self) -> BoxFuture<Result<RuntimeReady, CallError>> {
+        count(&self.counts.checks);
+        let observer = Arc::clone(&self.observer);
+        self.alive(async move { observer.check_runtime().await })
+    }
+
+    fn find_leftovers(&self) -> BoxFuture<Result<BTreeSet<PodUid>, CallError>> {
+        count(&self.counts.rounds);
+        let host = self.host.clone();
+        self.alive(async move { Ok(host.leftovers()) })
+    }
+
+    fn sweep(&self, uid: PodUid) -> BoxFuture<()> {
+        let host = self.host.clone();
+        self.alive(async move { host.sweep(uid.as_str()) })
+    }
+
+    fn event(&self, _: &KubeEvent, _: Now) {}
+}

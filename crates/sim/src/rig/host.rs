@@ -1,0 +1,141 @@
+//! The machine in memory: cgroups, directories, volumes and logs are words in a set. The real one works on threads of its own,
+//! which paused time does not wait for.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ResourceFieldSelector;
+use podwright_agent::perform::HostHands;
+use podwright_agent::translate::HostView;
+use podwright_core::model::{Answer, Call, CallError, Pod, PodUid};
+use podwright_cri::BoxFuture;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+/// Clones are the same machine.
+#[derive(Clone, Default)]
+pub struct FakeHost(Arc<Mutex<Things>>);
+
+#[derive(Default)]
+struct Things {
+    /// What there is: whose, and what.
+    has: BTreeSet<(String, String)>,
+    /// Volumes whose mounts hang, and until when.
+    hung: Vec<(String, String, Instant)>,
+}
+
+impl FakeHost {
+    /// Work on this volume of this pod hangs until then.
+    pub fn hang(&self, uid: &str, volume: &str, until: Instant) {
+        self.0.lock().expect("nobody panics with it").hung.push((uid.into(), volume.into(), until));
+    }
+
+    /// Everything that is on the machine: whose, and what.
+    pub fn has(&self) -> BTreeSet<(String, String)> {
+        self.0.lock().expect("nobody panics with it").has.clone()
+    }
+
+    pub(super) fn leftovers(&self) -> BTreeSet<PodUid> {
+        self.has().into_iter().map(|(uid, _)| uid.into()).collect()
+    }
+
+    pub(super) fn sweep(&self, uid: &str) {
+        self.0.lock().expect("nobody panics with it").has.retain(|(of, _)| of != uid);
+    }
+
+    async fn work(&self, uid: &str, call: &Call) {
+        sleep(LATENCY).await;
+        let until = match call {
+            Call::MountVolume { volume } => self.hung_until(uid, |v| v == volume.as_str()),
+            Call::RemoveVolumes => self.hung_until(uid, |_| true),
+            _ => None,
+        };
+        if let Some(until) = until {
+            sleep_until(until).await;
+        }
+        let mut things = self.0.lock().expect("nobody panics with it");
+        let mut put = |what: &str| {
+            things.has.insert((uid.to_owned(), what.to_owned()));
+        };
+        match call {
+            Call::MakeCgroup => put("cgroup"),
+            Call::MakeDirs => put("dirs"),
+            Call::PrepareContainer { .. } => put("logs"),
+            Call::MountVolume { volume } => put(&format!("volume {volume}")),
+            Call::RemoveCgroup => things.take(uid, "cgroup"),
+            Call::RemoveDirs => things.take(uid, "dirs"),
+            Call::RemoveLogs => things.take(uid, "logs"),
+            Call::RemoveVolumes => things.take(uid, "volume"),
+            _ => {}
+        }
+    }
+
+    fn hung_until(&self, uid: &str, volume: impl Fn(&str) -> bool) -> Option<Instant> {
+        let things = self.0.lock().expect("nobody panics with it");
+        let hung = things.hung.iter().filter(|(of, v, _)| of == uid && volume(v));
+        hung.map(|(.., until)| *until).max()
+    }
+}
+
+impl Things {
+    fn take(&mut self, uid: &str, what: &str) {
+        self.has.retain(|(of, thing)| of != uid || !thing.starts_with(what));
+    }
+}
+
+impl HostHands for FakeHost {
+    fn perform(
+        &self,
+        uid: PodUid,
+        _: Arc<Pod>,
+        call: Call,
+        limit: Duration,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'_, Result<Answer, CallError>> {
+        Box::pin(async move {
+            let late = || CallError { in_doubt: true, ..CallError::new("", "the machine did not answer in time") };
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => Err(CallError { cancelled: true, ..CallError::default() }),
+                done = timeout(limit, self.work(uid.as_str(), &call)) => done.map(|()| Answer::Done).map_err(|_| late()),
+            }
+        })
+    }
+
+    fn link_log<'a>(&'a self, _: &'a Pod, _: &'a str, _: u32, _: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async {})
+    }
+
+    fn unlink_log<'a>(&'a self, _: &'a Pod, _: &'a str, _: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async {})
+    }
+}
+
+impl HostView for FakeHost {
+    fn volume(&self, pod: &Pod, volume: &str) -> Result<PathBuf, String> {
+        Ok(dir(pod).join("volumes").join(volume))
+    }
+    fn sub_path(&self, pod: &Pod, container: &str, index: usize, _: &str, _: &str) -> PathBuf {
+        dir(pod).join("volume-subpaths").join(container).join(index.to_string())
+    }
+    fn hosts_file(&self, pod: &Pod) -> PathBuf {
+        dir(pod).join("etc-hosts")
+    }
+    fn termination_log(&self, pod: &Pod, container: &str, attempt: u32) -> PathBuf {
+        dir(pod).join("containers").join(container).join(attempt.to_string())
+    }
+    fn field(&self, _: &Pod, path: &str, _: &[String]) -> Result<String, String> {
+        Err(format!("{path} is not known in the box"))
+    }
+    fn resource_field(&self, _: &Pod, _: &str, selector: &ResourceFieldSelector) -> Result<String, String> {
+        Err(format!("{} is not known in the box", selector.resource))
+    }
+}
+
+fn dir(pod: &Pod) -> PathBuf {
+    PathBuf::from("/box/pods").join(pod.metadata.uid.as_deref().unwrap_or_default())
+}
+
+const LATENCY: Duration = Duration::from_millis(1);
