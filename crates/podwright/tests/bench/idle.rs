@@ -1,0 +1,156 @@
+//! What a hundred pods cost while nothing happens.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use podwright_testbed::{Agent, Containerd, Flavor, GoKubelet, Scratch};
+use serde_json::{Value, json};
+
+use crate::bare::Bare;
+use crate::pods;
+use crate::report::{Table, verdict};
+
+const PODS: usize = 100;
+/// Until what the start left behind is done.
+const SETTLE: Duration = Duration::from_secs(20);
+const MEASURED: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(400);
+
+/// One process at rest.
+struct Cost {
+    rss_kib: u64,
+    peak_kib: u64,
+    /// Percent of one core.
+    cpu: f64,
+    switches: f64,
+    threads: usize,
+}
+
+pub(crate) fn measure() -> Result<Table> {
+    let scratch = Scratch::new()?;
+    let containerd = Containerd::start(&scratch, Flavor::V2)?;
+    let bare = Bare::new(&scratch, &containerd)?;
+    let mut agent = Agent::new(&scratch).runtime(&containerd).start()?;
+    put(&scratch)?;
+    wait(|| agent.pods())?;
+    let ours = at_rest(agent.pid())?;
+    agent.sigterm()?;
+    clear(&scratch, &bare)?;
+
+    let kubelet = GoKubelet::start_standalone(&scratch, &containerd, "node", &json!({}))?;
+    put(&scratch)?;
+    wait(|| kubelet.pods())?;
+    let theirs = at_rest(kubelet.pid())?;
+    drop(kubelet);
+    clear(&scratch, &bare)?;
+
+    let mut table = Table::new("A hundred idle pods", &["", "podwright", "Go kubelet", "goal", ""]);
+    let mib = |kib: u64| format!("{}.{} MiB", kib / 1024, kib % 1024 * 10 / 1024);
+    table.row(&[
+        "RSS".into(),
+        mib(ours.rss_kib),
+        mib(theirs.rss_kib),
+        "≤ 25 MiB".into(),
+        verdict(ours.rss_kib <= 25 << 10),
+    ]);
+    table.row(&["its peak, start included".into(), mib(ours.peak_kib), mib(theirs.peak_kib), "".into(), "".into()]);
+    let percent = |cpu: f64| format!("{cpu:.2} %");
+    table.row(&[
+        "CPU, of one core".into(),
+        percent(ours.cpu),
+        percent(theirs.cpu),
+        "≤ 0.3 %".into(),
+        verdict(ours.cpu <= 0.3),
+    ]);
+    let per_second = |n: f64| format!("{n:.1}/s");
+    table.row(&[
+        "context switches".into(),
+        per_second(ours.switches),
+        per_second(theirs.switches),
+        "≤ 30/s".into(),
+        verdict(ours.switches <= 30.0),
+    ]);
+    table.row(&["threads".into(), ours.threads.to_string(), theirs.threads.to_string(), "".into(), "".into()]);
+    table.note(&format!(
+        "Pods without probes on the host's network, {} s after the last one was ready, over {} s; nobody asks for anything.",
+        SETTLE.as_secs(),
+        MEASURED.as_secs(),
+    ));
+    Ok(table)
+}
+
+fn put(scratch: &Scratch) -> Result<()> {
+    (0..PODS).try_for_each(|n| pods::put(scratch, &format!("idle{n}"), &pods::sleeper(true)))
+}
+
+/// Without an agent: what a pod costs to end is measured elsewhere.
+fn clear(scratch: &Scratch, bare: &Bare) -> Result<()> {
+    (0..PODS).try_for_each(|n| pods::remove(scratch, &format!("idle{n}")))?;
+    bare.clear()
+}
+
+fn wait(pods: impl Fn() -> Result<Value>) -> Result<()> {
+    let began = Instant::now();
+    while pods::ready(&pods()?)? < PODS {
+        if began.elapsed() > LIMIT {
+            bail!("waited {LIMIT:?} for {PODS} pods to be ready");
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    Ok(())
+}
+
+fn at_rest(pid: u32) -> Result<Cost> {
+    std::thread::sleep(SETTLE);
+    let (cpu, first, began) = (ticks(pid)?, switches(pid)?, Instant::now());
+    // Threads come and go: each is counted from what it had to what it had last.
+    let mut last = first.clone();
+    while began.elapsed() < MEASURED {
+        std::thread::sleep(Duration::from_secs(1));
+        last.extend(switches(pid)?);
+    }
+    let elapsed = began.elapsed().as_secs_f64();
+    let made: u64 = last.iter().map(|(thread, n)| n - first.get(thread).copied().unwrap_or_default()).sum();
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let kib = |key: &str| field(&status, key).with_context(|| format!("{key} in {status}"));
+    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    Ok(Cost {
+        rss_kib: kib("VmRSS:")?,
+        peak_kib: kib("VmHWM:")?,
+        cpu: (ticks(pid)? - cpu) as f64 / TICKS_PER_SECOND / elapsed * 100.0,
+        switches: made as f64 / elapsed,
+        threads: switches(pid)?.len(),
+    })
+}
+
+/// Linux: USER_HZ, the same on every machine we run on.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// User and system time of all threads, those that have ended included.
+fn ticks(pid: u32) -> Result<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let after_name = stat.rsplit_once(')').context("a stat line")?.1;
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    let number = |n: usize| -> Result<u64> { Ok(fields.get(n).context("a field")?.parse()?) };
+    Ok(number(11)? + number(12)?)
+}
+
+/// Context switches by thread, voluntary or not.
+fn switches(pid: u32) -> Result<BTreeMap<String, u64>> {
+    let mut all = BTreeMap::new();
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
+        // Gone since the list.
+        let Ok(status) = fs::read_to_string(thread.path().join("status")) else { continue };
+        let count = |key: &str| field(&status, key).unwrap_or_default();
+        let name = thread.file_name().to_string_lossy().into_owned();
+        all.insert(name, count("voluntary_ctxt_switches:") + count("nonvoluntary_ctxt_switches:"));
+    }
+    Ok(all)
+}
+
+fn field(status: &str, key: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+    line.split_whitespace().next()?.parse().ok()
+}

@@ -1,0 +1,36 @@
+//! The pods that are measured.
+
+use anyhow::{Context, Result};
+use podwright_testbed::Scratch;
+use podwright_testbed::image::{BUSYBOX, PAUSE};
+use serde_json::{Value, json};
+
+/// A pod that waits for TERM, costs nothing while it waits, and ends at once. With a network of its own, or the host's.
+pub(crate) fn sleeper(host_network: bool) -> Value {
+    json!({"terminationGracePeriodSeconds": 2, "hostNetwork": host_network,
+        "containers": [{"name": "c", "image": PAUSE}]})
+}
+
+/// A pod that fails a moment after each start.
+pub(crate) fn failing() -> Value {
+    json!({"terminationGracePeriodSeconds": 1, "hostNetwork": true,
+        "containers": [{"name": "c", "image": BUSYBOX, "command": ["sh", "-c", "sleep 0.3; exit 1"]}]})
+}
+
+pub(crate) fn put(scratch: &Scratch, name: &str, spec: &Value) -> Result<()> {
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
+    scratch.put_manifest(&format!("{name}.json"), &pod)
+}
+
+pub(crate) fn remove(scratch: &Scratch, name: &str) -> Result<()> {
+    scratch.remove_manifest(&format!("{name}.json"))
+}
+
+/// How many pods of a v1 PodList are ready.
+pub(crate) fn ready(list: &Value) -> Result<usize> {
+    let is_ready = |pod: &&Value| {
+        let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+        conditions.any(|c| c["type"] == "Ready" && c["status"] == "True")
+    };
+    Ok(list["items"].as_array().context("a list")?.iter().filter(is_ready).count())
+}

@@ -1,0 +1,142 @@
+//! The tables, and where they are kept.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use podwright_testbed::Cache;
+
+/// What comes before is written by people and stays.
+const BEGIN: &str = "<!-- written by make bench: everything below is replaced by each run -->\n";
+
+/// One table.
+pub(crate) struct Table {
+    title: String,
+    rows: Vec<Vec<String>>,
+    note: String,
+}
+
+impl Table {
+    pub(crate) fn new(title: &str, head: &[&str]) -> Self {
+        let head = head.iter().map(|&cell| cell.to_owned()).collect();
+        Self { title: title.to_owned(), rows: vec![head], note: String::new() }
+    }
+
+    pub(crate) fn row(&mut self, cells: &[String]) {
+        self.rows.push(cells.to_vec());
+    }
+
+    pub(crate) fn note(&mut self, note: &str) {
+        note.clone_into(&mut self.note);
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "### {}\n", self.title)?;
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or_default().max(3)
+        };
+        for (n, row) in self.rows.iter().enumerate() {
+            for column in 0..columns {
+                write!(f, "| {:1$} ", row.get(column).map_or("", String::as_str), width(column))?;
+            }
+            writeln!(f, "|")?;
+            if n == 0 {
+                (0..columns).try_for_each(|column| write!(f, "|{}", "-".repeat(width(column) + 2)))?;
+                writeln!(f, "|")?;
+            }
+        }
+        writeln!(f, "\n{}", self.note)
+    }
+}
+
+/// In words: a missed goal is no failure of the run, and must be seen.
+pub(crate) fn verdict(met: bool) -> String {
+    if met { "met".to_owned() } else { "**missed**".to_owned() }
+}
+
+/// How busy the machine is with other things: a busy one makes every number worse.
+pub(crate) fn load() -> String {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
+}
+
+/// The section of this run.
+pub(crate) fn text(program: &Path, load_before: &str, tables: &[Table]) -> Result<String> {
+    let now = jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC");
+    let size = fs::metadata(program)?.len();
+    let profile = ["release", "quick"].into_iter().find(|p| program.components().any(|c| c.as_os_str() == *p));
+    let facts = [
+        ("when", now.to_string()),
+        ("commit", commit()?),
+        (
+            "podwright",
+            format!(
+                "profile {}, {}.{} MB",
+                profile.unwrap_or("of PODWRIGHT_BIN"),
+                size / 1_000_000,
+                size / 100_000 % 10
+            ),
+        ),
+        ("beside", format!("{}; {}", first_line("containerd", "--version")?, first_line("kubelet", "--version")?)),
+        ("machine", machine()?),
+        ("load before", load_before.to_owned()),
+    ];
+    let mut text = String::from("## The last run\n\n| | |\n|---|---|\n");
+    facts.iter().for_each(|(name, fact)| text.push_str(&format!("| {name} | {fact} |\n")));
+    tables.iter().for_each(|table| text.push_str(&format!("\n{table}")));
+    Ok(text)
+}
+
+/// Put it into `docs/BENCHMARKS.md` in place of the last one.
+pub(crate) fn keep(text: &str) -> Result<()> {
+    let path = root()?.join("docs/BENCHMARKS.md");
+    let old = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let (introduction, _) = old.split_once(BEGIN).context("BENCHMARKS.md has lost its mark")?;
+    Ok(fs::write(&path, format!("{introduction}{BEGIN}\n{text}"))?)
+}
+
+fn root() -> Result<PathBuf> {
+    Ok(Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("two levels up")?.to_owned())
+}
+
+/// The commit, and whether that is all.
+fn commit() -> Result<String> {
+    let git = |arguments: &[&str]| -> Result<String> {
+        let output = Command::new("git").args(arguments).current_dir(root()?).output()?;
+        ensure!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let changed = git(&["status", "--porcelain", "--untracked-files=no", "--", "crates", "Cargo.lock"])?;
+    let changes = if changed.is_empty() { "" } else { ", with changes that are not committed" };
+    Ok(format!("{}{changes}", git(&["rev-parse", "--short=12", "HEAD"])?))
+}
+
+fn first_line(peer: &str, argument: &str) -> Result<String> {
+    let output = Command::new(Cache::find().peer(peer)?).arg(argument).output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    // `containerd github.com/… v2.1.9 <commit>`: name and version are enough.
+    let words: Vec<&str> = text.lines().next().unwrap_or_default().split_whitespace().collect();
+    let version = words.iter().find(|w| w.trim_start_matches('v').starts_with(|c: char| c.is_ascii_digit()));
+    Ok(format!("{peer} {}", version.copied().unwrap_or("of unknown version")))
+}
+
+fn machine() -> Result<String> {
+    let info = fs::read_to_string("/proc/cpuinfo")?;
+    let value = |text: &str, key: &str| {
+        let line = text.lines().find(|line| line.starts_with(key))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    let model = value(&info, "model name").unwrap_or_else(|| "unknown CPU".into());
+    let cores = info.lines().filter(|line| line.starts_with("processor")).count();
+    let memory = value(&fs::read_to_string("/proc/meminfo")?, "MemTotal").unwrap_or_default();
+    let gib = memory.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or_default() >> 20;
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let cgroups = if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() { "v2" } else { "v1" };
+    Ok(format!("{cores} × {model}, {gib} GiB, Linux {}, cgroup {cgroups}", kernel.trim()))
+}
