@@ -89,11 +89,12 @@ impl Workers {
         Some(waiting_for(first))
     }
 
-    /// A pod of its name that only the runtime knew is ending.
-    pub(crate) fn orphan(&self, uid: &PodUid) -> Option<Waiting> {
+    /// A pod of its name runs, or is ending after only the runtime knew it.
+    pub(crate) fn beside(&self, uid: &PodUid) -> Option<Waiting> {
         let machine = self.machines.get(uid).filter(|m| m.is_static())?;
         let ends = |m: &Machine| {
-            m.state() < State::Finished && m.record().ending.as_ref().is_some_and(|e| e.cause == Cause::Orphan)
+            let orphan = m.record().ending.as_ref().is_some_and(|e| e.cause == Cause::Orphan);
+            m.state() < State::Finished && (orphan || (m.is_static() && !m.seen().is_stopped()))
         };
         let named = self.of_name(machine.full_name()).iter();
         named.filter(|other| *other != uid).find(|other| self.machines.get(*other).is_some_and(ends)).map(waiting_for)

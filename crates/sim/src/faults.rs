@@ -82,11 +82,27 @@ impl Faults {
             ),
             4 => (
                 "blind",
-                Self { hint_lost: 300, hint_twice: 300, hint_late: 300, look_late: 400, look_fails: 30, crash: 5, ..none },
+                Self {
+                    hint_lost: 300,
+                    hint_twice: 300,
+                    hint_late: 300,
+                    look_late: 400,
+                    look_fails: 30,
+                    crash: 5,
+                    ..none
+                },
             ),
             5 => (
                 "outages",
-                Self { outages: 2, no_stream: true, look_late: 100, crash: 15, source_late: 200, sandbox_deaths: 1, ..none },
+                Self {
+                    outages: 2,
+                    no_stream: true,
+                    look_late: 100,
+                    crash: 15,
+                    source_late: 200,
+                    sandbox_deaths: 1,
+                    ..none
+                },
             ),
             6 => ("disk", Self { full_disk: 2, crash: 15, call_fails: 20, ..none }),
             7 => ("reboots", Self { reboots: 1, jumps: 1, crash: 5, look_late: 100, hint_lost: 100, ..none }),

@@ -166,7 +166,17 @@ impl World {
         self.by_call.insert(id, flight);
         let life = self.checks.life(&uid);
         let stage = Stage::Under;
-        let entry = Flight { id, uid: uid.clone(), pod, call: call.clone(), stage, answered: false, name: None, life, deaf: false };
+        let entry = Flight {
+            id,
+            uid: uid.clone(),
+            pod,
+            call: call.clone(),
+            stage,
+            answered: false,
+            name: None,
+            life,
+            deaf: false,
+        };
         let needs_runtime = entry.needs_runtime();
         self.flights.insert(flight, entry);
         if needs_runtime && self.runtime.down {
@@ -522,7 +532,8 @@ impl World {
     }
 
     fn stop_sandbox(&mut self, flight: u64, uid: &PodUid, id: &podwright_core::model::SandboxId) {
-        let inside: Vec<_> = self.runtime.inside(id).filter(|(_, c)| c.state.may_run()).map(|(id, _)| id.clone()).collect();
+        let inside: Vec<_> =
+            self.runtime.inside(id).filter(|(_, c)| c.state.may_run()).map(|(id, _)| id.clone()).collect();
         for container in inside {
             self.check_kill(uid, &container);
             self.exit(&container, 137, false);

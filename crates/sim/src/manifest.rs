@@ -114,11 +114,8 @@ impl PodPlan {
 
     /// As a source delivers it.
     pub fn manifest(&self) -> Manifest {
-        let volume = |n| Volume {
-            name: format!("v{n}"),
-            empty_dir: Some(EmptyDirVolumeSource::default()),
-            ..Volume::default()
-        };
+        let volume =
+            |n| Volume { name: format!("v{n}"), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() };
         let inits: Vec<Container> = self.inits.iter().map(|(part, sidecar)| part.container(*sidecar)).collect();
         let volumes: Vec<Volume> = (0..self.volumes).map(volume).collect();
         let annotations = BTreeMap::from([

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use podwright_core::model::{
-    ContainerId, ContainerSeen, FullName, Listing, Name, PodListed, PodSeen, PodUid, RunState, SandboxId, SandboxSeen, Source,
+    ContainerId, ContainerSeen, FullName, Listing, Name, PodListed, PodSeen, PodUid, RunState, SandboxId, SandboxSeen,
+    Source,
 };
 
 /// Everything the runtime has, and the truth about what it had.

@@ -20,8 +20,13 @@ impl World {
                 trace!(self, "--> Listed {} {:?}", seq.0, listing.pods.keys().collect::<Vec<_>>());
             }
             Event::Observed { uid, seq, result: Ok(seen), .. } => {
-                let sandboxes: Vec<_> = seen.sandboxes.iter().map(|s| format!("{}{}", s.id, if s.ready { "" } else { "×" })).collect();
-                let containers: Vec<_> = seen.containers.iter().map(|c| format!("{}={}#{} {:?}", c.id, c.name, c.attempt, c.state)).collect();
+                let sandboxes: Vec<_> =
+                    seen.sandboxes.iter().map(|s| format!("{}{}", s.id, if s.ready { "" } else { "×" })).collect();
+                let containers: Vec<_> = seen
+                    .containers
+                    .iter()
+                    .map(|c| format!("{}={}#{} {:?}", c.id, c.name, c.attempt, c.state))
+                    .collect();
                 trace!(self, "--> Observed {uid} {} {sandboxes:?} {containers:?}", seq.0);
             }
             other => trace!(self, "--> {other:?}"),
@@ -33,7 +38,8 @@ impl World {
             match record {
                 Record::Put(r) => {
                     let phase = r.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("-");
-                    let ending = r.ending.as_ref().map(|e| format!("{:?} by {:.1}", e.cause, e.deadline.boot.as_secs_f64()));
+                    let ending =
+                        r.ending.as_ref().map(|e| format!("{:?} by {:.1}", e.cause, e.deadline.boot.as_secs_f64()));
                     trace!(
                         self,
                         "<-- put {} {phase}{}{}{}{} cursor {:?} attempts {}",

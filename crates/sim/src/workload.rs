@@ -86,7 +86,8 @@ impl World {
             let file = files.and_then(|f| f.files.get(&p.origin));
             file.is_some_and(|f| f.pods.iter().any(|m| m.pod.metadata.uid.as_ref() == Some(&p.uid)))
         };
-        let all: Vec<usize> = self.workload.plans.iter().enumerate().filter(|(_, p)| written(p)).map(|(i, _)| i).collect();
+        let all: Vec<usize> =
+            self.workload.plans.iter().enumerate().filter(|(_, p)| written(p)).map(|(i, _)| i).collect();
         (!all.is_empty()).then(|| *self.rng.pick(&all))
     }
 
@@ -174,7 +175,11 @@ impl World {
         let uid = PodUid::from(format!("stranger{}", self.workload.made));
         let source = [None, Some(Source::File), Some(Source::Url)][self.rng.index(3)];
         let labelled = self.rng.chance(800);
-        trace!(self, "++ {uid} appears, source {source:?}, {}", if labelled { "ours by its labels" } else { "not ours" });
+        trace!(
+            self,
+            "++ {uid} appears, source {source:?}, {}",
+            if labelled { "ours by its labels" } else { "not ours" }
+        );
         let wall = self.clock.wall();
         let full_name = FullName { namespace: "default".into(), name: uid.as_str().into() };
         let _ = self.runtime.reserve(sandbox_name(&uid, 0));
@@ -276,7 +281,11 @@ impl World {
             runs.push(last);
         }
         let obeys = rng.chance(750);
-        let term = if obeys { Term::Obeys { after: rng.millis(0, 3000), code: [0, 143][rng.index(2)] } } else { Term::Ignores };
+        let term = if obeys {
+            Term::Obeys { after: rng.millis(0, 3000), code: [0, 143][rng.index(2)] }
+        } else {
+            Term::Ignores
+        };
         let hook = |rng: &mut crate::rng::Rng| match rng.below(6) {
             0 => Hook::Hangs,
             1 => Hook::Ends { after: rng.millis(0, 2000), well: false },

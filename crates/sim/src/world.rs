@@ -12,7 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use podwright_core::NodeConfig;
-use podwright_core::model::{CallId, ContainerId, Event, Manifest, Out, PodUid, Record, SandboxId, Seq, Source, SourceChange};
+use podwright_core::model::{
+    CallId, ContainerId, Event, Manifest, Out, PodUid, Record, SandboxId, Seq, Source, SourceChange,
+};
 use podwright_core::node::Node;
 
 use crate::behaviour::Behaviour;
@@ -357,7 +359,8 @@ impl World {
         if !out.records.is_empty() {
             self.write_records(out.records);
         }
-        let mut performed = if self.rng.chance(self.faults.crash) { self.rng.index(out.effects.len() + 1) } else { usize::MAX };
+        let mut performed =
+            if self.rng.chance(self.faults.crash) { self.rng.index(out.effects.len() + 1) } else { usize::MAX };
         let dies = performed != usize::MAX;
         for effect in out.effects {
             if performed == 0 {

@@ -162,7 +162,7 @@ impl Node {
         // One that had its turn goes on, unless it has nothing running and a stranger of its name has: a record can be lost.
         if machine.record().admitted {
             let idle = machine.sight_at().is_some() && machine.seen().is_stopped();
-            let hold = if idle { self.workers.orphan(uid).or_else(|| self.stranger(uid)) } else { None };
+            let hold = if idle { self.workers.beside(uid).or_else(|| self.stranger(uid)) } else { None };
             self.with(uid, now, out, |machine, ctx, _| machine.hold(hold, ctx));
             return;
         }

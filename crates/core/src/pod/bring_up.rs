@@ -72,6 +72,10 @@ impl Machine {
             }
             return;
         }
+        // An instance whose start is under way may run any moment, wanted or not: it is waited for.
+        if self.calls.any(|c| matches!(c, Call::StartContainer { name: started, .. } if *started == name)) {
+            return;
+        }
         let Some(container) = find_container(&self.record.pod, name.as_str()) else { return };
         let (image, policy) = (container.image.clone().unwrap_or_default(), container.image_pull_policy.clone());
         if !self.calls.may_send(&CallKey::Container(name.clone()), ctx.now.boot) {

@@ -26,7 +26,8 @@ impl Machine {
         }) {
             return;
         }
-        if self.stop_surfaced(ctx, out) {
+        // A record can be older than what runs: a look comes first.
+        if !self.sight.fresh() || self.stop_surfaced(ctx, out) {
             return;
         }
         if !self.cleaned.volumes {
@@ -68,7 +69,10 @@ impl Machine {
             let known =
                 containers.values().flat_map(|m| [&m.exit, &m.previous_exit]).flatten().any(|exit| exit.id == *id);
             // Older than the two the record keeps: it was there, and was superseded.
-            known || !newest_two(&self.sight.seen.containers).iter().any(|c| c.id == *id)
+            let seen = self.sight.seen.container(id);
+            let exit = seen.and_then(|c| containers.get(&c.name)?.exit.as_ref().map(|exit| (c, exit)));
+            let older = exit.is_some_and(|(c, exit)| c.attempt < exit.attempt);
+            known || older || !newest_two(&self.sight.seen.containers).iter().any(|c| c.id == *id)
         };
         let plan = gc::dead_containers(&self.sight.seen, recorded, self.content_should_go(), true);
         let limit = ctx.config.runtime_request_timeout;

@@ -157,7 +157,8 @@ impl Machine {
         let kill_at = ctx.now.boot + left;
         let key = CallKey::Stop(container.id.clone());
         let send = match kill.kill_at {
-            Some(before) => kill_at + GAIN < before,
+            // The time that is left was cut to whole seconds: only a deadline that moved is news.
+            Some(before) => kill.deadline.max(ctx.now.boot + FLOOR) + GAIN < before,
             None => (!kill.returned || self.sight.fresh()) && self.calls.may_send(&key, ctx.now.boot),
         };
         let call = Call::StopContainer { name: container.name.clone(), id: container.id.clone(), timeout: left };

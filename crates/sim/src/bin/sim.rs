@@ -50,7 +50,9 @@ fn main() -> ExitCode {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= end || failed.lock().is_ok_and(|f: std::sync::MutexGuard<'_, Vec<u64>>| f.len() >= args.failures) {
+                    if seed >= end
+                        || failed.lock().is_ok_and(|f: std::sync::MutexGuard<'_, Vec<u64>>| f.len() >= args.failures)
+                    {
                         break;
                     }
                     let outcome = schedule::run(seed, false);

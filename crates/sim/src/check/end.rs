@@ -171,7 +171,9 @@ impl World {
         let life = self.checks.life(uid);
         let all = self.runtime.ever(uid).filter(|(_, i)| i.name.as_str() == c.name && i.life == life);
         let all = all.filter(|(_, i)| i.state != RunState::Created);
-        let Some((id, newest)): Option<(_, &Instance)> = all.max_by_key(|(_, i)| (i.began, i.made)) else { return false };
+        let Some((id, newest)): Option<(_, &Instance)> = all.max_by_key(|(_, i)| (i.began, i.made)) else {
+            return false;
+        };
         let voided = record.containers.get(c.name.as_str()).is_some_and(|m| m.voided.as_ref() == Some(id));
         let spec = record.pod.spec.clone().unwrap_or_default();
         let ended = !newest.state.may_run() && newest.finished_at.is_some();

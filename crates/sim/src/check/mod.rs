@@ -51,6 +51,8 @@ pub struct Checks {
     /// Pods whose memory was lost with the disk or the machine: no promise about what ran before.
     tainted: BTreeSet<PodUid>,
     hooks: BTreeMap<(ContainerId, bool), u32>,
+    /// The deadline for which a stop was sent.
+    stopped_by: BTreeMap<ContainerId, Duration>,
     /// When a preStop hook began.
     hooked: BTreeMap<ContainerId, Duration>,
     /// Exits that are, or were, in a record.

@@ -1,6 +1,6 @@
 //! What core writes down, judged by what it wrote before and by the truth.
 
-use podwright_core::model::{Cause, Manifest, PodRecord, PodUid};
+use podwright_core::model::{Cause, Manifest, PodRecord, PodUid, RunState};
 use podwright_core::restart;
 use podwright_core::status::is_terminal;
 
@@ -90,7 +90,11 @@ impl World {
             Cause::Deleted => false,
         };
         if !fine {
-            let text = format!("{uid}: {:?}, its source has {}", ending.cause, if reported { "reported" } else { "not reported" });
+            let text = format!(
+                "{uid}: {:?}, its source has {}",
+                ending.cause,
+                if reported { "reported" } else { "not reported" }
+            );
             self.broken("12 no end without a cause", text);
         }
     }
@@ -114,7 +118,7 @@ impl World {
         let life = self.checks.life(&record.uid);
         let newest = |name: &str| {
             let all = self.runtime.ever(&record.uid).filter(|(_, c)| c.name.as_str() == name && c.life == life);
-            all.max_by_key(|(_, c)| c.made).map(|(_, c)| c)
+            all.filter(|(_, c)| c.state != RunState::Created).max_by_key(|(_, c)| (c.began, c.made)).map(|(_, c)| c)
         };
         let over = |c: &podwright_core::model::Container| {
             let newest = newest(&c.name)?;
@@ -161,15 +165,19 @@ impl World {
             [status.init_container_statuses, status.container_statuses].into_iter().flatten().flatten().collect();
         let mut missing = None;
         for c in spec.init_containers.iter().flatten().chain(&spec.containers) {
-            let ran = self.runtime.ever(uid).filter(|(_, i)| i.name.as_str() == c.name && i.life == life && i.began.is_some());
-            let Some((id, newest)) = ran.max_by_key(|(_, i)| (i.began, i.made)) else { continue };
+            let ran = self
+                .runtime
+                .ever(uid)
+                .filter(|(_, i)| i.name.as_str() == c.name && i.life == life && i.finished_at.is_some());
+            let Some((id, newest)) = ran.max_by_key(|(_, i)| i.made) else { continue };
             let shows = shown.iter().filter(|s| s.name == c.name).any(|s| {
                 let states = [&s.state, &s.last_state];
                 let mut ends = states.into_iter().flatten().filter_map(|s| s.terminated.as_ref());
                 ends.any(|t| t.exit_code == newest.exit_code && text_id(t.container_id.as_deref()) == id.as_str())
             });
             if !shows {
-                missing = Some(format!("{uid} {}: {id} exited {} and the status has {shown:?}", c.name, newest.exit_code));
+                missing =
+                    Some(format!("{uid} {}: {id} exited {} and the status has {shown:?}", c.name, newest.exit_code));
             }
         }
         if let Some(text) = missing {
@@ -187,7 +195,12 @@ impl World {
                     Some(c) if c.exit_code == exit.code && !c.state.may_run() => {
                         self.checks.exits.insert(exit.id.clone());
                     }
-                    Some(c) => lie = Some(format!("{} {name}: {} exited {}, written {}", new.uid, exit.id, c.exit_code, exit.code)),
+                    Some(c) => {
+                        lie = Some(format!(
+                            "{} {name}: {} exited {}, written {}",
+                            new.uid, exit.id, c.exit_code, exit.code
+                        ))
+                    }
                     None => lie = Some(format!("{} {name}: {} never was", new.uid, exit.id)),
                 }
             }

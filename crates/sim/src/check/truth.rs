@@ -56,9 +56,10 @@ impl World {
         if self.checks.disturbed.contains(uid) || self.deadline(record).is_none_or(|d| now >= d) {
             return;
         }
-        let before = self.runtime.alive(uid).find(|(other, c)| {
-            *other != id && sidecar_index(&record.pod, c.name.as_str()).is_none_or(|i| i > mine)
-        });
+        let before = self
+            .runtime
+            .alive(uid)
+            .find(|(other, c)| *other != id && sidecar_index(&record.pod, c.name.as_str()).is_none_or(|i| i > mine));
         if let Some((other, c)) = before {
             let text = format!("{uid}: TERM for {name} while {other} = {} runs", c.name);
             self.broken("8 app containers end first, sidecars in reverse", text);

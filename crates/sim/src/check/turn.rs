@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use podwright_core::model::{
-    Answer, Call, CallId, ContainerId, Effect, Event, HookKind, Out, PodRecord, PodUid, ProbeVerdict, Record, RunState, SandboxId,
-    SourceChange,
+    Answer, Call, CallId, ContainerId, Effect, Event, HookKind, Out, PodRecord, PodUid, ProbeVerdict, Record, RunState,
+    SandboxId, SourceChange,
 };
 use podwright_core::pod::full_name;
 use podwright_core::restart;
@@ -142,7 +142,8 @@ impl World {
         let Some(node) = &self.node else { return };
         let differs = node.workers().iter().find(|(uid, m)| self.checks.latest.get(*uid) != Some(m.record()));
         if let Some((uid, machine)) = differs {
-            let text = format!("{uid}: {:?} is not what was written: {:?}", machine.record(), self.checks.latest.get(uid));
+            let text =
+                format!("{uid}: {:?} is not what was written: {:?}", machine.record(), self.checks.latest.get(uid));
             self.broken("journal holds what core knows", text);
         }
     }
@@ -192,7 +193,8 @@ impl World {
     /// What is to be removed is removed.
     fn check_cancel(&mut self, id: &CallId) {
         let call = self.checks.calls.get(id).map(|(_, call)| call);
-        let removal = |c: &&Call| matches!(c, Call::RemoveVolumes | Call::RemoveCgroup | Call::RemoveDirs | Call::RemoveLogs);
+        let removal =
+            |c: &&Call| matches!(c, Call::RemoveVolumes | Call::RemoveCgroup | Call::RemoveDirs | Call::RemoveLogs);
         if let Some(call) = call.filter(removal) {
             let text = format!("{call:?} is cancelled");
             self.broken("7 clean-up is not interrupted", text);
@@ -216,7 +218,9 @@ impl World {
         }
         let name = full_name(&record.pod);
         let mut others = self.runtime.containers.values().filter(|c| c.uid != *uid && c.state.may_run());
-        let same = |sandbox: &SandboxId| self.runtime.sandboxes.get(sandbox).is_some_and(|s| s.full_name == name && s.labelled);
+        let same = |sandbox: &SandboxId| {
+            self.runtime.sandboxes.get(sandbox).is_some_and(|s| s.full_name == name && s.labelled)
+        };
         if let Some(other) = others.find(|c| same(&c.sandbox)) {
             let text = format!("{uid} {call:?} while {} of {} runs", other.name, other.uid);
             self.broken("4 one static pod per full name", text);
@@ -229,14 +233,16 @@ impl World {
             return self.broken("only the pod's containers are made", format!("{uid} {name}"));
         };
         let life = self.checks.life(uid);
-        let ran = self.runtime.ever(uid).filter(|(_, c)| c.name.as_str() == name && c.life == life && c.began.is_some());
+        let ran =
+            self.runtime.ever(uid).filter(|(_, c)| c.name.as_str() == name && c.life == life && c.began.is_some());
         let Some((id, newest)) = ran.max_by_key(|(_, c)| (c.began, c.made)) else { return };
         if newest.state.may_run() {
             let text = format!("{uid} {name}: {id} runs");
             return self.broken("one container per name", text);
         }
         let spec = record.pod.spec.clone().unwrap_or_default();
-        let again = restart::is_sidecar(container) && init || restart::should_restart(container, &spec, newest.exit_code);
+        let again =
+            restart::is_sidecar(container) && init || restart::should_restart(container, &spec, newest.exit_code);
         let elsewhere = init && newest.sandbox != *sandbox && spec.restart_policy.as_deref() != Some("Never");
         let voided = record.containers.get(name).is_some_and(|m| m.voided.as_ref() == Some(id));
         if !again && !elsewhere && !voided && !self.checks.tainted.contains(uid) {
@@ -251,7 +257,13 @@ impl World {
         if c.uid != *uid {
             return self.broken("11 hands off other pods", format!("{uid} stops {id} of {}", c.uid));
         }
-        if record.ending.is_some() {
+        if let Some(deadline) = self.deadline(record) {
+            let stops = |call: &Call| matches!(call, Call::StopContainer { id: stopped, .. } if stopped == id);
+            let under_way = self.checks.calls.values().any(|(_, call)| stops(call));
+            let before = self.checks.stopped_by.insert(id.clone(), deadline);
+            if under_way && before.is_some_and(|before| deadline >= before) {
+                self.broken("14 a stop is sent again only for an earlier deadline", format!("{uid} {id}"));
+            }
             return self.check_hook_first(uid, id, record);
         }
         let spec = find(&record.pod, c.name.as_str()).map(|(spec, _)| podwright_core::hash::container_hash(spec));
@@ -274,7 +286,8 @@ impl World {
 
     /// TERM waits for the hook until the deadline.
     fn check_hook_first(&mut self, uid: &PodUid, id: &ContainerId, record: &PodRecord) {
-        let hooks = |call: &Call| matches!(call, Call::Hook { kind: HookKind::PreStop, id: hooked, .. } if hooked == id);
+        let hooks =
+            |call: &Call| matches!(call, Call::Hook { kind: HookKind::PreStop, id: hooked, .. } if hooked == id);
         // A container that was being ended before its pod was has a deadline of its own.
         let accepted = self.checks.marks.accepted.get(uid);
         let of_pod = self.checks.hooked.get(id).zip(accepted).is_some_and(|(hooked, accepted)| hooked >= accepted);
@@ -304,7 +317,7 @@ impl World {
         if c.state.may_run() {
             return self.broken("10 nothing that runs is removed", format!("{uid} {id} = {}", c.name));
         }
-        if c.state == RunState::Exited && c.began.is_some() && !self.checks.exits.contains(id) {
+        if c.state == RunState::Exited && c.began.is_some() && !self.checks.exits.contains(id) && !self.checks.tainted.contains(uid) {
             self.broken("10 an exit is journaled before its container goes", format!("{uid} {id} = {}", c.name));
         }
     }
@@ -314,7 +327,8 @@ impl World {
             self.checks.hooked.insert(id.clone(), self.clock.now);
         }
         let memory = record.containers.get(name);
-        let written = memory.and_then(|m| if kind == HookKind::PreStop { m.pre_stop.as_ref() } else { m.post_start.as_ref() });
+        let written =
+            memory.and_then(|m| if kind == HookKind::PreStop { m.pre_stop.as_ref() } else { m.post_start.as_ref() });
         if written.is_none_or(|(hooked, _)| hooked != id) {
             self.broken("14 a hook is journaled before it runs", format!("{uid} {kind:?} of {id} = {name}"));
         }
