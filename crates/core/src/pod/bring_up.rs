@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::sync::HOST_LIMIT;
+use super::sync::SETUP_LIMIT;
 use super::{Ctx, Machine, spec_of};
 use crate::actions::{Start, Waiting};
 use crate::model::{
@@ -102,7 +102,7 @@ impl Machine {
         }
         let ips = self.ips();
         if self.bring_up.prepared.get(&name) != Some(&start.attempt) {
-            self.ask(Call::PrepareContainer { name, attempt: start.attempt, ips }, HOST_LIMIT, ctx, out);
+            self.ask(Call::PrepareContainer { name, attempt: start.attempt, ips }, SETUP_LIMIT, ctx, out);
             return;
         }
         let sandbox_attempt = self.sight.seen.sandboxes.iter().find(|s| s.id == *sandbox).map_or(0, |s| s.attempt);

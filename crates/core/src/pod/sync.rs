@@ -11,6 +11,9 @@ use crate::status;
 /// Host work that has no end in sight of its own: mounts, cgroups, directories.
 pub(super) const HOST_LIMIT: Duration = Duration::from_secs(120);
 
+/// What sets up one volume or one container's files: it takes milliseconds, or hangs, and then the pod should say so soon.
+pub(super) const SETUP_LIMIT: Duration = Duration::from_secs(20);
+
 /// What this process has set up on the host for the pod. Every step may be repeated after a restart.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Setup {
@@ -86,7 +89,7 @@ impl Machine {
         let missing: Vec<Name> = volumes.map(|v| Name::from(v.name.as_str())).collect();
         let missing: Vec<Name> = missing.into_iter().filter(|v| !self.setup.volumes.contains(v)).collect();
         for volume in &missing {
-            self.ask(Call::MountVolume { volume: volume.clone() }, HOST_LIMIT, ctx, out);
+            self.ask(Call::MountVolume { volume: volume.clone() }, SETUP_LIMIT, ctx, out);
         }
         missing.is_empty()
     }
