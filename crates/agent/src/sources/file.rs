@@ -172,12 +172,16 @@ impl Task {
                 }
             }
         };
+        let done = done.map(|Look { inner, outer, found }| {
+            if let Some(watch) = &mut self.watch {
+                watch.replace(inner, outer);
+            }
+            found
+        });
+        // Only now are events of a directory that this look has begun to watch known as such.
         let again = self.drain();
         match done {
-            Ok(Look { inner, outer, found }) => {
-                if let Some(watch) = &mut self.watch {
-                    watch.replace(inner, outer);
-                }
+            Ok(found) => {
                 self.log_whole(found.as_ref().err());
                 match found {
                     Ok(found) => self.memory.seen(found, Instant::now()),

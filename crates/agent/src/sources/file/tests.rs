@@ -102,6 +102,29 @@ fn decode(count: Arc<AtomicUsize>) -> Decode {
 }
 
 #[tokio::test]
+async fn what_comes_during_the_very_first_look_is_not_missed() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.yaml"), manifest("a")).unwrap();
+    let (tx, mut changes) = mpsc::channel(4);
+    let (late, plain) = (dir.path().join("late.yaml"), decode(Arc::default()));
+    // Files are decoded after the directory was listed.
+    let meddling: Decode = Arc::new(move |value: Value, origin: &str| {
+        if !late.exists() {
+            fs::write(&late, manifest("late")).map_err(|e| e.to_string())?;
+        }
+        plain(value, origin)
+    });
+    let config = Config { path: dir.path().into(), check_frequency: Duration::from_secs(3600), all_names: false };
+    let task = tokio::spawn(run(config, meddling, tx));
+    for expected in [1, 2] {
+        let (_, change) = timeout(Duration::from_secs(10), changes.recv()).await.expect("a change").unwrap();
+        let SourceChange::Set { pods, .. } = change else { panic!("{change:?}") };
+        assert_eq!(pods.len(), expected);
+    }
+    task.abort();
+}
+
+#[tokio::test]
 async fn everything_there_is_told_at_once_in_the_order_of_the_files() {
     let mut bench = Bench::start(|dir| {
         fs::write(dir.join("b.yml"), manifest("b")).unwrap();
