@@ -2,11 +2,13 @@
 
 pub(crate) mod burst;
 pub(crate) mod cri;
+pub(crate) mod deletes;
 pub(crate) mod door;
 pub(crate) mod edits;
 pub(crate) mod features;
 pub(crate) mod health_server;
 pub(crate) mod hostile;
+pub(crate) mod hung_mount;
 pub(crate) mod matrix;
 pub(crate) mod probes;
 pub(crate) mod pulls;
@@ -60,6 +62,9 @@ macro_rules! all_on {
             probes::readiness_never_flips_when_the_agent_dies(20),
             pulls::images_come_from_registries_and_failures_are_told(),
             pulls::a_registry_that_hangs_hurts_only_who_needs_it(),
+            hung_mount::a_mount_that_hangs_hurts_only_who_needs_it(),
+            deletes::a_pod_can_be_deleted_at_every_step(),
+            deletes::pods_deleted_while_the_runtime_is_frozen_go_when_it_thaws(),
         );
     };
 }
