@@ -31,6 +31,8 @@ pub struct Node {
     gone: VecDeque<Gone>,
     /// The pod whose event is being handled, for the one who catches a panic.
     current: Option<PodUid>,
+    /// Pods that something happened to and that are to be stepped yet. Only a panic leaves any.
+    touched: BTreeSet<PodUid>,
 }
 
 /// Numbers that were given out.
@@ -77,6 +79,7 @@ impl Node {
             housekeeping: housekeeping::Housekeeping::default(),
             gone: VecDeque::new(),
             current: None,
+            touched: BTreeSet::new(),
         };
         let mut records = records;
         records.sort_by(|a, b| (a.first_seen, &a.uid).cmp(&(b.first_seen, &b.uid)));
@@ -92,40 +95,63 @@ impl Node {
     /// Advance by one event. The only entrance; [`Event::Wake`] begins.
     pub fn handle(&mut self, event: Event, now: Now, out: &mut Out) {
         let touched = self.route(event, now, out);
-        self.settle(touched, now, out);
-        self.look_around(now, out);
-        self.ask_for_wake(now, out);
-        self.current = None;
+        self.touched.extend(touched);
+        self.go_on(now, out);
     }
 
-    /// A panic was caught while handling an event: the pod it was about is left as it is, the rest goes on.
+    /// A panic was caught while handling an event: the pod it was about is left as it is, and what it asked for half-way is
+    /// taken out of `out`, which holds what others asked for too. [`Node::go_on`] does what is left of the event.
     pub fn quarantine_current(&mut self, why: &str, out: &mut Out) -> Option<PodUid> {
         let uid = self.current.take()?;
+        let owners = &self.drawn.owners;
+        out.records.retain(|record| !matches!(record, Record::Put(put) if put.uid == uid));
+        out.effects.retain(|effect| match effect {
+            Effect::Call { uid: of, .. } | Effect::Observe { uid: of, .. } => *of != uid,
+            Effect::Cancel { id } => owners.get(id) != Some(&uid),
+            _ => true,
+        });
         self.workers.get_mut(&uid)?.quarantine(why, out);
         Some(uid)
     }
 
+    /// The second half of every event, and what follows a panic: the pods that were touched are stepped, and the next looks and
+    /// the next wake are asked for.
+    pub fn go_on(&mut self, now: Now, out: &mut Out) {
+        self.settle(now, out);
+        self.look_around(now, out);
+        self.ask_for_wake(now, out);
+    }
+
     /// Step every pod that something happened to, until nothing follows from it.
-    fn settle(&mut self, mut touched: BTreeSet<PodUid>, now: Now, out: &mut Out) {
-        while let Some(uid) = touched.pop_first() {
+    fn settle(&mut self, now: Now, out: &mut Out) {
+        while let Some(uid) = self.touched.pop_first() {
+            self.current = Some(uid.clone());
+            self.settle_one(uid, now, out);
+            self.current = None;
+        }
+    }
+
+    fn settle_one(&mut self, uid: PodUid, now: Now, out: &mut Out) {
+        if !self.workers.get(&uid).is_some_and(Machine::is_quarantined) {
             self.give_turn(&uid, now, out);
-            let before = self.workers.get(&uid).map(Machine::state);
-            self.with(&uid, now, out, |machine, ctx, out| machine.step(ctx, out));
-            let Some(machine) = self.workers.get(&uid) else { continue };
-            let after = machine.state();
-            if after >= State::Terminated && self.ledger.release(uid.as_str()) {
-                touched.extend(self.held());
-            }
-            if before != Some(after) && after == State::Finished {
-                touched.extend(self.workers.of_name(machine.full_name()).iter().cloned());
-                self.housekeeping.want();
-            }
-            if machine.is_gone() {
-                touched.extend(self.forget(&uid, now, out));
-            } else {
-                let wake = machine.wake(now);
-                self.wakes.set(&uid, wake);
-            }
+        }
+        let before = self.workers.get(&uid).map(Machine::state);
+        self.with(&uid, now, out, |machine, ctx, out| machine.step(ctx, out));
+        let Some(machine) = self.workers.get(&uid) else { return };
+        let after = machine.state();
+        if after >= State::Terminated && self.ledger.release(uid.as_str()) {
+            self.touched.extend(self.held());
+        }
+        if before != Some(after) && after == State::Finished {
+            self.touched.extend(self.workers.of_name(machine.full_name()).iter().cloned());
+            self.housekeeping.want();
+        }
+        if machine.is_gone() {
+            let waiting = self.forget(&uid, now, out);
+            self.touched.extend(waiting);
+        } else {
+            let wake = machine.wake(now);
+            self.wakes.set(&uid, wake);
         }
     }
 
@@ -163,7 +189,7 @@ impl Node {
         f: impl FnOnce(&mut Machine, &mut Ctx<'_>, &mut Out),
     ) -> bool {
         let Some(machine) = self.workers.get_mut(uid) else { return false };
-        self.current = Some(uid.clone());
+        let before = self.current.replace(uid.clone());
         let mut ctx = Ctx {
             now,
             config: &self.config,
@@ -173,8 +199,10 @@ impl Node {
             seq: &mut self.drawn.seq,
             last_call: &mut self.drawn.call,
             owners: &mut self.drawn.owners,
+            outages: self.health.outages,
         };
         f(machine, &mut ctx, out);
+        self.current = before;
         true
     }
 

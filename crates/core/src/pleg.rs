@@ -101,6 +101,8 @@ pub(crate) struct Health {
     pub(crate) name: String,
     /// Why pods can have no network.
     pub(crate) no_network: Option<String>,
+    /// How often it was really away: a check found nobody there.
+    pub(crate) outages: u64,
     checking: bool,
     next: Time,
     wait: Duration,
@@ -112,6 +114,7 @@ impl Default for Health {
             up: false,
             name: "containerd".into(),
             no_network: None,
+            outages: 0,
             checking: false,
             next: Time::ZERO,
             wait: CHECK_FIRST,
@@ -154,6 +157,7 @@ impl Health {
             }
             Err(_) => {
                 self.up = false;
+                self.outages += 1;
                 self.next = now + self.wait;
                 self.wait = (self.wait * 2).min(CHECK_MAX);
                 false

@@ -81,8 +81,8 @@ impl Workers {
         let blocks = |(i, other): (usize, &PodUid)| {
             let Some(m) = self.machines.get(other) else { return false };
             let orphan = m.record().ending.as_ref().is_some_and(|e| e.cause == Cause::Orphan);
-            // First sight is on the wall clock, which jumps: who had its turn comes first whatever it says.
-            let before = m.had_turn() || (i < mine && !machine.had_turn());
+            // First sight is on the wall clock, which jumps: who runs, then who had its turn, comes first whatever it says.
+            let before = m.claim() > machine.claim() || (m.claim() == machine.claim() && i < mine);
             other != uid && m.state() < State::Finished && (orphan || (before && m.is_static()))
         };
         let first = queue.iter().enumerate().find(|(i, u)| blocks((*i, u)))?.1;

@@ -91,7 +91,7 @@ impl Machine {
     }
 
     /// A look may answer what became of a call in doubt; time may end the waiting.
-    pub(super) fn settle_doubts(&mut self, ctx: &Ctx<'_>) {
+    pub(super) fn settle_doubts(&mut self, ctx: &mut Ctx<'_>) {
         if !self.calls.in_doubt() {
             return;
         }
@@ -104,7 +104,11 @@ impl Machine {
             Call::StartContainer { id, .. } => seen.container(id).is_none_or(|c| c.state != RunState::Created),
             _ => true,
         };
-        for call in self.calls.settle(ctx.now.boot, self.sight.fresh(), answered) {
+        let (given_up, last_look) = self.calls.settle(ctx.now.boot, self.sight.fresh(), answered);
+        if last_look {
+            self.sight.acted(ctx.seq.draw());
+        }
+        for call in given_up {
             self.story.tell(ctx.now, "a call in doubt is given up", &format!("{call:?}"));
             self.leave_behind(call);
         }

@@ -12,6 +12,11 @@ const BUSY: Duration = Duration::from_secs(1);
 /// So often it is asked before the name is given up.
 const BUSY_MAX: u32 = 20;
 
+/// The first wait for a runtime that is away for one call and answers others; it grows by as much each time, ten times at most.
+const AWAY: Duration = Duration::from_secs(1);
+/// So often it is asked before people hear of it.
+const AWAY_TOLD: u32 = 3;
+
 impl Machine {
     pub(super) fn answered(&mut self, sent: Sent, result: Result<Answer, CallError>, ctx: &mut Ctx<'_>, out: &mut Out) {
         if let Call::StopContainer { id, .. } = &sent.call {
@@ -29,10 +34,12 @@ impl Machine {
             }
             Err(error) if error.in_doubt && is_start(&sent.call) => {
                 self.story.tell(ctx.now, "a call is in doubt", &format!("{:?}: {}", sent.call.key(), error.message));
+                if error.unavailable {
+                    self.away(&sent.call, &error, ctx, out);
+                }
                 self.calls.doubt(sent, ctx.now.boot, error.unavailable);
             }
-            // The runtime is away: nothing about this pod, and the plan asks again when it is back.
-            Err(error) if error.unavailable && sent.call.is_runtime() => {}
+            Err(error) if error.unavailable && sent.call.is_runtime() => self.away(&sent.call, &error, ctx, out),
             Err(error) => self.failed(sent, error, ctx, out),
         }
     }
@@ -167,6 +174,18 @@ impl Machine {
             _ => self.event(true, "FailedSync", None, format!("{key:?}: {}", error.message), out),
         }
         self.calls.failed(key, ctx.now.boot, delay, self.record.uid.as_str());
+    }
+
+    /// The runtime is away: nothing about this pod, and the plan asks again when it is back. If only this call finds it away,
+    /// as when a pod's shim is gone, it is asked again calmly.
+    fn away(&mut self, call: &Call, error: &CallError, ctx: &Ctx<'_>, out: &mut Out) {
+        let key = call.key();
+        let times = self.calls.failures(&key) + 1;
+        if times.is_multiple_of(AWAY_TOLD) {
+            let message = format!("the runtime is not available for this pod: {}", error.message);
+            self.event(true, "FailedSync", None, message, out);
+        }
+        self.calls.failed(key, ctx.now.boot, AWAY * times.min(10), self.record.uid.as_str());
     }
 
     /// The runtime has not let go of the name yet. It guards us from doing a thing twice, so asking again is safe; a name that

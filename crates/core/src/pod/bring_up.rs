@@ -59,6 +59,10 @@ impl Machine {
     pub(super) fn bring_up(&mut self, start: &Start, sandbox: &SandboxId, ctx: &mut Ctx<'_>, out: &mut Out) {
         let limit = ctx.config.runtime_request_timeout;
         let name = start.name.clone();
+        // An instance whose start is under way may run any moment, wanted or not: it is waited for.
+        if self.calls.any(|c| matches!(c, Call::StartContainer { name: started, .. } if *started == name)) {
+            return;
+        }
         if let Some(id) = start.existing.clone() {
             if self.ask(Call::StartContainer { name: name.clone(), id: id.clone() }, limit, ctx, out) {
                 let memory = self.record.containers.entry(name).or_default();
@@ -70,10 +74,6 @@ impl Machine {
                     self.unsaved = true;
                 }
             }
-            return;
-        }
-        // An instance whose start is under way may run any moment, wanted or not: it is waited for.
-        if self.calls.any(|c| matches!(c, Call::StartContainer { name: started, .. } if *started == name)) {
             return;
         }
         let Some(container) = find_container(&self.record.pod, name.as_str()) else { return };

@@ -17,6 +17,8 @@ pub(crate) struct Calls {
     retries: BTreeMap<CallKey, Retry>,
     doubts: BTreeMap<CallKey, Doubt>,
     failures: u64,
+    /// How often the runtime was away, as last heard.
+    outages: u64,
 }
 
 /// A call under way.
@@ -45,6 +47,8 @@ pub(crate) struct Doubt {
     wait: Duration,
     /// The runtime went away: the first look after its return settles it.
     lost: bool,
+    /// Its time is over: one last look was asked for.
+    overdue: bool,
 }
 
 impl Calls {
@@ -113,30 +117,40 @@ impl Calls {
         self.retries.clear();
     }
 
+    /// A runtime that was away and is back has a new chance at once: what it failed before says little about it now.
+    pub(crate) fn runtime_is_back(&mut self, outages: u64) {
+        if std::mem::replace(&mut self.outages, outages) != outages {
+            self.retries.retain(|key, _| !is_runtime(key));
+        }
+    }
+
     pub(crate) fn doubt(&mut self, sent: Sent, now: Time, lost: bool) {
         let wait = Duration::from_millis(100);
         let until = (sent.at + sent.limit * 2).max(now + RETRY);
-        self.doubts.insert(sent.call.key(), Doubt { call: sent.call, until, next_look: now + wait, wait, lost });
+        self.doubts.insert(sent.call.key(), Doubt { call: sent.call, until, next_look: now + wait, wait, lost, overdue: false });
     }
 
     pub(crate) fn in_doubt(&self) -> bool {
         !self.doubts.is_empty()
     }
 
-    /// Settle doubts: those that `seen` answers, those the runtime's restart ended, those given up. Returns what was given up.
-    pub(crate) fn settle(&mut self, now: Time, fresh: bool, seen: impl Fn(&Call) -> bool) -> Vec<Call> {
-        let mut given_up = vec![];
+    /// Settle doubts: those that `seen` answers, those the runtime's restart ended, those given up. Returns what was given up,
+    /// and whether a last look is needed before that: the call may have had its effect a moment ago.
+    pub(crate) fn settle(&mut self, now: Time, fresh: bool, seen: impl Fn(&Call) -> bool) -> (Vec<Call>, bool) {
+        let (mut given_up, mut last_look) = (vec![], false);
         self.doubts.retain(|_, doubt| {
             if seen(&doubt.call) || (doubt.lost && fresh) {
                 return false;
             }
-            if doubt.until <= now && fresh {
+            if doubt.until <= now && fresh && !std::mem::replace(&mut doubt.overdue, true) {
+                last_look = true;
+            } else if doubt.until <= now && fresh {
                 given_up.push(doubt.call.clone());
                 return false;
             }
             true
         });
-        given_up
+        (given_up, last_look)
     }
 
     /// Is a look due because of a doubt? Draws the next, later look.
@@ -175,6 +189,18 @@ impl Calls {
     pub(crate) fn idle(&self) -> bool {
         self.in_flight.is_empty()
     }
+}
+
+/// It is the runtime that has to be asked again.
+fn is_runtime(key: &CallKey) -> bool {
+    matches!(
+        key,
+        CallKey::RunSandbox
+            | CallKey::Sandbox(_)
+            | CallKey::Container(_)
+            | CallKey::Instance(_)
+            | CallKey::Stop(_)
+    )
 }
 
 /// It may bring something to life.

@@ -68,6 +68,8 @@ pub(crate) struct Ctx<'a> {
     pub(crate) seq: &'a mut Seq,
     pub(crate) last_call: &'a mut u64,
     pub(crate) owners: &'a mut BTreeMap<CallId, PodUid>,
+    /// How often the runtime was away.
+    pub(crate) outages: u64,
 }
 
 /// How a kill is to be done.
@@ -300,8 +302,11 @@ impl Machine {
         }
     }
 
+    /// A bug was met in this pod: it is told once, and nothing is done for it any more.
     pub(crate) fn quarantine(&mut self, why: &str, out: &mut Out) {
-        self.quarantine = Some(why.to_owned());
+        if self.quarantine.replace(why.to_owned()).is_some() {
+            return;
+        }
         self.event(
             true,
             "Quarantined",
@@ -316,6 +321,7 @@ impl Machine {
     /// Compare what is wanted with what was seen, and ask for what is missing. The second half of every event.
     pub(crate) fn step(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
         if self.quarantine.is_none() {
+            self.calls.runtime_is_back(ctx.outages);
             self.settle_doubts(ctx);
             self.settle_starts(ctx);
             self.absorb_lost(ctx);
@@ -528,9 +534,13 @@ impl Machine {
         self.record.source.is_static()
     }
 
-    /// It was admitted, or something of it runs, whoever began it.
-    pub(crate) fn had_turn(&self) -> bool {
-        self.record.admitted || !self.sight.seen.is_stopped()
+    /// Its claim on its name: something of it runs, whoever began it; or it had its turn.
+    pub(crate) fn claim(&self) -> (bool, bool) {
+        (!self.sight.seen.is_stopped(), self.record.admitted)
+    }
+
+    pub(crate) fn is_quarantined(&self) -> bool {
+        self.quarantine.is_some()
     }
 
     pub(crate) fn is_held(&self) -> bool {

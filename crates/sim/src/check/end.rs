@@ -97,7 +97,7 @@ impl World {
         }
         let Some(spec) = &record.pod.spec else { return Err(format!("{uid} has no spec")) };
         if let Some(ending) = &record.ending {
-            if ending.cause == Cause::Removed && !self.checks.kills.contains(uid) {
+            if ending.cause == Cause::Removed && !self.checks.kills.contains(uid) && !self.checks.tainted.contains(uid) {
                 return Err(format!("{uid} left its source, is back, and does not begin anew"));
             }
             return self.has_come_to_its_end(record);
@@ -168,6 +168,15 @@ impl World {
 
     /// A container that runs no more, for good.
     fn is_over(&self, uid: &PodUid, c: &Container, record: &PodRecord) -> bool {
+        let spec = record.pod.spec.clone().unwrap_or_default();
+        // A journal that lost a life believes what it has.
+        let believed = record.containers.get(c.name.as_str()).and_then(|m| m.exit.as_ref());
+        if self.checks.tainted.contains(uid)
+            && believed.is_some_and(|exit| !restart::should_restart(c, &spec, exit.code))
+            && self.runtime.alive(uid).all(|(_, i)| i.name.as_str() != c.name)
+        {
+            return true;
+        }
         let life = self.checks.life(uid);
         let all = self.runtime.ever(uid).filter(|(_, i)| i.name.as_str() == c.name && i.life == life);
         let all = all.filter(|(_, i)| i.state != RunState::Created);
@@ -175,7 +184,6 @@ impl World {
             return false;
         };
         let voided = record.containers.get(c.name.as_str()).is_some_and(|m| m.voided.as_ref() == Some(id));
-        let spec = record.pod.spec.clone().unwrap_or_default();
         let ended = !newest.state.may_run() && newest.finished_at.is_some();
         ended && !voided && !restart::should_restart(c, &spec, newest.exit_code)
     }

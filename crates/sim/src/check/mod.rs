@@ -128,6 +128,8 @@ impl Checks {
     pub(crate) fn agent_starts(&mut self, records: &[PodRecord]) {
         self.latest = records.iter().map(|r| (r.uid.clone(), r.clone())).collect();
         self.disturb_all();
+        let ends = |uid: &PodUid| self.latest.get(uid).is_some_and(|r| r.ending.is_some());
+        self.marks.accepted.retain(|uid, _| ends(uid));
         self.states.clear();
         self.drawn.clear();
         self.sight.clear();
@@ -156,6 +158,10 @@ impl World {
         if self.violation.is_none() {
             if self.tracing {
                 println!("{:>10.3} !! {rule}: {text}", self.clock.now.as_secs_f64() - 1000.0);
+                let now = self.clock.read();
+                for (uid, machine) in self.node.iter().flat_map(|n| n.workers().iter()) {
+                    println!("           {uid} is {:?} and waits for {:?}", machine.state(), machine.waits(now));
+                }
             }
             self.violation = Some(Violation { at: self.clock.now, rule, text });
         }

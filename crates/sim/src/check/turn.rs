@@ -306,7 +306,8 @@ impl World {
         if alive && !overdue && !self.checks.disturbed.contains(uid) {
             self.broken("8 StopPodSandbox waits for the containers", format!("{uid} {id}"));
         }
-        if ready && record.ending.is_none() && !other_ready {
+        let ours = alive || record.cursor.as_ref().is_some_and(|c| c.sandbox == *id);
+        if ready && ours && record.ending.is_none() && !other_ready {
             self.broken("10 nothing that runs is stopped without a reason", format!("{uid} sandbox {id}"));
         }
     }
