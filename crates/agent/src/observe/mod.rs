@@ -19,6 +19,7 @@ use podwright_core::model::{CallError, Event, FullName, Listing, PodListed, PodS
 use podwright_cri::labels::{Owner, containers_of_pod, sandboxes_of_pod};
 use podwright_cri::{CriError, RuntimeService, v1};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::host::Pool;
 use crate::perform::{SharedFeatures, harmless};
@@ -27,6 +28,7 @@ mod convert;
 mod exits;
 mod last_words;
 mod runtime;
+mod sense;
 mod stream_of_events;
 
 pub use runtime::{DriverMismatch, check_cgroup_driver};
@@ -40,6 +42,8 @@ pub struct Observer {
     pool: Pool,
     /// For each single call.
     limit: Duration,
+    /// Pods whose last looks took all their time, and how many in a row.
+    slow: Mutex<BTreeMap<PodUid, u32>>,
     exits: Exits,
     /// No event stream: running containers are watched one by one.
     watch_exits: AtomicBool,
@@ -62,6 +66,7 @@ impl Observer {
             features,
             pool,
             limit,
+            slow: Mutex::default(),
             exits: Exits::new(hints.clone()),
             watch_exits: AtomicBool::new(false),
             owners: Mutex::default(),
@@ -77,6 +82,7 @@ impl Observer {
             self.runtime.list_containers(None, self.limit)
         );
         let (sandboxes, containers) = (sandboxes.map_err(failed)?, containers.map_err(failed)?);
+        // What makes no sense here is not judged: the pod is looked at, and that look says what is wrong with it alone.
         let mut listing = Listing::default();
         let mut owners = BTreeMap::new();
         for sandbox in sandboxes {
@@ -95,19 +101,38 @@ impl Observer {
             owners.insert(container.id.clone(), PodUid::from(owner.uid));
         }
         self.exits.keep_pods(&listing);
+        self.slow.lock().expect("nobody panics with it").retain(|uid, _| listing.pods.contains_key(uid));
         *self.owners.lock().expect("nobody panics with it") = owners;
         Ok(listing)
     }
 
     /// Everything the runtime has of one pod, and whether every running container is watched for its exit.
+    ///
+    /// A look costs nothing, so that its first limit is short and people hear soon of a pod that cannot be seen; a runtime that
+    /// is only slow gets more time with each try.
     pub async fn observe(&self, uid: &PodUid) -> Result<(PodSeen, bool), CallError> {
+        let tries = self.slow.lock().expect("nobody panics with it").get(uid).copied().unwrap_or(0);
+        let limit = (LOOK_FIRST * 2u32.pow(tries.min(10))).min(self.limit);
+        let began = Instant::now();
+        let result = self.look(uid, limit).await;
+        let mut slow = self.slow.lock().expect("nobody panics with it");
+        match &result {
+            Err(_) if began.elapsed() >= limit => drop(slow.insert(uid.clone(), tries + 1)),
+            _ => drop(slow.remove(uid)),
+        }
+        result
+    }
+
+    async fn look(&self, uid: &PodUid, limit: Duration) -> Result<(PodSeen, bool), CallError> {
         let (sandboxes, containers) = tokio::join!(
-            self.runtime.list_pod_sandbox(Some(sandboxes_of_pod(uid.as_str())), self.limit),
-            self.runtime.list_containers(Some(containers_of_pod(uid.as_str())), self.limit)
+            self.runtime.list_pod_sandbox(Some(sandboxes_of_pod(uid.as_str())), limit),
+            self.runtime.list_containers(Some(containers_of_pod(uid.as_str())), limit)
         );
         let (sandboxes, containers) = (sandboxes.map_err(failed)?, containers.map_err(failed)?);
+        sense::sandboxes(&sandboxes).and_then(|()| sense::containers(&containers)).map_err(failed)?;
         self.remember(uid, &sandboxes, &containers);
-        let (sandboxes, containers) = tokio::join!(self.sandboxes(sandboxes), self.containers(uid, containers));
+        let looks = (self.sandboxes(sandboxes, limit), self.containers(uid, containers, limit));
+        let (sandboxes, containers) = tokio::join!(looks.0, looks.1);
         let (sandboxes, (mut containers, pids)) = (sandboxes?, containers?);
         // Attempts count up within a sandbox, whatever the clock does; of two sandboxes the newer one's containers come first.
         let rank: BTreeMap<_, _> = sandboxes.iter().enumerate().map(|(n, sandbox)| (sandbox.id.clone(), n)).collect();
@@ -121,16 +146,15 @@ impl Observer {
     }
 
     /// Newest first. Only the newest one's addresses matter, and only while it is ready.
-    async fn sandboxes(&self, listed: Vec<v1::PodSandbox>) -> Result<Vec<SandboxSeen>, CallError> {
+    async fn sandboxes(&self, listed: Vec<v1::PodSandbox>, limit: Duration) -> Result<Vec<SandboxSeen>, CallError> {
         let mut seen: Vec<SandboxSeen> = listed.into_iter().map(convert::sandbox).collect();
         seen.sort_by_key(|s| (Reverse(s.attempt), Reverse(s.created_at), s.id.clone()));
         let Some(newest) = seen.first_mut().filter(|newest| newest.ready) else { return Ok(seen) };
-        match self.runtime.pod_sandbox_status(newest.id.as_str(), false, self.limit).await {
+        match self.runtime.pod_sandbox_status(newest.id.as_str(), false, limit).await {
             Ok(answer) => {
-                if let Some(status) = answer.status {
-                    newest.ready = convert::is_ready(status.state);
-                    newest.ips = convert::addresses(status.network);
-                }
+                let status = sense::sandbox_status(answer, newest.id.as_str()).map_err(failed)?;
+                newest.ready = convert::is_ready(status.state);
+                newest.ips = convert::addresses(status.network);
             }
             // Gone since the list: the pod has one sandbox less.
             Err(error) if error.is_not_found() => drop(seen.remove(0)),
@@ -144,13 +168,14 @@ impl Observer {
         &self,
         uid: &PodUid,
         listed: Vec<v1::Container>,
+        limit: Duration,
     ) -> Result<(Vec<podwright_core::model::ContainerSeen>, exits::Pids), CallError> {
         let watching = self.watch_exits.load(Ordering::Relaxed);
         let asked = listed.into_iter().filter(|c| Owner::of(&c.labels).is_some_and(|o| o.container.is_some())).map(
             |container| async move {
                 let running = convert::run_state(container.state).may_run();
                 let verbose = watching && running && !self.exits.has(&container.id);
-                match self.runtime.container_status(&container.id, verbose, self.limit).await {
+                match self.runtime.container_status(&container.id, verbose, limit).await {
                     Ok(answer) => Ok(Some((container, answer))),
                     // Gone since the list.
                     Err(error) if error.is_not_found() => Ok(None),
@@ -163,11 +188,11 @@ impl Observer {
         let mut pids = exits::Pids::new();
         for answer in answers {
             let Some((container, answer)) = answer? else { continue };
-            let Some(status) = answer.status else { continue };
             if let Some(pid) = exits::pid_of(&answer.info) {
                 pids.insert(container.id.as_str().into(), pid);
             }
-            let words = last_words::of(&self.pool, uid, &status, self.limit).await;
+            let status = sense::container_status(answer, &container.id).map_err(failed)?;
+            let words = last_words::of(&self.pool, uid, &status, limit).await;
             seen.extend(convert::container(&container, status, words));
         }
         Ok((seen, pids))
@@ -199,6 +224,9 @@ const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 
 /// Hints that wait for the loop; those who give them wait for a place.
 const HINTS_MAX: usize = 256;
+
+/// The first look at a pod may take this long; doubled each time it was not enough, up to the limit of all calls.
+const LOOK_FIRST: Duration = Duration::from_secs(7);
 
 /// Statuses of one pod's containers asked for side by side.
 const STATUSES_AT_ONCE: usize = 8;

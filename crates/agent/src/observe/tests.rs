@@ -179,19 +179,48 @@ async fn what_vanishes_between_list_and_status_is_not_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn garbage_becomes_the_careful_value() {
-    let bench = bench();
-    let mut odd = sandbox("s-1", "u-1", 0, true);
-    odd.metadata = None;
-    odd.created_at = i64::MIN;
-    bench.has_sandbox(odd, "not an address");
-    bench.has_container(container("c-1", "u-1", "web", "s-1", 42), |status| {
-        status.created_at = i64::MAX;
-        status.annotations = [(labels::RESTART_COUNT.to_owned(), "many".to_owned())].into();
-    });
-    let seen = bench.seen("u-1").await;
+async fn garbage_is_a_failed_look_that_says_what_is_wrong() {
+    let wrong = async |change: &dyn Fn(&mut v1::PodSandbox), state: i32, attempt: &str| {
+        let bench = bench();
+        let mut odd = sandbox("s-1", "u-1", 0, true);
+        odd.created_at = i64::MIN;
+        change(&mut odd);
+        bench.has_sandbox(odd, "not an address");
+        bench.has_container(container("c-1", "u-1", "web", "s-1", state), |status| {
+            status.created_at = i64::MAX;
+            status.annotations = [(labels::RESTART_COUNT.to_owned(), attempt.to_owned())].into();
+        });
+        let listed = bench.observer.list().await.expect("one pod's garbage is not the node's");
+        assert!(listed.pods.contains_key("u-1"), "a pod that is there is never called gone");
+        bench.observer.observe(&"u-1".into()).await.map(|(seen, _)| seen)
+    };
+    let seen = wrong(&|_| {}, 1, "many").await.unwrap();
     assert!(seen.sandboxes[0].ips.is_empty());
-    assert_eq!((seen.containers[0].state, seen.containers[0].attempt), (RunState::Unknown, 0));
+    assert_eq!((seen.containers[0].state, seen.containers[0].attempt), (RunState::Running, 0));
+    let error = wrong(&|odd| odd.metadata = None, 1, "0").await.unwrap_err();
+    assert_eq!(error.message, "ListPodSandbox: sandbox s-1: no metadata");
+    assert!(!error.in_doubt && !error.unavailable);
+    let error = wrong(&|_| {}, 42, "0").await.unwrap_err();
+    assert_eq!(error.message, "ListContainers: container c-1: a state that does not exist");
+    let error = wrong(&|_| {}, 1, "4294967295").await.unwrap_err();
+    assert_eq!(error.message, "ContainerStatus: container c-1: an attempt beyond all counting");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_hangs_fails_soon_and_gets_more_time_with_each_try() {
+    let bench = bench();
+    bench.has_sandbox(sandbox("s-1", "u-1", 0, true), "10.0.0.1");
+    for expected in [7, 14, 20, 20] {
+        bench.fake.next("PodSandboxStatus", Step::Hang);
+        let began = tokio::time::Instant::now();
+        bench.observer.observe(&"u-1".into()).await.unwrap_err();
+        assert_eq!(began.elapsed().as_secs(), expected);
+    }
+    bench.seen("u-1").await;
+    bench.fake.next("PodSandboxStatus", Step::Hang);
+    let began = tokio::time::Instant::now();
+    bench.observer.observe(&"u-1".into()).await.unwrap_err();
+    assert_eq!(began.elapsed().as_secs(), 7, "it answered in between");
 }
 
 #[tokio::test]

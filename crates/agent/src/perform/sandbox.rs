@@ -1,7 +1,11 @@
 //! Sandboxes: run, stop, remove.
 
+use std::time::Duration;
+
 use podwright_core::model::{Answer, CallError, Pod, PodUid, SandboxId};
 use podwright_cri::v1::RunPodSandboxRequest;
+use tokio::sync::SemaphorePermit;
+use tokio::time::timeout;
 
 use super::{Hands, Turn, failure, failure_to_make};
 use crate::translate::sandbox_config;
@@ -20,18 +24,18 @@ impl Hands {
         }
         let situation = turn.or_cancelled(self.situation(uid, pod, turn.limit)).await?;
         let config = sandbox_config(pod, attempt, &self.facts, &situation)?;
-        let _permit = turn.wait(&self.runs).await?;
+        let permit = turn.wait(&self.runs).await?;
         turn.check_sent_allowed()?;
         let request = RunPodSandboxRequest { config: Some(config), runtime_handler: String::new() };
-        match self.runtime.run_pod_sandbox(request, turn.limit).await {
+        match holding(permit, self.runtime.run_pod_sandbox(request, turn.limit)).await {
             Ok(id) => Ok(Answer::Sandbox(id.into())),
             Err(error) => Err(failure_to_make(REASON, &error)),
         }
     }
 
     pub(super) async fn stop_sandbox(&self, id: &SandboxId, turn: &Turn) -> Result<Answer, CallError> {
-        let _permit = turn.wait(&self.stops).await?;
-        match self.runtime.stop_pod_sandbox(id.as_str(), turn.limit).await {
+        let permit = turn.wait(&self.stops).await?;
+        match holding(permit, self.runtime.stop_pod_sandbox(id.as_str(), turn.limit)).await {
             Ok(()) => Ok(Answer::Done),
             Err(error) if error.is_not_found() => Ok(Answer::Done),
             Err(error) => Err(failure("KillPodSandboxError", &error)),
@@ -46,6 +50,21 @@ impl Hands {
         }
     }
 }
+
+/// A call keeps its place while it works. One that takes this long hangs rather than works: its place is for those who can use it.
+async fn holding<T>(permit: SemaphorePermit<'_>, call: impl Future<Output = T>) -> T {
+    let mut call = std::pin::pin!(call);
+    match timeout(PLACE_TIME_MAX, &mut call).await {
+        Ok(done) => done,
+        Err(_) => {
+            drop(permit);
+            call.await
+        }
+    }
+}
+
+/// Far above what a busy runtime takes for a sandbox.
+const PLACE_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Kubernetes: ErrCreatePodSandbox.
 const REASON: &str = "CreatePodSandboxError";

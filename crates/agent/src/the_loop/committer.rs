@@ -16,6 +16,8 @@ use crate::journal::Journal;
 
 /// A commit that takes longer than this is not waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// A disk that failed is tried again this often.
+const RETRY: Duration = Duration::from_secs(2);
 
 /// Turns on their way to disk.
 pub(super) struct Committer {
@@ -118,16 +120,30 @@ impl Committer {
 
     /// Everything handed over is on disk before this returns, if the disk answers.
     pub(super) async fn finish(mut self) {
-        if let Some(desk) = &self.desk {
-            desk.pile.lock().expect("no panic under this lock").closed = true;
-            desk.more.notify_one();
-        }
+        self.close();
         if let Some(thread) = self.thread.take() {
             let joined = tokio::task::spawn_blocking(move || thread.join());
             if tokio::time::timeout(PATIENCE, joined).await.is_err() {
                 tracing::warn!("the last records are not on disk: it does not answer");
             }
         }
+    }
+}
+
+impl Committer {
+    /// The thread writes what lies there, and ends.
+    fn close(&self) {
+        if let Some(desk) = &self.desk {
+            desk.pile.lock().expect("no panic under this lock").closed = true;
+            desk.more.notify_one();
+        }
+    }
+}
+
+impl Drop for Committer {
+    /// Without its loop the thread would wait for ever, and hold the journal's lock.
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -139,7 +155,13 @@ fn write(mut journal: Journal, desk: &Desk, done: &watch::Sender<Progress>) {
         let (turn, closed) = {
             let mut pile = desk.pile.lock().expect("no panic under this lock");
             while pile.records.is_empty() && !pile.closed {
-                pile = desk.more.wait(pile).expect("no panic under this lock");
+                if owed.is_empty() {
+                    pile = desk.more.wait(pile).expect("no panic under this lock");
+                } else {
+                    // What could not be written is tried again, also when nothing new comes.
+                    pile = desk.more.wait_timeout(pile, RETRY).expect("no panic under this lock").0;
+                    break;
+                }
             }
             owed.append(&mut pile.records);
             (pile.turn, pile.closed)

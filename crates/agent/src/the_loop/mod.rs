@@ -37,6 +37,9 @@ const EVENTS_MAX: usize = 1024;
 /// Events handled before their records are committed together.
 const BATCH_MAX: usize = 64;
 
+/// A runtime call that takes longer is a reason to look at its pod.
+const SLOW: Duration = Duration::from_secs(5);
+
 /// A future that can be sent anywhere.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -149,13 +152,16 @@ impl Loop {
             }
             let now = self.clock.now();
             let mut own = Out::default();
-            let handled = catch_unwind(AssertUnwindSafe(|| self.node.handle(event, now, &mut own)));
-            if let Err(panic) = handled {
-                // What a half-handled event asked for is not trusted; the pod is set aside.
-                own = Out::default();
+            let mut handled = catch_unwind(AssertUnwindSafe(|| self.node.handle(event, now, &mut own)));
+            while let Err(panic) = handled {
+                // What the pod asked for half-way is not trusted and the pod is set aside; the others go on.
                 let why = panic_text(&*panic);
                 let uid = self.node.quarantine_current(&why, &mut own);
                 tracing::error!(?uid, %why, "a bug was met: the pod is put in quarantine");
+                handled = catch_unwind(AssertUnwindSafe(|| self.node.go_on(now, &mut own)));
+                if uid.is_none() {
+                    break;
+                }
             }
             out.records.append(&mut own.records);
             out.effects.append(&mut own.effects);
@@ -231,8 +237,18 @@ impl Loop {
         self.orders.insert(id, cancel.clone());
         tracing::debug!(%uid, ?call, "call");
         // The hand keeps the limit, counted from when the call's turn came, and always answers.
-        let done = self.hands.call(Order { uid, pod, call, limit, cancel });
-        self.spawn(async move { Event::Done { id, result: done.await } });
+        let slow = call.is_runtime().then(|| (uid.clone(), self.sender.clone()));
+        let mut done = self.hands.call(Order { uid, pod, call, limit, cancel });
+        self.spawn(async move {
+            if let Some((uid, sender)) = slow {
+                match tokio::time::timeout(SLOW, &mut done).await {
+                    Ok(result) => return Event::Done { id, result },
+                    // Its effect may be there without its answer, or the runtime may be stuck with this pod: a look tells.
+                    Err(_) => drop(sender.send(Event::Hint { uid }).await),
+                }
+            }
+            Event::Done { id, result: done.await }
+        });
     }
 
     fn spawn(&self, event: impl Future<Output = Event> + Send + 'static) {

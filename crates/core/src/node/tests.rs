@@ -408,3 +408,68 @@ fn a_failed_pull_is_shown_as_itself_and_then_as_a_back_off() {
     lab.now += Duration::from_secs(9);
     assert!(matches!(lab.tell(Event::Wake)[..], [Call::PullImage { .. }]));
 }
+
+/// What the loop does with a panic.
+fn tell_caught(lab: &mut Lab, event: Event) -> (Option<PodUid>, Out) {
+    let now = Now { boot: lab.now, wall: wall(lab.now) };
+    let mut out = Out::default();
+    let caught = |lab: &mut Lab, out: &mut Out, event: Option<Event>| {
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match event {
+            Some(event) => lab.node.handle(event, now, out),
+            None => lab.node.go_on(now, out),
+        }))
+    };
+    assert!(caught(lab, &mut out, Some(event)).is_err());
+    let uid = lab.node.quarantine_current("a bug", &mut out);
+    assert!(caught(lab, &mut out, None).is_ok());
+    (uid, out)
+}
+
+#[test]
+fn a_panic_costs_its_own_pod_and_the_others_of_the_same_event_go_on() {
+    let mut lab = Lab::new(Listing::default());
+    let mut broken = pod("b", "b");
+    Arc::make_mut(&mut broken.pod).spec = None;
+    let change = SourceChange::Set { pods: vec![pod("a", "a"), broken, pod("c", "c")], broken: vec![] };
+    let (uid, out) = tell_caught(&mut lab, Event::Source { source: Source::File, change });
+    assert_eq!(uid, Some("b".into()));
+    let calls =
+        |of: &str| out.effects.iter().filter(|e| matches!(e, Effect::Call { uid, .. } if uid.as_str() == of)).count();
+    assert_eq!(
+        (calls("a"), calls("b"), calls("c")),
+        (2, 0, 2),
+        "what was asked for before and after the panic is done"
+    );
+    assert!(out.effects.iter().any(|e| matches!(e, Effect::WakeAt(_))), "and the node wakes again");
+    let told = out.effects.iter().filter(|e| matches!(e, Effect::Event(e) if e.reason == "Quarantined")).count();
+    assert_eq!(told, 1);
+    // It is met again and again without a word, and without another panic.
+    lab.tell(Event::Listed { seq: Seq(1_000_000), result: Ok(Listing::default()) });
+    assert!(lab.state("b").is_some(), "it is left as it is");
+}
+
+#[test]
+fn a_runtime_that_is_away_for_one_call_only_is_asked_calmly_and_at_once_after_a_real_outage() {
+    let away = || Err(CallError { unavailable: true, ..CallError::new("", "ttrpc: closed") });
+    let up = || Event::Runtime { result: Ok(RuntimeReady { network: true, ..RuntimeReady::default() }) };
+    let is_stop = |c: &Call| matches!(c, Call::StopContainer { .. });
+    let mut lab = running();
+    lab.set(&[]);
+    let mut asked = 1;
+    for _ in 0..600 {
+        lab.now += Duration::from_millis(100);
+        if lab.calls.iter().any(|(_, _, c)| is_stop(c)) {
+            lab.answer(is_stop, away());
+            lab.tell(up());
+        }
+        while !lab.looks.is_empty() {
+            asked += lab.see(&seen(Some(RunState::Running))).iter().filter(|c| is_stop(c)).count();
+        }
+        asked += lab.tell(Event::Wake).iter().filter(|c| is_stop(c)).count();
+    }
+    assert!((5..=15).contains(&asked), "{asked} stops in a minute");
+    lab.tell(Event::Runtime { result: Err(CallError { unavailable: true, ..CallError::default() }) });
+    lab.now += Duration::from_millis(100);
+    let back: Vec<Call> = lab.tell(up());
+    assert!(back.iter().any(is_stop), "{back:?}");
+}

@@ -171,14 +171,19 @@ async fn sandboxes_wait_their_turn_and_the_wait_does_not_count() {
     cancel.cancel();
     let error = impatient.await.unwrap().unwrap_err();
     assert!(error.cancelled && !error.in_doubt);
-    tokio::time::sleep(LIMIT - Duration::from_secs(1)).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(bench.fake.most_at_once("RunPodSandbox"), 2);
+    bench.fake.next("RunPodSandbox", Step::Hang);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(bench.fake.now_under_way("RunPodSandbox"), 3, "those that hang do not keep their places");
     told.notify_waiters();
     for call in first {
         call.await.unwrap().unwrap();
     }
-    // It has been here for almost its whole limit, but has only now been sent.
-    assert_eq!(patient.await.unwrap(), Ok(Answer::Sandbox("s-new".into())));
-    assert_eq!(bench.fake.most_at_once("RunPodSandbox"), 2);
+    // It hung for its whole limit, counted from when it was sent.
+    let began = tokio::time::Instant::now();
+    assert!(patient.await.unwrap().unwrap_err().in_doubt);
+    assert_eq!(began.elapsed(), LIMIT - Duration::from_secs(1));
 }
 
 #[tokio::test(start_paused = true)]
