@@ -13,10 +13,13 @@ use super::cri::{self, annotation};
 use super::said::{said, said_by};
 use super::{Bed, LIMIT, condition, container, one, sh, sleeper};
 
+/// A pod, its spec, and what must be true once it has ended.
+pub(crate) type Asked = (&'static str, Value, fn(&Bed, &Value) -> Result<()>);
+
 pub(crate) fn pods_find_what_their_specs_ask_for(flavor: Flavor) {
     let bed = Bed::configured(flavor, json!({"clusterDNS": ["10.96.0.10"], "clusterDomain": "cluster.test"}));
     let port = free_port().expect("a port");
-    let all: [(&str, Value, fn(&Bed, &Value) -> Result<()>); 9] = [
+    let all: [Asked; 9] = [
         ("env", env(), env_is_right),
         ("commands", commands(), commands_are_right),
         ("names", names(), names_are_right),

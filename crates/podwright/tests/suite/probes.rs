@@ -91,6 +91,7 @@ pub(crate) fn probes_of_every_kind_by_every_means(flavor: Flavor) {
 
     liveness_restarts(&bed);
     counts_are_kept(&bed, &switches);
+    switches.on("end");
     bed.remove_all();
     bed.wait_nothing_left();
 }
@@ -113,9 +114,10 @@ fn put_readiness(bed: &Bed, switches: &Switches, grpc_port: u16) {
     bed.put("grpc", &spec);
 }
 
-/// Containers that ignore TERM and whose pods have all the time of the world: only the probe's own grace ends them soon.
+/// Containers that ignore TERM until the end of the test, in pods with all the time of the world: only the probe's own grace
+/// ends them soon.
 fn put_liveness(bed: &Bed, switches: &Switches) {
-    let stubborn = || sh("c", "trap : TERM; while :; do sleep 0.1; done");
+    let stubborn = || sh("c", "trap '[ -e /s/end ] && exit 0' TERM; while :; do sleep 0.1; done");
     let means = [
         ("live-exec", json!({"command": ["false"]}), "exec"),
         ("live-http", json!({"port": 8081, "path": "/"}), "httpGet"),

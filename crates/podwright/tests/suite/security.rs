@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use podwright_testbed::{Flavor, image, wait_until};
 use serde_json::{Value, json};
 
-use super::features::with;
+use super::features::{Asked, with};
 use super::said::{said, said_by};
 use super::{Bed, LIMIT, container, one, resources, sh};
 
@@ -21,7 +21,7 @@ pub(crate) fn containers_are_and_may_what_their_specs_say(flavor: Flavor) {
     let profiles = bed.scratch.root_dir().expect("there").join("seccomp/team");
     fs::create_dir_all(&profiles).expect("made");
     fs::write(profiles.join("no-mkdir.json"), NO_MKDIR).expect("written");
-    let all: [(&str, Value, fn(&Bed, &Value) -> Result<()>); 4] = [
+    let all: [Asked; 4] = [
         ("users", users(), users_are_right),
         ("rights", rights(), rights_are_right),
         ("sysctl", sysctl(), |bed, pod| {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use podwright_testbed::{Flavor, wait_until};
 use serde_json::{Value, json};
 
-use super::features::with;
+use super::features::{Asked, with};
 use super::said::{said, said_by};
 use super::{Bed, LIMIT, condition, container, one, sh, sleeper};
 
@@ -17,7 +17,7 @@ pub(crate) fn volumes_hold_what_they_should_and_nobody_gets_out(flavor: Flavor) 
     let bed = Bed::start(flavor);
     let host = bed.scratch.dir("host").expect("made");
     let _socket = furnish(&host);
-    let all: [(&str, Value, fn(&Bed, &Value) -> Result<()>); 4] = [
+    let all: [Asked; 4] = [
         ("empty", empty_dirs(), empty_dirs_are_right),
         ("host", host_paths(&host), host_paths_are_right),
         ("about", about_itself(), about_itself_is_right),
