@@ -12,6 +12,7 @@ mod config;
 mod listen;
 mod logging;
 mod logs;
+mod memory;
 mod print;
 mod socket;
 mod wire;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
 }
 
 fn run(flags: &RunFlags) -> ExitCode {
+    memory::be_modest();
     logging::start(flags.verbosity);
     let config = match Config::load(flags) {
         Ok(config) => config,

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{CgroupDriver, Config};
 use crate::socket::{self, Socket};
-use crate::{listen, logs};
+use crate::{listen, logs, memory};
 
 /// Sources wait for the loop when it has this many of their changes before it.
 const CHANGES_MAX: usize = 16;
@@ -89,6 +89,7 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
     start_sources(&config, &handle);
     let gc = ImageGc::new(runtime.clone(), images.clone(), images_gc::measure(pool), image_policy(&config), limit);
     tokio::spawn(collect_images(gc, config.node.node_name.clone(), handle.clone()));
+    tokio::spawn(memory::stay_small());
     tokio::spawn(logs::rotate(config.logs, runtime, limit));
     let shown = Arc::new(Shown { handle: handle.clone() });
     if let Some(listener) = listener {
