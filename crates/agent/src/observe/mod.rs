@@ -128,7 +128,10 @@ impl Observer {
             self.runtime.list_pod_sandbox(Some(sandboxes_of_pod(uid.as_str())), limit),
             self.runtime.list_containers(Some(containers_of_pod(uid.as_str())), limit)
         );
-        let (sandboxes, containers) = (sandboxes.map_err(failed)?, containers.map_err(failed)?);
+        let (mut sandboxes, mut containers) = (sandboxes.map_err(failed)?, containers.map_err(failed)?);
+        // A runtime that ignores the filter shows other pods' too.
+        sandboxes.retain(|sandbox| Owner::of(&sandbox.labels).is_some_and(|owner| owner.uid == uid.as_str()));
+        containers.retain(|container| Owner::of(&container.labels).is_some_and(|owner| owner.uid == uid.as_str()));
         sense::sandboxes(&sandboxes).and_then(|()| sense::containers(&containers)).map_err(failed)?;
         self.remember(uid, &sandboxes, &containers);
         let looks = (self.sandboxes(sandboxes, limit), self.containers(uid, containers, limit));

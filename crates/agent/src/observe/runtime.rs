@@ -29,8 +29,11 @@ impl Observer {
             }
         }
         let network = find("NetworkReady");
+        let mut name = version.runtime_name;
+        // It begins every container id in every status.
+        name.truncate(name.floor_char_boundary(NAME_BYTES_MAX));
         Ok(RuntimeReady {
-            name: version.runtime_name,
+            name,
             network: network.is_some_and(|condition| condition.status),
             message: match network {
                 Some(condition) if condition.status => String::new(),
@@ -92,6 +95,9 @@ fn features(answer: &v1::StatusResponse) -> RuntimeFeatures {
         supplemental_groups_policy: answer.features.is_some_and(|features| features.supplemental_groups_policy),
     }
 }
+
+/// `containerd`, `cri-o`: real names are short.
+const NAME_BYTES_MAX: usize = 63;
 
 /// A health check that takes longer has its answer.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(10);

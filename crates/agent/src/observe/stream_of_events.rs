@@ -66,7 +66,9 @@ impl Observer {
                     if let Some(uid) = self.owner_of(&event) {
                         let (id, kind) = (&event.container_id, event.container_event_type);
                         tracing::trace!(target: TRACE, %uid, id, kind, "event");
-                        self.tell(Event::Hint { uid }).await;
+                        if is_news(&event) {
+                            self.tell(Event::Hint { uid }).await;
+                        }
                     }
                 }
                 Some(Err(error)) => break Some(error),
@@ -94,6 +96,14 @@ impl Observer {
         // Nobody listens only while the agent ends.
         let _ = self.hints.send(event).await;
     }
+}
+
+/// What only our own calls bring about is looked at when they return, and their events come at the same moment: looking twice
+/// would double the work of every start. An end comes unasked. What nobody told of is found by the safety list.
+fn is_news(event: &v1::ContainerEventResponse) -> bool {
+    use v1::ContainerEventType::{ContainerCreatedEvent, ContainerDeletedEvent, ContainerStartedEvent};
+    let ours = [ContainerCreatedEvent, ContainerStartedEvent, ContainerDeletedEvent];
+    !ours.iter().any(|kind| event.container_event_type == i32::from(*kind))
 }
 
 /// The moments that benches measure between.

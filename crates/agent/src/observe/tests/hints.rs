@@ -8,7 +8,13 @@ use super::*;
 
 fn event(id: &str, uid: Option<&'static str>) -> Result<v1::ContainerEventResponse, CriError> {
     let status = uid.map(|uid| v1::PodSandboxStatus { labels: owner(uid, None), ..Default::default() });
-    Ok(v1::ContainerEventResponse { container_id: id.into(), pod_sandbox_status: status, ..Default::default() })
+    let kind = v1::ContainerEventType::ContainerStoppedEvent.into();
+    Ok(v1::ContainerEventResponse {
+        container_id: id.into(),
+        container_event_type: kind,
+        pod_sandbox_status: status,
+        ..Default::default()
+    })
 }
 
 fn text(event: &Event) -> String {
@@ -31,7 +37,12 @@ async fn events_are_hints_and_a_lost_stream_is_sought_again() {
     bench.has_container(container("c-known", "u-2", "web", "s-1", 1), |_| {});
     bench.observer.list().await.unwrap();
     let lost = Err(CriError::new(Code::Unavailable, "GetContainerEvents", "gone"));
-    let first = vec![event("c-1", Some("u-1")), event("c-known", None), event("c-unknown", None), lost];
+    // What we brought about ourselves is no news.
+    let started = event("c-1", Some("u-0")).map(|mut e| {
+        e.container_event_type = v1::ContainerEventType::ContainerStartedEvent.into();
+        e
+    });
+    let first = vec![started, event("c-1", Some("u-1")), event("c-known", None), event("c-unknown", None), lost];
     let refused: Vec<Result<_, _>> = vec![Err(CriError::not_sent("GetContainerEvents", "nobody there"))];
     let last = stream::iter(vec![event("c-1", Some("u-3"))]).chain(stream::pending());
     let streams: [EventStream; 3] = [Box::pin(stream::iter(first)), Box::pin(stream::iter(refused)), Box::pin(last)];
