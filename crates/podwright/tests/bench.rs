@@ -13,6 +13,8 @@ mod idle;
 mod latency;
 #[path = "bench/pods.rs"]
 mod pods;
+#[path = "bench/process.rs"]
+mod process;
 #[path = "bench/report.rs"]
 mod report;
 #[path = "bench/trace.rs"]
@@ -44,12 +46,11 @@ fn main() -> anyhow::Result<()> {
             tables.push(table);
         }
     }
-    let text = report::text(&program, &before, &tables)?;
     if chosen.is_empty() {
-        report::keep(&text)?;
+        report::keep(&report::text(&program, &before, &tables)?)?;
         println!("\nkept in docs/BENCHMARKS.md");
     } else {
-        println!("\n{text}\nonly a part was measured: nothing is kept");
+        println!("\nonly a part was measured: nothing is kept");
     }
     Ok(())
 }

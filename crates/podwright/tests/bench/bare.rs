@@ -52,10 +52,10 @@ impl Bare {
     }
 
     /// Bring so many pods up, then down: how long each took.
-    pub(crate) fn up_and_down(&self, pods: usize) -> Result<(Duration, Duration)> {
+    pub(crate) fn up_and_down(&self, pods: usize, host_network: bool) -> Result<(Duration, Duration)> {
         self.tokio.block_on(async {
             let began = Instant::now();
-            let made = self.each((0..pods).map(|n| up(self.runtime.clone(), self.config(n)))).await?;
+            let made = self.each((0..pods).map(|n| up(self.runtime.clone(), self.config(n, host_network)))).await?;
             let up = began.elapsed();
             let began = Instant::now();
             self.each(made.into_iter().map(|(sandbox, container)| down(self.runtime.clone(), sandbox, container)))
@@ -96,13 +96,15 @@ impl Bare {
         Ok(done)
     }
 
-    fn config(&self, n: usize) -> v1::PodSandboxConfig {
+    fn config(&self, n: usize, host_network: bool) -> v1::PodSandboxConfig {
         let (name, uid) = (format!("bare{n}"), format!("bare-uid-{n}"));
-        let namespaces = v1::NamespaceOption { pid: v1::NamespaceMode::Container.into(), ..Default::default() };
+        let network = if host_network { v1::NamespaceMode::Node } else { v1::NamespaceMode::Pod }.into();
+        let namespaces =
+            v1::NamespaceOption { network, pid: v1::NamespaceMode::Container.into(), ..Default::default() };
         let security = v1::LinuxSandboxSecurityContext { namespace_options: Some(namespaces), ..Default::default() };
         v1::PodSandboxConfig {
             log_directory: format!("{}/default_{name}_{uid}", self.logs),
-            hostname: name.clone(),
+            hostname: if host_network { String::new() } else { name.clone() },
             metadata: Some(v1::PodSandboxMetadata { name, uid, namespace: "default".into(), attempt: 0 }),
             linux: Some(v1::LinuxPodSandboxConfig {
                 cgroup_parent: self.cgroup.clone(),
@@ -120,6 +122,13 @@ async fn up(runtime: Arc<RemoteRuntime>, sandbox: v1::PodSandboxConfig) -> Resul
     let id = runtime.run_pod_sandbox(request, LIMIT).await?;
     let config = v1::ContainerConfig {
         metadata: Some(v1::ContainerMetadata { name: "c".into(), attempt: 0 }),
+        linux: sandbox.linux.as_ref().map(|linux| v1::LinuxContainerConfig {
+            security_context: Some(v1::LinuxContainerSecurityContext {
+                namespace_options: linux.security_context.as_ref().and_then(|c| c.namespace_options.clone()),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
         image: Some(v1::ImageSpec { image: PAUSE.into(), ..Default::default() }),
         log_path: "c.log".into(),
         ..Default::default()

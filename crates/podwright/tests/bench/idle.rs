@@ -1,6 +1,5 @@
 //! What a hundred pods cost while nothing happens.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -10,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::bare::Bare;
 use crate::pods;
+use crate::process::{cpu_time, field, switches};
 use crate::report::{Table, verdict};
 
 const PODS: usize = 100;
@@ -93,7 +93,7 @@ fn clear(scratch: &Scratch, bare: &Bare) -> Result<()> {
 
 fn wait(pods: impl Fn() -> Result<Value>) -> Result<()> {
     let began = Instant::now();
-    while pods::ready(&pods()?)? < PODS {
+    while pods::ready(&pods()?) < PODS {
         if began.elapsed() > LIMIT {
             bail!("waited {LIMIT:?} for {PODS} pods to be ready");
         }
@@ -104,7 +104,7 @@ fn wait(pods: impl Fn() -> Result<Value>) -> Result<()> {
 
 fn at_rest(pid: u32) -> Result<Cost> {
     std::thread::sleep(SETTLE);
-    let (cpu, first, began) = (ticks(pid)?, switches(pid)?, Instant::now());
+    let (cpu, first, began) = (cpu_time(pid)?, switches(pid)?, Instant::now());
     // Threads come and go: each is counted from what it had to what it had last.
     let mut last = first.clone();
     while began.elapsed() < MEASURED {
@@ -119,38 +119,8 @@ fn at_rest(pid: u32) -> Result<Cost> {
     Ok(Cost {
         rss_kib: kib("VmRSS:")?,
         peak_kib: kib("VmHWM:")?,
-        cpu: (ticks(pid)? - cpu) as f64 / TICKS_PER_SECOND / elapsed * 100.0,
+        cpu: (cpu_time(pid)? - cpu).as_secs_f64() / elapsed * 100.0,
         switches: made as f64 / elapsed,
         threads: switches(pid)?.len(),
     })
-}
-
-/// Linux: USER_HZ, the same on every machine we run on.
-const TICKS_PER_SECOND: f64 = 100.0;
-
-/// User and system time of all threads, those that have ended included.
-fn ticks(pid: u32) -> Result<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let after_name = stat.rsplit_once(')').context("a stat line")?.1;
-    let fields: Vec<&str> = after_name.split_whitespace().collect();
-    let number = |n: usize| -> Result<u64> { Ok(fields.get(n).context("a field")?.parse()?) };
-    Ok(number(11)? + number(12)?)
-}
-
-/// Context switches by thread, voluntary or not.
-fn switches(pid: u32) -> Result<BTreeMap<String, u64>> {
-    let mut all = BTreeMap::new();
-    for thread in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
-        // Gone since the list.
-        let Ok(status) = fs::read_to_string(thread.path().join("status")) else { continue };
-        let count = |key: &str| field(&status, key).unwrap_or_default();
-        let name = thread.file_name().to_string_lossy().into_owned();
-        all.insert(name, count("voluntary_ctxt_switches:") + count("nonvoluntary_ctxt_switches:"));
-    }
-    Ok(all)
-}
-
-fn field(status: &str, key: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
-    line.split_whitespace().next()?.parse().ok()
 }
