@@ -473,3 +473,22 @@ fn a_runtime_that_is_away_for_one_call_only_is_asked_calmly_and_at_once_after_a_
     let back: Vec<Call> = lab.tell(up());
     assert!(back.iter().any(is_stop), "{back:?}");
 }
+
+#[test]
+fn a_runtime_that_says_yes_and_does_nothing_is_asked_calmly() {
+    let is_run = |c: &Call| matches!(c, Call::RunSandbox { .. });
+    let mut lab = Lab::new(Listing::default());
+    lab.set(&[&pod("a", "1")]);
+    let mut asked = lab.host_is_ready().iter().filter(|c| is_run(c)).count();
+    for _ in 0..600 {
+        lab.now += Duration::from_millis(100);
+        if lab.calls.iter().any(|(_, _, c)| is_run(c)) {
+            lab.answer(is_run, Ok(Answer::Sandbox("sb".into())));
+        }
+        while !lab.looks.is_empty() {
+            asked += lab.see(&PodSeen::default()).iter().filter(|c| is_run(c)).count();
+        }
+        asked += lab.tell(Event::Wake).iter().filter(|c| is_run(c)).count();
+    }
+    assert!((5..=15).contains(&asked), "{asked} in a minute");
+}

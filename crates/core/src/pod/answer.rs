@@ -17,6 +17,9 @@ const AWAY: Duration = Duration::from_secs(1);
 /// So often it is asked before people hear of it.
 const AWAY_TOLD: u32 = 3;
 
+/// The very same call succeeded so often in a row before people hear of it.
+const ECHO_TOLD: u32 = 3;
+
 impl Machine {
     pub(super) fn answered(&mut self, sent: Sent, result: Result<Answer, CallError>, ctx: &mut Ctx<'_>, out: &mut Out) {
         if let Call::StopContainer { id, .. } = &sent.call {
@@ -29,7 +32,12 @@ impl Machine {
         }
         match result {
             Ok(answer) => {
-                self.calls.succeeded(&sent.call.key());
+                let times = self.calls.succeeded(&sent.call, ctx.now.boot, self.record.uid.as_str());
+                if times == ECHO_TOLD {
+                    let message =
+                        format!("the runtime did this {times} times, and it did not last: {:?}", sent.call.key());
+                    self.event(true, "FailedSync", None, message, out);
+                }
                 self.succeeded(sent, answer, ctx, out);
             }
             Err(error) if error.in_doubt && is_start(&sent.call) => {

@@ -10,6 +10,11 @@ pub(crate) const RETRY: Duration = Duration::from_secs(10);
 /// The next look at a call in doubt: 100 ms, doubled up to this.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
+/// Calls that succeed again and again: the first wait; it grows by as much each time, ten times at most.
+const ECHO: Duration = Duration::from_secs(1);
+/// Later than this it is another story.
+const ECHO_WITHIN: Duration = Duration::from_secs(60);
+
 /// What this pod has asked the hands for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Calls {
@@ -17,6 +22,8 @@ pub(crate) struct Calls {
     retries: BTreeMap<CallKey, Retry>,
     doubts: BTreeMap<CallKey, Doubt>,
     failures: u64,
+    /// The last runtime call of each key that was said to be done, when, and how often in a row.
+    done: BTreeMap<CallKey, (Call, Time, u32)>,
     /// How often the runtime was away, as last heard.
     outages: u64,
 }
@@ -94,9 +101,23 @@ impl Calls {
         .collect()
     }
 
-    pub(crate) fn succeeded(&mut self, key: &CallKey) {
-        self.retries.remove(key);
-        self.doubts.remove(key);
+    /// A call is said to be done. How often in a row the very same one was: the runtime says yes and does nothing, or what it does
+    /// does not last, and is not asked again at once.
+    pub(crate) fn succeeded(&mut self, call: &Call, now: Time, uid: &str) -> u32 {
+        let key = call.key();
+        self.retries.remove(&key);
+        self.doubts.remove(&key);
+        if !call.is_runtime() {
+            return 1;
+        }
+        self.done.retain(|_, (_, at, _)| now < *at + ECHO_WITHIN);
+        let before = self.done.get(&key).filter(|(before, ..)| is_same(before, call));
+        let times = before.map_or(0, |(.., times)| *times) + 1;
+        self.done.insert(key.clone(), (call.clone(), now, times));
+        if times > 1 {
+            self.failed(key, now, ECHO * (times - 1).min(10), uid);
+        }
+        times
     }
 
     /// Wait before the next try; `jitter` spreads pods that failed together (0…50 %).
@@ -127,7 +148,10 @@ impl Calls {
     pub(crate) fn doubt(&mut self, sent: Sent, now: Time, lost: bool) {
         let wait = Duration::from_millis(100);
         let until = (sent.at + sent.limit * 2).max(now + RETRY);
-        self.doubts.insert(sent.call.key(), Doubt { call: sent.call, until, next_look: now + wait, wait, lost, overdue: false });
+        self.doubts.insert(
+            sent.call.key(),
+            Doubt { call: sent.call, until, next_look: now + wait, wait, lost, overdue: false },
+        );
     }
 
     pub(crate) fn in_doubt(&self) -> bool {
@@ -191,15 +215,20 @@ impl Calls {
     }
 }
 
+/// They ask for the same. A sandbox after another is the same wish; a stop with less time left is the same stop.
+fn is_same(a: &Call, b: &Call) -> bool {
+    match (a, b) {
+        (Call::RunSandbox { .. }, Call::RunSandbox { .. }) => true,
+        (Call::StopContainer { id: a, .. }, Call::StopContainer { id: b, .. }) => a == b,
+        _ => a == b,
+    }
+}
+
 /// It is the runtime that has to be asked again.
 fn is_runtime(key: &CallKey) -> bool {
     matches!(
         key,
-        CallKey::RunSandbox
-            | CallKey::Sandbox(_)
-            | CallKey::Container(_)
-            | CallKey::Instance(_)
-            | CallKey::Stop(_)
+        CallKey::RunSandbox | CallKey::Sandbox(_) | CallKey::Container(_) | CallKey::Instance(_) | CallKey::Stop(_)
     )
 }
 
