@@ -64,7 +64,8 @@ impl World {
                 flight.answered = true;
             }
         }
-        let delay = if self.calm { Duration::from_millis(100) } else { self.rng.millis(50, 15_000) };
+        let by_chance = if self.calm { Duration::from_millis(100) } else { self.rng.millis(50, 15_000) };
+        let delay = self.restart_after.unwrap_or(by_chance);
         self.after(delay, Item::AgentStarts);
     }
 

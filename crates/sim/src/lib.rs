@@ -14,6 +14,7 @@ pub mod rig;
 pub mod rng;
 pub mod runtime;
 pub mod schedule;
+pub mod termination;
 mod trace;
 pub mod workload;
 pub mod world;

@@ -9,11 +9,12 @@
 //! checkers look at the whole.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use podwright_core::NodeConfig;
 use podwright_core::model::{
-    CallId, ContainerId, Event, Manifest, Out, PodUid, Record, SandboxId, Seq, Source, SourceChange,
+    CallId, ContainerId, Event, Manifest, Now, Out, PodUid, Record, SandboxId, Seq, Source, SourceChange,
 };
 use podwright_core::node::Node;
 
@@ -63,6 +64,10 @@ pub struct World {
     pub calm: bool,
     /// The actions still to come.
     pub workload: Workload,
+    /// How long the agent stays dead; by chance if not told.
+    pub restart_after: Option<Duration>,
+    /// Panics of core are caught as the agent's loop does, and cost one pod. Else they end the run.
+    pub catch_panics: bool,
     pub(crate) epoch: u32,
     pub(crate) queue: BTreeMap<(Duration, u64), Item>,
     pub(crate) queued: u64,
@@ -141,6 +146,18 @@ pub(crate) enum Item {
     Crash,
 }
 
+/// As the agent's loop: a panic costs the pod it was about, the others go on.
+fn handle_guarded(node: &mut Node, event: Event, now: Now, out: &mut Out) {
+    let mut handled = catch_unwind(AssertUnwindSafe(|| node.handle(event, now, out)));
+    while handled.is_err() {
+        let uid = node.quarantine_current("a panic", out);
+        handled = catch_unwind(AssertUnwindSafe(|| node.go_on(now, out)));
+        if uid.is_none() {
+            break;
+        }
+    }
+}
+
 /// One line of trace, only built when someone reads it.
 macro_rules! trace {
     ($world:expr, $($arg:tt)*) => {
@@ -180,6 +197,8 @@ impl World {
             turns: 0,
             calm: false,
             workload: Workload::default(),
+            restart_after: None,
+            catch_panics: false,
             epoch: 0,
             queue: BTreeMap::new(),
             queued: 0,
@@ -316,8 +335,11 @@ impl World {
         self.turns += 1;
         self.check_event(&event);
         let mut out = Out::default();
-        if let Some(node) = &mut self.node {
-            node.handle(event, self.clock.read(), &mut out);
+        let (now, catch) = (self.clock.read(), self.catch_panics);
+        match &mut self.node {
+            Some(node) if catch => handle_guarded(node, event, now, &mut out),
+            Some(node) => node.handle(event, now, &mut out),
+            None => {}
         }
         self.checks.after_handling(self.turns);
         if self.tracing {

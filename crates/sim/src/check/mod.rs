@@ -78,16 +78,29 @@ pub struct Checks {
 /// Moments for scenarios that measure.
 #[derive(Clone, Debug, Default)]
 pub struct Marks {
-    /// When KILL was last sent, by pod.
-    pub killed: BTreeMap<PodUid, Duration>,
+    /// The KILLs that were sent, in order.
+    pub kills: Vec<Signal>,
     /// When the end of a pod was first written down.
     pub accepted: BTreeMap<PodUid, Duration>,
-    /// When TERM was sent, in order.
-    pub terms: Vec<(Duration, PodUid, String)>,
+    /// The stop signals that were sent, in order.
+    pub terms: Vec<Signal>,
     /// When a process began, in order.
     pub starts: Vec<(Duration, PodUid, String)>,
     /// When the record was dropped.
     pub forgotten: BTreeMap<PodUid, Duration>,
+}
+
+/// A stop signal.
+#[derive(Clone, Debug)]
+pub struct Signal {
+    /// When.
+    pub at: Duration,
+    /// To which pod.
+    pub uid: PodUid,
+    /// To which container.
+    pub name: String,
+    /// Which other containers of the pod ran at that moment.
+    pub beside: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default)]

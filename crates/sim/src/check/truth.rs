@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use podwright_core::model::{ContainerId, FullName, Name, PodUid};
 
+use crate::check::Signal;
 use crate::manifest::sidecar_index;
 use crate::world::World;
 
@@ -50,7 +51,8 @@ impl World {
         let Some(container) = self.runtime.containers.get(id) else { return };
         let name = container.name.clone();
         let now = self.clock.now;
-        self.checks.marks.terms.push((now, uid.clone(), name.to_string()));
+        let signal = self.signal(uid, id);
+        self.checks.marks.terms.push(signal);
         let Some(record) = self.checks.latest.get(uid).filter(|r| r.ending.is_some()) else { return };
         let Some(mine) = sidecar_index(&record.pod, name.as_str()) else { return };
         if self.checks.disturbed.contains(uid) || self.deadline(record).is_none_or(|d| now >= d) {
@@ -66,10 +68,17 @@ impl World {
         }
     }
 
+    fn signal(&self, uid: &PodUid, id: &ContainerId) -> Signal {
+        let name = self.runtime.containers.get(id).map(|c| c.name.to_string()).unwrap_or_default();
+        let beside = self.runtime.alive(uid).filter(|(other, _)| *other != id).map(|(_, c)| c.name.to_string());
+        Signal { at: self.clock.now, uid: uid.clone(), name, beside: beside.collect() }
+    }
+
     /// KILL is sent: not later than the deadline and its last two seconds.
     pub(crate) fn check_kill(&mut self, uid: &PodUid, id: &ContainerId) {
         let now = self.clock.now;
-        self.checks.marks.killed.insert(uid.clone(), now);
+        let signal = self.signal(uid, id);
+        self.checks.marks.kills.push(signal);
         let Some(record) = self.checks.latest.get(uid) else { return };
         if self.checks.disturbed.contains(uid) || self.journal.broken {
             return;
