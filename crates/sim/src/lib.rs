@@ -13,6 +13,7 @@ pub mod manifest;
 pub mod rig;
 pub mod rng;
 pub mod runtime;
+mod scenarios;
 pub mod schedule;
 pub mod termination;
 mod trace;

@@ -71,3 +71,35 @@ fn storm(world: &mut World) {
 
 /// The longest way to rest: crash, image and mount backoffs one after another.
 const REST: Duration = Duration::from_secs(1500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seeds that once broke a rule.
+    const ONCE_BROKEN: [u64; 24] = [
+        26, 95, 264, 305, 316, 620, 645, 845, 1520, 2947, 3769, 4407, 4803, 12409, 14856, 16980, 18246, 25274, 40362, 61719,
+        100_077, 121_526, 171_044, 292_517,
+    ];
+
+    #[test]
+    fn seeds_that_once_broke_a_rule_hold() {
+        for seed in ONCE_BROKEN {
+            let outcome = run(seed, false);
+            assert!(outcome.violation.is_none(), "seed {seed}: {:?}", outcome.violation);
+        }
+    }
+
+    #[test]
+    fn a_thousand_seeds_hold_every_rule() {
+        for seed in 0..1000 {
+            let outcome = run(seed, false);
+            assert!(outcome.violation.is_none(), "seed {seed}: {:?}", outcome.violation);
+        }
+    }
+
+    #[test]
+    fn a_seed_replays_its_run() {
+        assert_eq!(run(8, false).turns, run(8, false).turns);
+    }
+}

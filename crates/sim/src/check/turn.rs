@@ -30,6 +30,11 @@ impl World {
             }
             Event::Listed { seq, result: Ok(listing) } => {
                 let drawn = self.checks.drawn.remove(seq).unwrap_or(0);
+                // A list that lacks a pod is a look at it, also after a newer list that has it.
+                for uid in self.checks.latest.keys().filter(|uid| !listing.pods.contains_key(*uid)) {
+                    let sight = self.checks.sight.entry(uid.clone()).or_default();
+                    *sight = (*sight).max(drawn);
+                }
                 self.checks.listed = Some((drawn, listing.pods.keys().cloned().collect()));
             }
             Event::Observed { uid, seq, result: Ok(_), .. } => {
@@ -136,7 +141,8 @@ impl World {
 
     /// Every so often: what core knows of a pod is what it wrote down.
     fn check_saved(&mut self) {
-        if self.turns % 16 != 0 {
+        // A pod that was set aside is left as it is, half-handled.
+        if self.turns % 16 != 0 || self.catch_panics {
             return;
         }
         let Some(node) = &self.node else { return };
