@@ -105,6 +105,33 @@ pub(crate) fn a_mount_that_hangs_hurts_only_who_needs_it(flavor: Flavor) {
     bed.wait_nothing_left();
 }
 
+/// The manifests themselves can't be read any more: pods stay as they are, over a restart too, and the agent can be ended.
+pub(crate) fn manifests_that_hang_change_nothing(flavor: Flavor) {
+    let mut bed = Bed::configured(flavor, json!({"fileCheckFrequency": "1s"}));
+    bed.put("well", &one(&sleeper("c")));
+    let before = bed.wait_phase("well", "Running");
+    let hung = HungMount::new(&bed.scratch.path().join("manifests")).expect("mounted");
+    // Some relists.
+    std::thread::sleep(Duration::from_secs(3));
+    let stays = |bed: &Bed| {
+        let pod = bed.phase("well", "Running").expect("it runs");
+        assert_eq!(container(&pod, "c")["containerID"], container(&before, "c")["containerID"]);
+        assert_eq!(bed.agent.get("/healthz").expect("it answers").status, 200);
+    };
+    stays(&bed);
+    let ended = bed.agent.sigterm().expect("it ends although a thread of it hangs");
+    assert!(ended.success(), "{ended}");
+    bed.agent.start_again().expect("started again");
+    std::thread::sleep(Duration::from_secs(2));
+    stays(&bed);
+    drop(hung);
+    bed.put("later", &one(&sleeper("c")));
+    bed.wait_phase("later", "Running");
+    stays(&bed);
+    bed.remove_all();
+    bed.wait_nothing_left();
+}
+
 fn a_dead_mount_inside_of_a_pod_goes_with_it(bed: &Bed) {
     let mut spec = one(&sleeper("c"));
     spec["volumes"] = json!([{"name": "v", "emptyDir": {}}]);

@@ -63,6 +63,7 @@ macro_rules! all_on {
             pulls::images_come_from_registries_and_failures_are_told(),
             pulls::a_registry_that_hangs_hurts_only_who_needs_it(),
             hung_mount::a_mount_that_hangs_hurts_only_who_needs_it(),
+            hung_mount::manifests_that_hang_change_nothing(),
             deletes::a_pod_can_be_deleted_at_every_step(),
             deletes::pods_deleted_while_the_runtime_is_frozen_go_when_it_thaws(),
         );
