@@ -126,7 +126,7 @@ impl Teller<'_> {
             }
         }
         lines.sort_by_key(|(at, _)| *at);
-        lines
+        once(lines)
     }
 
     fn status(&self) -> Option<&podwright_core::model::PodStatus> {
@@ -150,6 +150,7 @@ impl Teller<'_> {
         if self.told.state != Some(State::Syncing) {
             return waits;
         }
+        waits.extend(self.init_under_way());
         let statuses = self
             .status()
             .into_iter()
@@ -170,6 +171,19 @@ impl Teller<'_> {
             waits.push(Wait { container: Some(status.name.as_str().into()), ..pod_wait(reason, &message) });
         }
         waits
+    }
+
+    /// The init container that runs, while the others wait for its end.
+    fn init_under_way(&self) -> Option<Wait> {
+        let inits = self.told.pod.as_ref()?.spec.as_ref()?.init_containers.as_deref()?;
+        let statuses = self.status()?.init_container_statuses.as_deref()?;
+        let plain = |name: &str| inits.iter().any(|c| c.name == name && c.restart_policy.as_deref() != Some("Always"));
+        let (place, status) = statuses.iter().enumerate().find(|(_, status)| plain(&status.name) && running(status))?;
+        let started = status.state.as_ref()?.running.as_ref()?.started_at.as_ref().map(|time| time.0);
+        let message =
+            format!("init container {} of {} runs; what comes after it waits for its end", place + 1, inits.len());
+        let (container, reason) = (Some(status.name.as_str().into()), "PodInitializing".into());
+        Some(Wait { container, reason, message, since: started, until: None })
     }
 
     fn wait(&self, wait: &Wait, out: &mut String) {
@@ -225,6 +239,19 @@ fn running(container: &k8s_openapi::api::core::v1::ContainerStatus) -> bool {
 fn find<'a>(pod: &'a Pod, name: &str) -> Option<&'a podwright_core::model::Container> {
     let spec = pod.spec.as_ref()?;
     spec.containers.iter().chain(spec.init_containers.iter().flatten()).find(|c| c.name == name)
+}
+
+/// What happened again and again is told once, with the last time.
+fn once(lines: Vec<(Timestamp, String)>) -> Vec<(Timestamp, String)> {
+    let mut told: Vec<(Timestamp, String, u32)> = vec![];
+    for (at, line) in lines {
+        match told.last_mut() {
+            Some((last, same, times)) if *same == line => (*last, *times) = (at, *times + 1),
+            _ => told.push((at, line, 1)),
+        }
+    }
+    let times = |line: String, times: u32| if times > 1 { format!("{line} ({times} times)") } else { line };
+    told.into_iter().map(|(at, line, n)| (at, times(line, n))).collect()
 }
 
 /// The runtime's long ids, as short as its own tools print them.

@@ -55,6 +55,7 @@ pub(super) fn for_reason(reason: &str) -> Option<&'static str> {
         "WaitingForPredecessor" => {
             "Nothing: it begins when the pod of the same name before it has ended. If that takes long, its own story tells why."
         }
+        "PodInitializing" => "Wait for the init container to end; its log tells how far it is.",
         "Pulling" => "Wait: the image is on its way.",
         "PreStopHook" => "Wait: the hook has until the end of the grace period.",
         "PostStartHook" => "The container counts as started when the hook is done: check that it ends.",

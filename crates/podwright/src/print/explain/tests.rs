@@ -120,3 +120,12 @@ fn long_ids_are_shortened_and_words_are_not() {
     );
     assert_eq!(shorter_ids("exit → é 12"), "exit → é 12");
 }
+
+#[test]
+fn what_repeats_is_told_once() {
+    let lines = ["a", "b", "b", "b", "a"].into_iter().zip(0..);
+    let lines = lines.map(|(line, n)| (at(n).wall, line.to_owned())).collect();
+    let told: Vec<String> =
+        once(lines).into_iter().map(|(at, line)| format!("{} {line}", at.as_second() % 60)).collect();
+    assert_eq!(told, ["0 a", "3 b (3 times)", "4 a"]);
+}
