@@ -13,12 +13,16 @@ pub enum Fate {
     Fine,
     /// It fails with these words and had no effect.
     Fails(String),
+    /// It fails as if nobody were there, and had no effect: a shim that is gone, say.
+    Unavailable,
     /// It is done this much later than usual, whoever still waits.
     Late(Duration),
     /// It hangs until then, and is done then.
     HangsUntil(Instant),
     /// It is done at once, and nobody is told.
     AnswerLost,
+    /// It is not done, and said to be.
+    Ignored,
     /// It is never done and never answered; the name it reserved stays reserved.
     Never,
     /// It is done, and the answer makes no sense.
@@ -34,7 +38,7 @@ pub enum Garbage {
     Missing,
     /// Numbers at the ends of their range, states nobody knows, times before the world.
     Absurd,
-    /// Texts of a megabyte, thousands of entries.
+    /// Texts without end, entries of strangers.
     Huge,
 }
 
@@ -134,11 +138,18 @@ impl Faults {
             return rule.fate.clone();
         }
         let dice = self.dice;
+        if call == "PullImage" && rng.chance(dice.never + dice.answer_lost) {
+            // A pull has an hour; real runtimes end one that makes no progress.
+            return Fate::Fails("no progress".into());
+        }
         if rng.chance(dice.fails) {
             return Fate::Fails("the dice say no".into());
         }
         if rng.chance(dice.late) {
             return Fate::Late(rng.millis(1, millis(dice.late_max)));
+        }
+        if call == "PullImage" {
+            return Fate::Fine;
         }
         if rng.chance(dice.answer_lost) {
             return Fate::AnswerLost;

@@ -265,7 +265,15 @@ impl Rig {
     /// What is wrong, for whoever reads a failed test.
     async fn tale(&self) -> String {
         let mut tale = format!("leftovers: {:?}\n", self.leftovers());
-        for pod in self.shown().await.pods.iter().take(3) {
+        let pods = self.shown().await.pods;
+        for pod in &pods {
+            let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+            tale.push_str(&format!("{:?} {phase:?}; ", pod.metadata.uid.as_deref()));
+        }
+        // Those that are well have the least to say.
+        let well = |pod: &&Pod| pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running");
+        let (well, ill): (Vec<_>, Vec<_>) = pods.iter().partition(well);
+        for pod in ill.into_iter().chain(well).take(3) {
             let name = pod.metadata.name.clone().unwrap_or_default();
             for told in self.handle().explain(name).await.unwrap_or_default() {
                 tale.push_str(&format!("{} {:?} waits {:?}\n", told.uid, told.state, told.waits));

@@ -26,7 +26,7 @@ pub struct FakeRuntime {
 /// A call that was taken.
 pub(super) struct Order {
     call: &'static str,
-    fate: Fate,
+    pub(super) fate: Fate,
     epoch: u64,
     /// Nobody waits for the answer any more.
     pub(super) abandoned: CancellationToken,
@@ -247,6 +247,9 @@ impl FakeRuntime {
     /// TERM once; KILL when the time is up, unless whoever asked has gone away.
     pub(super) async fn stop(&self, id: String, grace: u32, order: Order) -> Done<()> {
         order.pass(self).await?;
+        if order.fate == Fate::Ignored {
+            return Ok(());
+        }
         let (mut gone, dies_in) = {
             let mut state = self.lock();
             let not_found = || CriError::new(Code::NotFound, "StopContainer", "not found");
@@ -281,8 +284,9 @@ impl Order {
         let latency = runtime.lock().latency;
         sleep(latency).await;
         match &self.fate {
-            Fate::Fine | Fate::AnswerLost | Fate::Garbage(_) => {}
+            Fate::Fine | Fate::AnswerLost | Fate::Garbage(_) | Fate::Ignored => {}
             Fate::Fails(why) => return Err(CriError::new(Code::Other, self.call, why.clone())),
+            Fate::Unavailable => return Err(CriError::new(Code::Unavailable, self.call, "ttrpc: closed")),
             Fate::Late(by) => sleep(*by).await,
             Fate::HangsUntil(then) => sleep_until(*then).await,
             Fate::Never => std::future::pending().await,

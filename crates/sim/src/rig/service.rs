@@ -8,6 +8,7 @@ use podwright_cri::v1::ContainerEventType as Happened;
 use podwright_cri::{Code, CriError, EventStream, ImageService, RuntimeService, v1};
 use tokio::time::sleep;
 
+use super::faults::Fate;
 use super::runtime::FakeRuntime;
 use super::state::State;
 
@@ -50,6 +51,10 @@ impl RuntimeService for FakeRuntime {
                     runtime.lock().names.remove(&name);
                     return Err(error);
                 }
+                if order.fate == Fate::Ignored {
+                    runtime.lock().names.remove(&name);
+                    return Ok(id);
+                }
                 runtime.lock().run_sandbox(&id, name, config);
                 runtime.emit(&id, Happened::ContainerCreatedEvent);
                 runtime.emit(&id, Happened::ContainerStartedEvent);
@@ -64,6 +69,9 @@ impl RuntimeService for FakeRuntime {
         Box::pin(async move {
             self.take("StopPodSandbox", self.uid_of(&id), id.clone(), timeout, |runtime, order| async move {
                 order.pass(&runtime).await?;
+                if order.fate == Fate::Ignored {
+                    return Ok(());
+                }
                 let inside = runtime.lock().in_sandbox(&id);
                 for container in inside {
                     runtime.crash(&container, 137);
@@ -86,6 +94,9 @@ impl RuntimeService for FakeRuntime {
         Box::pin(async move {
             self.take("RemovePodSandbox", self.uid_of(&id), id.clone(), timeout, |runtime, order| async move {
                 order.pass(&runtime).await?;
+                if order.fate == Fate::Ignored {
+                    return Ok(());
+                }
                 runtime.emit(&id, Happened::ContainerDeletedEvent);
                 runtime.lock().remove_sandbox(&id);
                 Ok(())
@@ -132,6 +143,10 @@ impl RuntimeService for FakeRuntime {
                     id
                 };
                 let made = match order.pass(&runtime).await {
+                    Ok(()) if order.fate == Fate::Ignored => {
+                        runtime.lock().names.remove(&name);
+                        return Ok(id);
+                    }
                     Ok(()) => runtime.lock().create(&id, &name, request),
                     Err(error) => Err(error),
                 };
@@ -151,6 +166,9 @@ impl RuntimeService for FakeRuntime {
         Box::pin(async move {
             self.take("StartContainer", self.uid_of(&id), id.clone(), timeout, |runtime, order| async move {
                 order.pass(&runtime).await?;
+                if order.fate == Fate::Ignored {
+                    return Ok(());
+                }
                 let exits = runtime.lock().start(&id)?;
                 runtime.emit(&id, Happened::ContainerStartedEvent);
                 if let Some((after, code)) = exits {
@@ -181,6 +199,9 @@ impl RuntimeService for FakeRuntime {
         Box::pin(async move {
             self.take("RemoveContainer", self.uid_of(&id), id.clone(), timeout, |runtime, order| async move {
                 order.pass(&runtime).await?;
+                if order.fate == Fate::Ignored {
+                    return Ok(());
+                }
                 runtime.emit(&id, Happened::ContainerDeletedEvent);
                 runtime.lock().remove_container(&id);
                 Ok(())

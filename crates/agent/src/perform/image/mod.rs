@@ -75,7 +75,8 @@ impl Images {
         let pulled = self.pulls.pull(&reference, credentials, limit).await;
         let id =
             pulled.map_err(|failed| CallError { unavailable: failed.unavailable, ..failed.into_call_error(image) })?;
-        let facts = self.facts_of(&id, INSPECT_REASON, limit).await?;
+        // The pull had its hour; asking what it brought is a matter of moments.
+        let facts = self.facts_of(&id, INSPECT_REASON, limit.min(INSPECT_TIME_MAX)).await?;
         // Some runtimes answer a pull with a reference they do not find under that name a moment later.
         Ok(Answer::Image(Some(facts.unwrap_or(ImageFacts { id, ..ImageFacts::default() }))))
     }
@@ -113,6 +114,9 @@ fn parsed(image: &str) -> Result<ImageReference, CallError> {
         CallError::new("InvalidImageName", message)
     })
 }
+
+/// As `runtimeRequestTimeout` usually is.
+const INSPECT_TIME_MAX: Duration = Duration::from_secs(120);
 
 /// Kubernetes: ErrImageInspect.
 const INSPECT_REASON: &str = "ImageInspectError";

@@ -39,6 +39,18 @@ async fn status_tells_whether_it_is_here_and_whom_it_runs_as() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn asking_what_a_pull_brought_does_not_take_the_pulls_hour() {
+    let bench = Bench::new();
+    bench.fake.next("ImageStatus", Step::Hang);
+    let call = Call::PullImage { name: "web".into(), image: "nginx".into() };
+    let hour = Duration::from_secs(3600);
+    let began = tokio::time::Instant::now();
+    let done = bench.hands.perform("u-1".into(), Arc::new(pod(web())), call, hour, CancellationToken::new()).await;
+    assert_eq!(done.unwrap_err().reason, "ImageInspectError");
+    assert_eq!(began.elapsed(), INSPECT_TIME_MAX);
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_pull_serves_all_who_want_it() {
     let bench = Bench::new();
     let told = Arc::new(Notify::new());
