@@ -31,6 +31,10 @@ pub enum LockError {
     },
 }
 
+/// The lock is tried so often, with such pauses between: half a second in all.
+const TRIES: u32 = 10;
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
+
 /// The root directory is this process's for as long as the value lives; the kernel lets go of it when the process dies.
 #[derive(Debug)]
 pub struct AgentLock {
@@ -50,7 +54,16 @@ impl AgentLock {
             .mode(0o600)
             .open(root_dir.join("agent.lock"))
             .map_err(failed)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        let mut taken = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        // An agent that is just ending, or a child it is just starting, lets go in a moment.
+        for _ in 0..TRIES {
+            if taken != Err(rustix::io::Errno::WOULDBLOCK) {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+            taken = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        }
+        match taken {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let mut text = String::new();
