@@ -1,0 +1,72 @@
+//! The long versions: what must hold for minutes holds for hours.
+
+#[expect(dead_code, reason = "the suite is shared; only its long tests run here")]
+mod suite;
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use podwright_testbed::Flavor;
+use suite::{Bed, one, sleeper};
+
+#[test]
+fn kill_9_ninety_times_without_an_event_stream() {
+    suite::restarts::kill_9_at_random_moments_loses_nothing_and_restarts_nothing(Flavor::Debian16, 90);
+}
+
+#[test]
+fn kill_9_ninety_times_with_an_event_stream() {
+    suite::restarts::kill_9_at_random_moments_loses_nothing_and_restarts_nothing(Flavor::V2, 90);
+}
+
+#[test]
+fn a_thousand_edits() {
+    for _ in 0..5 {
+        suite::edits::edited_200_times_the_last_content_runs_and_never_two_at_once(Flavor::Debian16);
+    }
+    for _ in 0..5 {
+        suite::edits::edited_20_times_with_a_fixed_uid_the_last_content_runs(Flavor::V2);
+    }
+}
+
+/// Pods that come and go at a time, and how often.
+const BATCH: usize = 10;
+const BATCHES: usize = 50;
+/// Stories of pods that are gone are kept, up to 200 of them: growth before that is meant.
+const SETTLED: usize = 25;
+/// What 250 pods may add to the agent's memory once it has settled.
+const GROWTH_MAX: i64 = 1 << 20;
+
+#[test]
+fn five_hundred_pods_come_and_go_and_the_agent_does_not_grow() {
+    let bed = Bed::start(Flavor::Debian16);
+    let mut sizes = vec![];
+    for batch in 0..BATCHES {
+        let begin = Instant::now();
+        let names: Vec<String> = (0..BATCH).map(|n| format!("churn-{batch}-{n}")).collect();
+        names.iter().for_each(|name| bed.put(name, &one(&sleeper("c"))));
+        names.iter().for_each(|name| _ = bed.wait_phase(name, "Running"));
+        names.iter().for_each(|name| bed.remove(name));
+        bed.wait_nothing_left();
+        let size = anonymous(bed.agent.pid()).expect("it lives");
+        println!("batch {batch}: {} KiB, {} ms", size >> 10, begin.elapsed().as_millis());
+        sizes.push(size);
+    }
+    let (early, late) = (median(&sizes[SETTLED..SETTLED + 8]), median(&sizes[BATCHES - 8..]));
+    println!("settled at {} KiB, ended at {} KiB", early >> 10, late >> 10);
+    assert!(late - early < GROWTH_MAX, "the agent grows: {sizes:?}");
+}
+
+fn median(sizes: &[i64]) -> i64 {
+    let mut sizes = sizes.to_vec();
+    sizes.sort_unstable();
+    sizes[sizes.len() / 2]
+}
+
+/// The memory that is a process' alone, in bytes.
+fn anonymous(pid: u32) -> Result<i64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("no RssAnon")?;
+    let kib: i64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kib << 10)
+}
