@@ -10,6 +10,7 @@ pub mod defaults;
 pub mod gc;
 pub mod hash;
 pub mod model;
+pub mod mutate;
 pub mod node;
 mod pleg;
 pub mod pod;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::actions::Waiting;
 use crate::model::{Cause, FullName, PodUid};
+use crate::mutate::{self, Mutant};
 use crate::pod::{Machine, State};
 
 /// Every pod that has a record.
@@ -73,7 +74,7 @@ impl Workers {
     /// Why it isn't this pod's turn: another of its name came first, has had its turn, or is an orphan, and isn't finished.
     pub(crate) fn predecessor(&self, uid: &PodUid) -> Option<Waiting> {
         let machine = self.machines.get(uid)?;
-        if !machine.is_static() {
+        if !machine.is_static() || mutate::made(Mutant::NoStaticOrder) {
             return None;
         }
         let queue = self.order.get(machine.full_name())?;

@@ -10,6 +10,8 @@ pub mod flight;
 pub mod host;
 pub mod journal;
 pub mod manifest;
+#[cfg(feature = "mutants")]
+mod mutants;
 pub mod rig;
 pub mod rng;
 pub mod runtime;

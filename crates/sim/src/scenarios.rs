@@ -90,7 +90,12 @@ mod tests {
             others.sum::<f64>() / 109.0
         };
         let ratio = mean(&beside) / mean(&alone);
-        assert!((0.9..1.1).contains(&ratio), "others took {ratio} of their time: {} for {}", mean(&beside), mean(&alone));
+        assert!(
+            (0.9..1.1).contains(&ratio),
+            "others took {ratio} of their time: {} for {}",
+            mean(&beside),
+            mean(&alone)
+        );
         world.checks.stuck_pod = None;
         world.calm_down();
         rest(&mut world);
@@ -157,7 +162,8 @@ mod tests {
         world.put(Source::File, plan("later", "u3").manifest());
         assert!(world.run_for(Duration::from_secs(60)), "{:?}", world.violation);
         assert_eq!((running(&world, "u1"), running(&world, "u3")), (1, 1), "the others go on");
-        let waits = world.node.as_ref().and_then(|n| n.workers().get(&PodUid::from("u2"))).map(|m| m.waits(world.clock.read()));
+        let waits =
+            world.node.as_ref().and_then(|n| n.workers().get(&PodUid::from("u2"))).map(|m| m.waits(world.clock.read()));
         assert!(waits.is_some_and(|w| w.iter().any(|w| w.reason == "Quarantined")), "the pod says why it stands still");
         world.remove(Source::File, "/manifests/good.yaml");
         assert!(world.run_for(Duration::from_secs(60)), "{:?}", world.violation);

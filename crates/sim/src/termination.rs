@@ -115,7 +115,8 @@ fn judge(case: &Case, world: &World, uid: &PodUid, deadline: Duration, asked: Du
             return Err(format!("TERM for {} while {other} runs", term.name));
         }
     }
-    let death = case.death.map(|tenths| asked + Duration::from_secs(case.grace) * tenths / 10 + Duration::from_millis(400));
+    let death =
+        case.death.map(|tenths| asked + Duration::from_secs(case.grace) * tenths / 10 + Duration::from_millis(400));
     let back = death.map_or(Duration::ZERO, |at| at + DEAD_FOR);
     let latest = deadline.max(back) + Duration::from_secs(2) + LATENCY;
     if let Some(kill) = kills.iter().find(|k| k.at > latest) {

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::Node;
 use crate::model::{CallError, Cause, Effect, FullName, Now, Out, Pod, PodSpec, PodUid, Seq, Source, Time};
+use crate::mutate::{self, Mutant};
 use crate::pod::{KillOptions, Machine, State};
 
 /// At least this often.
@@ -63,7 +64,9 @@ impl Node {
     /// Records whose pod is desired no more, and whose source has spoken, are orphans and end.
     pub(super) fn sync_known(&mut self, now: Now, out: &mut Out) -> BTreeSet<PodUid> {
         let sources = &self.sources;
-        let orphan = |m: &Machine| sources.is_ready(m.record().source) && sources.get(&m.record().uid).is_none();
+        let gate = !mutate::made(Mutant::GateOverAllSources) || self.all_ready();
+        let orphan =
+            |m: &Machine| gate && sources.is_ready(m.record().source) && sources.get(&m.record().uid).is_none();
         let orphans = self.workers.iter().filter(|(_, m)| m.has_config() && orphan(m));
         let orphans: BTreeSet<PodUid> = orphans.map(|(uid, _)| uid.clone()).collect();
         for uid in &orphans {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use super::{Ctx, Machine};
 use crate::actions;
 use crate::model::{Call, CallKey, ContainerMemory, ContainerSeen, Exit, Name, RunState};
+use crate::mutate::{self, Mutant};
 
 impl Machine {
     pub(super) fn absorb(&mut self, ctx: &Ctx<'_>) {
@@ -149,7 +150,7 @@ fn learn(memory: &mut ContainerMemory, c: &ContainerSeen) -> bool {
     if memory.exit.is_some() {
         memory.previous_exit = memory.exit.take();
     }
-    if c.state != RunState::Exited {
+    if c.state != RunState::Exited || mutate::made(Mutant::ExitNotRecorded) {
         return false;
     }
     memory.exit = Some(crate::actions::exit_of(c));

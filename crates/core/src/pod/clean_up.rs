@@ -5,6 +5,7 @@ use super::sync::HOST_LIMIT;
 use super::{Ctx, Machine};
 use crate::gc;
 use crate::model::{Call, ContainerId, Out};
+use crate::mutate::{self, Mutant};
 
 /// What is gone already. Each step may be repeated after a restart.
 #[derive(Clone, Debug, Default)]
@@ -72,7 +73,10 @@ impl Machine {
             let seen = self.sight.seen.container(id);
             let exit = seen.and_then(|c| containers.get(&c.name)?.exit.as_ref().map(|exit| (c, exit)));
             let older = exit.is_some_and(|(c, exit)| c.attempt < exit.attempt);
-            known || older || !newest_two(&self.sight.seen.containers).iter().any(|c| c.id == *id)
+            known
+                || older
+                || mutate::made(Mutant::ExitNotRecorded)
+                || !newest_two(&self.sight.seen.containers).iter().any(|c| c.id == *id)
         };
         let plan = gc::dead_containers(&self.sight.seen, recorded, self.content_should_go(), true);
         let limit = ctx.config.runtime_request_timeout;

@@ -8,6 +8,7 @@ use super::{Ctx, Machine, spec_of};
 use crate::model::{
     Call, CallKey, ContainerId, ContainerSeen, HookKind, HookState, Name, Out, RunState, SandboxId, Time,
 };
+use crate::mutate::{self, Mutant};
 
 /// The last of the last: a container gets at least this long between TERM and KILL.
 const FLOOR: Duration = Duration::from_secs(2);
@@ -133,7 +134,8 @@ impl Machine {
             let hooked = self.pre_stop(&container, ctx, out);
             let turn = self.record.ending.is_none() || self.its_turn(&container);
             let kill = &self.killing.kills[&id];
-            if (hooked && turn) || ctx.now.boot >= kill.deadline {
+            let due = ctx.now.boot >= kill.deadline && (turn || !mutate::made(Mutant::FloorPerContainer));
+            if (hooked && turn) || due {
                 self.stop_container(&container, ctx, out);
             }
         }
@@ -188,8 +190,10 @@ impl Machine {
                     return true;
                 }
                 let memory = self.record.containers.entry(container.name.clone()).or_default();
-                memory.pre_stop = Some((container.id.clone(), HookState::Begun));
-                self.unsaved = true;
+                if !mutate::made(Mutant::HookNotJournaled) {
+                    memory.pre_stop = Some((container.id.clone(), HookState::Begun));
+                    self.unsaved = true;
+                }
                 let call = Call::Hook {
                     kind: HookKind::PreStop,
                     name: container.name.clone(),
@@ -215,7 +219,8 @@ impl Machine {
     fn its_turn(&self, container: &ContainerSeen) -> bool {
         let Some(mine) = self.sidecar_index(&container.name) else { return true };
         let sure = self.sight.fresh() && !self.calls.starting() && !self.calls.in_doubt();
-        sure && self.sight.seen.alive().all(|other| self.sidecar_index(&other.name).is_some_and(|i| i <= mine))
+        let before = |i: usize| if mutate::made(Mutant::SidecarsForward) { i >= mine } else { i <= mine };
+        sure && self.sight.seen.alive().all(|other| self.sidecar_index(&other.name).is_some_and(before))
     }
 
     fn sidecar_index(&self, name: &Name) -> Option<usize> {

@@ -30,6 +30,7 @@ use crate::model::{
     Answer, Call, CallError, CallId, Cause, Effect, Ending, FullName, KubeEvent, Name, Now, Out, Pod, PodRecord,
     PodSeen, PodStatus, PodUid, Record, SandboxId, SavedTime, Seq, Source, Time,
 };
+use crate::mutate::{self, Mutant};
 use crate::status;
 
 pub use story::Story;
@@ -163,6 +164,9 @@ impl Machine {
         if self.record.pod != pod {
             self.story.tell(ctx.now, "spec updated", "its source changed it");
             self.record.pod = pod;
+            if mutate::made(Mutant::KillIsLost) && !self.record.terminated {
+                self.record.ending = None;
+            }
             self.refresh_volumes();
             self.calls.forgive();
             self.unsaved = true;
@@ -194,6 +198,7 @@ impl Machine {
         let (grace, shortened) = self.effective_grace(before.as_ref().map(|e| e.grace), options.grace);
         let due = ctx.now.boot + grace;
         let deadline = match &before {
+            Some(_) if mutate::made(Mutant::DeadlineMovesLater) => due,
             Some(e) => e.deadline.resume(&ctx.config.boot_id).min(due),
             None => due,
         };

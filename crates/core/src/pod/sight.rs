@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::model::{Effect, PodSeen, PodUid, Seq, Time};
+use crate::mutate::{self, Mutant};
 
 /// The newest look at one pod.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +22,7 @@ pub(crate) struct Sight {
 impl Sight {
     /// Our own last call is in what we see.
     pub(crate) fn fresh(&self) -> bool {
-        self.at.is_some_and(|at| at > self.acted)
+        self.at.is_some_and(|at| at > self.acted || mutate::made(Mutant::OldSight))
     }
 
     pub(crate) fn known(&self) -> bool {

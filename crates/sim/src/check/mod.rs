@@ -46,6 +46,10 @@ pub struct Checks {
     returned: BTreeMap<PodUid, u64>,
     /// Calls core waits for.
     calls: BTreeMap<CallId, (PodUid, Call)>,
+    /// When a call may be given up at the earliest: twice its limit after it was sent.
+    patience: BTreeMap<CallId, Duration>,
+    /// Starts whose fate nobody knows, with the moment at which they may be given up.
+    doubts: Vec<(PodUid, Call, Duration)>,
     /// Pods whose calls or looks were hit by a fault: no promise about their times.
     disturbed: BTreeSet<PodUid>,
     /// Pods whose memory was lost with the disk or the machine: no promise about what ran before.
@@ -149,6 +153,8 @@ impl Checks {
         self.listed = None;
         self.returned.clear();
         self.calls.clear();
+        self.patience.clear();
+        self.doubts.clear();
     }
 
     pub(crate) fn reboot(&mut self, runtime: &Runtime, wiped: bool) {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use podwright_core::model::{
-    Answer, Call, CallId, ContainerId, Effect, Event, HookKind, Out, PodRecord, PodUid, ProbeVerdict, Record, RunState,
-    SandboxId, SourceChange,
+    Answer, Call, CallId, ContainerId, Effect, Event, HookKind, Out, PodRecord, PodSeen, PodUid, ProbeVerdict, Record,
+    RunState, SandboxId, SourceChange,
 };
 use podwright_core::pod::full_name;
 use podwright_core::restart;
@@ -37,13 +37,18 @@ impl World {
                 }
                 self.checks.listed = Some((drawn, listing.pods.keys().cloned().collect()));
             }
-            Event::Observed { uid, seq, result: Ok(_), .. } => {
+            Event::Observed { uid, seq, result: Ok(seen), .. } => {
+                self.checks.doubts.retain(|(of, call, _)| of != uid || !is_answered(call, seen));
                 let drawn = self.checks.drawn.remove(seq).unwrap_or(0);
                 let sight = self.checks.sight.entry(uid.clone()).or_default();
                 *sight = (*sight).max(drawn);
             }
             Event::Done { id, result } => {
                 let Some((uid, call)) = self.checks.calls.remove(id) else { return };
+                let patience = self.checks.patience.remove(id).unwrap_or_default();
+                if is_start(&call) && result.as_ref().is_err_and(|e| e.in_doubt && !e.unavailable) {
+                    self.checks.doubts.push((uid.clone(), call.clone(), patience));
+                }
                 if call.is_runtime() {
                     self.checks.returned.insert(uid, turn);
                 }
@@ -88,10 +93,12 @@ impl World {
             }
         }
         self.check_states();
+        self.check_gone();
         for effect in &out.effects {
             match effect {
-                Effect::Call { id, uid, call, .. } => {
+                Effect::Call { id, uid, call, limit, .. } => {
                     self.check_call(uid, call);
+                    self.checks.patience.insert(*id, self.clock.now + *limit * 2);
                     self.checks.calls.insert(*id, (uid.clone(), call.clone()));
                 }
                 Effect::Cancel { id } => self.check_cancel(id),
@@ -103,6 +110,17 @@ impl World {
         }
         self.check_pace(out);
         self.check_saved();
+    }
+
+    /// A pod that its source, having reported, does not have is ending, whatever the other sources do.
+    fn check_gone(&mut self) {
+        let stays = self.checks.latest.values().find(|r| {
+            let files = self.sources.get(&r.source);
+            r.ending.is_none() && files.is_some_and(|f| f.reported && !f.told.contains_key(&r.uid))
+        });
+        if let Some(uid) = stays.map(|r| r.uid.clone()) {
+            self.broken("11 a source is heard whatever the others do", format!("{uid} left its source and goes on"));
+        }
     }
 
     /// States move forward only.
@@ -142,7 +160,7 @@ impl World {
     /// Every so often: what core knows of a pod is what it wrote down.
     fn check_saved(&mut self) {
         // A pod that was set aside is left as it is, half-handled.
-        if self.turns % 16 != 0 || self.catch_panics {
+        if !self.turns.is_multiple_of(16) || self.catch_panics {
             return;
         }
         let Some(node) = &self.node else { return };
@@ -182,15 +200,13 @@ impl World {
                 inside.iter().for_each(|c| self.check_removal(uid, c));
             }
             Call::Hook { kind, id, name, .. } => self.check_hook(uid, *kind, id, name.as_str(), &record),
-            Call::RemoveCgroup | Call::RemoveVolumes => {
-                if !record.terminated || self.runtime.alive(uid).next().is_some() {
-                    self.broken("7 nothing is taken from under a container", format!("{uid} {call:?}"));
-                }
+            Call::RemoveCgroup | Call::RemoveVolumes
+                if !record.terminated || self.runtime.alive(uid).next().is_some() =>
+            {
+                self.broken("7 nothing is taken from under a container", format!("{uid} {call:?}"));
             }
-            Call::RemoveDirs | Call::RemoveLogs => {
-                if !record.finished {
-                    self.broken("7 nothing is taken from under a container", format!("{uid} {call:?}"));
-                }
+            Call::RemoveDirs | Call::RemoveLogs if !record.finished => {
+                self.broken("7 nothing is taken from under a container", format!("{uid} {call:?}"));
             }
             _ => {}
         }
@@ -207,8 +223,14 @@ impl World {
         }
     }
 
-    /// No call on sight older than the pod's last call.
+    /// No call on sight older than the pod's last call, and none beside a start in doubt.
     fn check_sight(&mut self, uid: &PodUid, call: &Call) {
+        let now = self.clock.now;
+        let doubt = self.checks.doubts.iter().find(|(of, _, until)| of == uid && now < *until);
+        if let Some((_, doubted, _)) = doubt {
+            let text = format!("{uid} {call:?} while {:?} is in doubt", doubted.key());
+            self.broken("16 a start in doubt is waited for", text);
+        }
         let returned = self.checks.returned.get(uid).copied();
         let absent = self.checks.listed.as_ref().filter(|(_, pods)| !pods.contains(uid)).map(|(turn, _)| *turn);
         let sight = self.checks.sight.get(uid).copied().max(absent);
@@ -324,7 +346,11 @@ impl World {
         if c.state.may_run() {
             return self.broken("10 nothing that runs is removed", format!("{uid} {id} = {}", c.name));
         }
-        if c.state == RunState::Exited && c.began.is_some() && !self.checks.exits.contains(id) && !self.checks.tainted.contains(uid) {
+        if c.state == RunState::Exited
+            && c.began.is_some()
+            && !self.checks.exits.contains(id)
+            && !self.checks.tainted.contains(uid)
+        {
             self.broken("10 an exit is journaled before its container goes", format!("{uid} {id} = {}", c.name));
         }
     }
@@ -354,6 +380,22 @@ impl World {
     pub(crate) fn deadline(&self, record: &PodRecord) -> Option<Duration> {
         let ending = record.ending.as_ref()?;
         Some(self.clock.at_boot_time(ending.deadline.resume(&self.clock.boot_id())))
+    }
+}
+
+fn is_start(call: &Call) -> bool {
+    matches!(call, Call::RunSandbox { .. } | Call::CreateContainer { .. } | Call::StartContainer { .. })
+}
+
+/// A look tells what became of a start.
+fn is_answered(call: &Call, seen: &PodSeen) -> bool {
+    match call {
+        Call::RunSandbox { attempt } => seen.sandboxes.iter().any(|s| s.attempt >= *attempt),
+        Call::CreateContainer { name, attempt, .. } => {
+            seen.containers.iter().any(|c| c.name == *name && c.attempt >= *attempt)
+        }
+        Call::StartContainer { id, .. } => seen.container(id).is_none_or(|c| c.state != RunState::Created),
+        _ => true,
     }
 }
 

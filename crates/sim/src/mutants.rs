@@ -1,0 +1,38 @@
+//! Deliberate mistakes in core, one at a time: each must be caught by some seed or by the termination matrix.
+
+#[cfg(test)]
+mod tests {
+    use podwright_core::mutate::{self, ALL, Mutant};
+
+    use crate::{schedule, termination};
+
+    /// What caught it, if anything did.
+    fn caught(mutant: Mutant) -> Option<String> {
+        mutate::make(Some(mutant));
+        let seed = (0..SEEDS).find_map(|seed| {
+            let violation = schedule::run(seed, false).violation?;
+            Some(format!("seed {seed}: {}", violation.rule))
+        });
+        let found = seed.or_else(|| {
+            let mut cases = termination::cases().filter(|case| case.death.is_none());
+            cases.find_map(|case| Some(format!("{case:?}: {}", termination::run(&case).err()?)))
+        });
+        mutate::make(None);
+        found
+    }
+
+    #[test]
+    fn every_mistake_is_caught() {
+        std::panic::set_hook(Box::new(|_| {}));
+        let found: Vec<_> = ALL.into_iter().map(|mutant| (mutant, caught(mutant))).collect();
+        let _ = std::panic::take_hook();
+        for (mutant, by) in &found {
+            println!("{mutant:?}: {}", by.as_deref().unwrap_or("NOT CAUGHT"));
+        }
+        let missed: Vec<_> = found.iter().filter(|(_, by)| by.is_none()).map(|(mutant, _)| mutant).collect();
+        assert!(missed.is_empty(), "not caught: {missed:?}");
+    }
+
+    /// Enough for the rarest of them.
+    const SEEDS: u64 = 3000;
+}
