@@ -57,7 +57,7 @@ impl Scratch {
         let (nursery, owner) = nursery()?;
         for number in 1..=MAX_INSTANCES {
             let place = Place { number };
-            if place.subnet_taken() {
+            if place.subnet_taken() || place.taken_elsewhere() {
                 continue;
             }
             match fs::rename(&nursery, place.path()) {
@@ -200,6 +200,11 @@ impl Place {
         lock(&self.path())
     }
 
+    /// Whether an instance below another temporary directory has these names: cgroups and bridges are the whole machine's.
+    fn taken_elsewhere(self) -> bool {
+        !self.path().exists() && machine::hierarchies().iter().any(|hierarchy| hierarchy.join(self.name()).exists())
+    }
+
     /// Whether the machine itself routes this subnet elsewhere (our own bridge, left by a dead run, doesn't count).
     fn subnet_taken(self) -> bool {
         let routes = fs::read_to_string("/proc/net/route").unwrap_or_default();
@@ -299,6 +304,15 @@ mod tests {
         assert!(!machine::hierarchies().iter().any(|hierarchy| hierarchy.join(&name).exists()));
         assert!(!machine::container_processes(&name, &path).contains(&pid));
         assert!(two.path().exists());
+    }
+
+    #[test]
+    fn names_that_are_in_use_elsewhere_are_left_alone() {
+        let elsewhere = Place { number: MAX_INSTANCES };
+        machine::make_cgroup(&elsewhere.name()).expect("made");
+        assert!(elsewhere.taken_elsewhere());
+        machine::remove_cgroup(&elsewhere.name());
+        assert!(!elsewhere.taken_elsewhere());
     }
 
     #[test]
