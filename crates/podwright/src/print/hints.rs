@@ -55,6 +55,9 @@ pub(super) fn for_reason(reason: &str) -> Option<&'static str> {
         "WaitingForPredecessor" => {
             "Nothing: it begins when the pod of the same name before it has ended. If that takes long, its own story tells why."
         }
+        "RunPodSandbox" | "CreateContainer" | "StartContainer" | "StopPodSandbox" | "InDoubt" => {
+            "The runtime takes long to answer: look into its log, and at the load of the machine. Nothing is begun twice meanwhile."
+        }
         "PodInitializing" => "Wait for the init container to end; its log tells how far it is.",
         "Pulling" => "Wait: the image is on its way.",
         "PreStopHook" => "Wait: the hook has until the end of the grace period.",
