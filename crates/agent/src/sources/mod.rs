@@ -2,7 +2,7 @@
 //!
 //! | task | takes | gives |
 //! |---|---|---|
-//! | [`file`] | inotify, a relist every `fileCheckFrequency` | a SET at start, and whenever something changed |
+//! | [`mod@file`] | inotify, a relist every `fileCheckFrequency` | a SET at start, and whenever something changed |
 //! | [`url`] | GET every `httpCheckFrequency` | a SET whenever other bytes came |
 //!
 //! What a source can't read or understand is said in the SET or the log and never takes a pod away.
