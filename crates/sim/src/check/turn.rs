@@ -116,7 +116,9 @@ impl World {
     fn check_gone(&mut self) {
         let stays = self.checks.latest.values().find(|r| {
             let files = self.sources.get(&r.source);
-            r.ending.is_none() && files.is_some_and(|f| f.reported && !f.told.contains_key(&r.uid))
+            // A record that is older than it should be may be kept by a file that is broken now.
+            let lost = self.checks.tainted.contains(&r.uid);
+            r.ending.is_none() && !lost && files.is_some_and(|f| f.reported && !f.told.contains_key(&r.uid))
         });
         if let Some(uid) = stays.map(|r| r.uid.clone()) {
             self.broken("11 a source is heard whatever the others do", format!("{uid} left its source and goes on"));
