@@ -123,7 +123,12 @@ fn pods_well_and_ill_are_shown_and_explained() {
     ] {
         bed.put(name, &spec);
         bed.wait_status(name, word);
-        insta::assert_snapshot!(format!("explain_{name}"), bed.said(&format!("explain {name}")));
+        let said = wait_until(LIMIT, "what has begun to end to have ended", || {
+            let said = bed.said(&format!("explain {name}"));
+            ensure!(!said.contains("is ending"), "{said}");
+            Ok(said)
+        });
+        insta::assert_snapshot!(format!("explain_{name}"), said);
     }
     insta::assert_snapshot!("get_pods", bed.said("get pods"));
     insta::assert_snapshot!("get_pods_wide", bed.said("get po web -A -o wide"));
