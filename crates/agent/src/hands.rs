@@ -1,13 +1,16 @@
 //! All hands together: what the loop hands its effects to on a real machine.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use podwright_core::model::{Answer, CallError, KubeEvent, Listing, Now, PodSeen, PodUid, RuntimeReady};
+use podwright_core::model::{
+    Answer, Ask, AskError, AskResult, CallError, KubeEvent, Listing, Now, PodSeen, PodUid, RuntimeReady, Source,
+};
 
 use crate::host::Host;
+use crate::keeper::Keeper;
 use crate::observe::Observer;
 use crate::perform;
 use crate::the_loop::{BoxFuture, Clock, Hands, Order};
@@ -20,12 +23,18 @@ pub struct MachineHands {
     perform: Arc<perform::Hands>,
     observer: Arc<Observer>,
     host: Host,
+    keepers: BTreeMap<Source, Arc<dyn Keeper>>,
 }
 
 impl MachineHands {
-    /// All of them.
-    pub fn new(perform: Arc<perform::Hands>, observer: Arc<Observer>, host: Host) -> Self {
-        Self { perform, observer, host }
+    /// All of them; `keepers` have the pod objects of those sources whose pods are objects.
+    pub fn new(
+        perform: Arc<perform::Hands>,
+        observer: Arc<Observer>,
+        host: Host,
+        keepers: BTreeMap<Source, Arc<dyn Keeper>>,
+    ) -> Self {
+        Self { perform, observer, host, keepers }
     }
 }
 
@@ -62,6 +71,18 @@ impl Hands for MachineHands {
                 Ok(()) => tracing::info!(%uid, "removed what an unknown pod had left"),
                 Err(error) => tracing::warn!(%uid, %error, "what an unknown pod left can't be removed"),
             }
+        })
+    }
+
+    fn ask(&self, keeper: Source, ask: Ask, limit: Duration) -> BoxFuture<AskResult> {
+        let Some(keeper) = self.keepers.get(&keeper) else {
+            let message = format!("nobody keeps the objects of source {}", keeper.as_str());
+            return Box::pin(async move { Err(AskError::Refused(message)) });
+        };
+        let answer = keeper.ask(ask);
+        Box::pin(async move {
+            let late = |_| AskError::Unavailable { message: format!("no answer within {limit:?}"), after: None };
+            tokio::time::timeout(limit, answer).await.map_err(late)?
         })
     }
 

@@ -4,6 +4,7 @@ pub mod hands;
 pub mod host;
 pub mod images_gc;
 pub mod journal;
+pub mod keeper;
 pub mod observe;
 pub mod perform;
 pub mod rotate;

@@ -1,5 +1,6 @@
 //! Builds the parts from the configuration, ties them together, and takes them apart again at the end.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,7 +73,7 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
         sandbox_parallel: config.node.sandbox_parallel,
         max_pods: config.node.max_pods,
     });
-    let hands = Arc::new(MachineHands::new(Arc::new(perform), observer.clone(), host));
+    let hands = Arc::new(MachineHands::new(Arc::new(perform), observer.clone(), host, BTreeMap::new()));
     let known = records.len();
     let node = Node::new(config.node.clone(), records);
     let (main_loop, handle) = Loop::new(node, Some(journal), hands, Arc::new(MachineClock));

@@ -100,7 +100,8 @@ impl World {
                 self.after(delay, Item::Wake { epoch, token });
                 self.wake = Some(token);
             }
-            Effect::Event(_) | Effect::StatusChanged { .. } => {}
+            // No source of these flights has a keeper yet.
+            Effect::Ask { .. } | Effect::Event(_) | Effect::StatusChanged { .. } => {}
         }
     }
 

@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use podwright_core::Node;
 use podwright_core::model::{
-    Answer, Call, CallError, CallId, Effect, Event, KubeEvent, Listing, Now, Out, Pod, PodSeen, PodUid, RuntimeReady,
-    Time,
+    Answer, Ask, AskResult, Call, CallError, CallId, Effect, Event, KubeEvent, Listing, Now, Out, Pod, PodSeen, PodUid,
+    RuntimeReady, Source, Time,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -63,6 +63,8 @@ pub trait Hands: Send + Sync + 'static {
     fn find_leftovers(&self) -> BoxFuture<Result<std::collections::BTreeSet<PodUid>, CallError>>;
     /// Remove what a pod left.
     fn sweep(&self, uid: PodUid) -> BoxFuture<()>;
+    /// Ask the keeper of a source's pod objects for one thing.
+    fn ask(&self, keeper: Source, ask: Ask, limit: Duration) -> BoxFuture<AskResult>;
     /// Tell people.
     fn event(&self, event: &KubeEvent, now: Now);
 }
@@ -214,6 +216,10 @@ impl Loop {
                 }
                 Effect::Sweep { uid } => {
                     tokio::spawn(self.hands.sweep(uid));
+                }
+                Effect::Ask { id, keeper, ask, limit } => {
+                    let answer = self.hands.ask(keeper, ask, limit);
+                    self.spawn(async move { Event::Answered { id, result: answer.await } });
                 }
                 Effect::WakeAt(at) => self.wake = Some(at),
                 Effect::Event(event) => {

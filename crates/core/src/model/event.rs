@@ -9,10 +9,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ContainerId, FullName, Listing, Name, Now, Pod, PodRecord, PodSeen, PodUid, SandboxId, Seq, Source, Time};
+use super::{
+    Ask, AskId, AskResult, ContainerId, FullName, Listing, Name, Now, Pod, PodRecord, PodSeen, PodUid, SandboxId, Seq,
+    Source, Time,
+};
 
 /// What happened.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Event {
     /// A source speaks.
     Source {
@@ -86,6 +89,18 @@ pub enum Event {
         /// Pods that have cgroups, directories or logs on this machine.
         found: Result<BTreeSet<PodUid>, CallError>,
     },
+    /// The answer to [`Effect::Ask`].
+    Answered {
+        /// As given in the effect.
+        id: AskId,
+        /// What the keeper said.
+        result: AskResult,
+    },
+    /// Something outside of the pod that its volumes show has changed: a ConfigMap, a Secret, a token that was renewed.
+    ObjectsChanged {
+        /// Whose volumes.
+        uid: PodUid,
+    },
     /// The journal could not be written (`Some`) or works again (`None`).
     Journal {
         /// What is wrong.
@@ -96,7 +111,7 @@ pub enum Event {
 }
 
 /// The runtime's own word on its health.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RuntimeReady {
     /// Its name, which container ids in statuses begin with.
     pub name: String,
@@ -107,7 +122,7 @@ pub struct RuntimeReady {
 }
 
 /// What a source says.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum SourceChange {
     /// Everything it has.
     Set {
@@ -123,7 +138,7 @@ pub enum SourceChange {
 }
 
 /// A pod and the place it was read from.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// The pod, decoded, defaulted, with its UID.
     pub pod: Arc<Pod>,
@@ -183,6 +198,17 @@ pub enum Effect {
     },
     /// Send [`Event::Wake`] then. A later effect of this kind replaces an earlier one.
     WakeAt(Time),
+    /// Ask the keeper of pod objects for one thing.
+    Ask {
+        /// Comes back in [`Event::Answered`].
+        id: AskId,
+        /// Which keeper: the source whose objects it has.
+        keeper: Source,
+        /// What is asked.
+        ask: Ask,
+        /// How long it may take.
+        limit: Duration,
+    },
     /// Tell people.
     Event(KubeEvent),
     /// A pod's status changed (its newest form can be asked of the node).
@@ -193,7 +219,7 @@ pub enum Effect {
 }
 
 /// The number of one call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CallId(pub u64);
 
 /// One call on one foreign thing.
@@ -410,7 +436,7 @@ pub enum ProbeKind {
 }
 
 /// The verdict of one probe run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProbeVerdict {
     /// It passed.
     Success,
@@ -421,7 +447,7 @@ pub enum ProbeVerdict {
 }
 
 /// What a call brought back.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Answer {
     /// It is done.
     Done,
@@ -436,7 +462,7 @@ pub enum Answer {
 }
 
 /// What an image says of itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageFacts {
     /// Its id.
     pub id: String,
@@ -447,7 +473,7 @@ pub struct ImageFacts {
 }
 
 /// Why a call failed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallError {
     /// The word users see: `ErrImagePull`, `CreateContainerConfigError`, `FailedMount`, …; empty: the caller's default.
     pub reason: String,

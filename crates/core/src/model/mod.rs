@@ -3,6 +3,7 @@
 mod event;
 mod ids;
 mod memory;
+mod object;
 mod seen;
 mod time;
 
@@ -12,6 +13,7 @@ pub use event::{
 };
 pub use ids::{ContainerId, FullName, Name, PodUid, SandboxId, Source};
 pub use memory::{Backoff, Cause, ContainerMemory, Cursor, Ending, Exit, HookState, PodRecord};
+pub use object::{Ask, AskError, AskId, AskResult, ObjectRef};
 pub use seen::{ContainerSeen, Listing, PodListed, PodSeen, RunState, SandboxSeen};
 pub use time::{Now, SavedTime, Seq, Time};
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{ContainerId, FullName, Name, PodUid, SandboxId, Source};
 
 /// Everything the runtime has of one pod. Empty: it has nothing.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PodSeen {
     /// Newest first.
     pub sandboxes: Vec<SandboxSeen>,
@@ -54,7 +54,7 @@ fn first<'a>(mut instances: impl Iterator<Item = &'a ContainerSeen> + Clone) -> 
 }
 
 /// One sandbox.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SandboxSeen {
     /// The runtime's id.
     pub id: SandboxId,
@@ -69,7 +69,7 @@ pub struct SandboxSeen {
 }
 
 /// One container instance.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ContainerSeen {
     /// The runtime's id.
     pub id: ContainerId,
@@ -128,14 +128,14 @@ impl RunState {
 }
 
 /// The outline of all pods in the runtime, from one list.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Listing {
     /// Pods with the kubelet's labels; anything else in the runtime is not ours to touch.
     pub pods: BTreeMap<PodUid, PodListed>,
 }
 
 /// One pod in a list.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PodListed {
     /// From the labels.
     pub full_name: FullName,

@@ -36,7 +36,7 @@ impl SavedTime {
 }
 
 /// A point in the order of calls and looks: drawn by core, one counter for the node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Seq(pub u64);
 
 impl Seq {

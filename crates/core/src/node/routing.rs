@@ -70,7 +70,11 @@ impl Node {
                 self.sweep(seq, found, out);
                 BTreeSet::new()
             }
-            Event::Journal { .. } => BTreeSet::new(),
+            Event::Answered { .. } | Event::Journal { .. } => BTreeSet::new(),
+            Event::ObjectsChanged { uid } => {
+                self.with(&uid, now, out, |machine, _, _| machine.objects_changed());
+                BTreeSet::from([uid])
+            }
             Event::Wake => {
                 let mut due = self.wakes.due(now.boot);
                 if self.housekeeping.held_due(now.boot) {

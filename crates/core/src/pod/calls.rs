@@ -138,6 +138,11 @@ impl Calls {
         self.retries.clear();
     }
 
+    /// What volumes show has changed: what failed before says little about it now.
+    pub(crate) fn forgive_volumes(&mut self) {
+        self.retries.retain(|key, _| !matches!(key, CallKey::Volume(_)));
+    }
+
     /// A runtime that was away and is back has a new chance at once: what it failed before says little about it now.
     pub(crate) fn runtime_is_back(&mut self, outages: u64) {
         if std::mem::replace(&mut self.outages, outages) != outages {

@@ -97,8 +97,22 @@ impl Machine {
     /// The pod changed: volumes that show it to its containers are set up again. What runs stays.
     pub(super) fn refresh_volumes(&mut self) {
         let volumes = spec_of(&self.record.pod).volumes.iter().flatten();
-        for volume in volumes.filter(|v| v.downward_api.is_some() || v.projected.is_some()) {
-            let name = Name::from(volume.name.as_str());
+        let shown = volumes.filter(|v| v.downward_api.is_some() || v.projected.is_some());
+        let names: Vec<Name> = shown.map(|v| Name::from(v.name.as_str())).collect();
+        self.set_up_again(names);
+    }
+
+    /// Objects its volumes show have changed: those are set up again, at once also where an object was missing.
+    pub(crate) fn objects_changed(&mut self) {
+        let volumes = spec_of(&self.record.pod).volumes.iter().flatten();
+        let shown = volumes.filter(|v| v.config_map.is_some() || v.secret.is_some() || v.projected.is_some());
+        let names: Vec<Name> = shown.map(|v| Name::from(v.name.as_str())).collect();
+        self.calls.forgive_volumes();
+        self.set_up_again(names);
+    }
+
+    fn set_up_again(&mut self, volumes: Vec<Name>) {
+        for name in volumes {
             self.setup.volumes.remove(&name);
             if self.calls.busy(&CallKey::Volume(name.clone())) {
                 self.setup.outdated.insert(name);

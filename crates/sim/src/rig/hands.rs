@@ -3,11 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use podwright_agent::observe::Observer;
 use podwright_agent::perform;
 use podwright_agent::the_loop::{BoxFuture, Hands, Order};
-use podwright_core::model::{Answer, CallError, KubeEvent, Listing, Now, PodSeen, PodUid, RuntimeReady};
+use podwright_core::model::{
+    Answer, Ask, AskError, AskResult, CallError, KubeEvent, Listing, Now, PodSeen, PodUid, RuntimeReady, Source,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::host::FakeHost;
@@ -96,6 +99,11 @@ impl Hands for RigHands {
     fn sweep(&self, uid: PodUid) -> BoxFuture<()> {
         let host = self.host.clone();
         self.alive(async move { host.sweep(uid.as_str()) })
+    }
+
+    fn ask(&self, keeper: Source, _: Ask, _: Duration) -> BoxFuture<AskResult> {
+        let message = format!("nobody keeps the objects of source {}", keeper.as_str());
+        self.alive(async move { Err(AskError::Refused(message)) })
     }
 
     fn event(&self, _: &KubeEvent, _: Now) {}
