@@ -50,7 +50,7 @@ pub struct Inputs<'a> {
 }
 
 /// A probe that failed past its threshold.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ProbeFailure {
     /// The instance that was probed: a verdict says nothing about the next one.
     pub id: ContainerId,
@@ -138,7 +138,7 @@ pub struct Start {
 }
 
 /// Why a container does not run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Waiting {
     /// `CrashLoopBackOff`, `ErrImagePull`, …
     pub reason: String,

@@ -13,7 +13,7 @@ use crate::model::{Pod, PodUid};
 use crate::qos::{is_sidecar, pod_requests};
 
 /// What a pod takes of the node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Requests {
     /// Thousandths of a core.
     pub cpu_millis: i64,
@@ -26,7 +26,7 @@ pub struct Requests {
 }
 
 /// A port of the host.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct HostPort {
     /// The number.
     pub port: i32,
@@ -46,7 +46,7 @@ pub struct Rejection {
 }
 
 /// What is taken, pod by pod.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Ledger {
     pods: BTreeMap<PodUid, Requests>,
 }

@@ -17,6 +17,7 @@ pub mod pod;
 pub mod probe;
 pub mod qos;
 pub mod quantity;
+pub mod record;
 pub mod restart;
 pub mod sources;
 pub mod static_pod;

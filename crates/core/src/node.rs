@@ -17,7 +17,7 @@ use crate::workers::Workers;
 const GONE_KEPT: usize = 200;
 
 /// Everything the agent knows.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Node {
     config: NodeConfig,
     sources: Sources,
@@ -36,7 +36,7 @@ pub struct Node {
 }
 
 /// Numbers that were given out.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 struct Drawn {
     seq: Seq,
     call: u64,
@@ -44,7 +44,7 @@ struct Drawn {
 }
 
 /// When pods want to be woken.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 struct Wakes {
     at: BTreeMap<PodUid, Time>,
     queue: BTreeSet<(Time, PodUid)>,
@@ -53,7 +53,7 @@ struct Wakes {
 }
 
 /// The story of a pod that is gone.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Gone {
     /// Its UID.
     pub uid: PodUid,

@@ -19,7 +19,7 @@ const CHECK_MAX: Duration = Duration::from_secs(5);
 const CHECK_HEALTHY: Duration = Duration::from_secs(30);
 
 /// The last list, and when the next one is due.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Pleg {
     pub(crate) listing: Listing,
     /// When the newest complete list was asked for.
@@ -94,7 +94,7 @@ impl Pleg {
 }
 
 /// The runtime as a whole.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Health {
     pub(crate) up: bool,
     /// Its name, once it told.

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Probe;
 use crate::model::{ProbeKind, ProbeVerdict, Time};
 
 /// The verdict turned, or, for a startup probe, was reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Change {
     /// `successThreshold` was reached.
     Success,
@@ -24,7 +24,7 @@ pub enum Change {
 }
 
 /// The state of one probe of one instance.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct ProbeState {
     kind: ProbeKind,
     period: Duration,

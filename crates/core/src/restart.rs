@@ -109,7 +109,7 @@ fn is_stable(backoff: &Backoff, ended: Timestamp) -> bool {
 }
 
 /// The failed pulls of one image for one pod. Not journaled: after a restart the first try is free.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct ImageBackoff {
     delay: Duration,
     since: Time,

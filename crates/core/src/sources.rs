@@ -17,13 +17,13 @@ const LOCAL_ANNOTATIONS: [&str; 4] = [
 ];
 
 /// All sources together: the desired pods.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Sources {
     sets: BTreeMap<Source, Set>,
 }
 
 /// One source's pods.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 struct Set {
     pods: BTreeMap<PodUid, Manifest>,
     /// Files that are broken now, with the reason.

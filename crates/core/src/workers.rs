@@ -11,10 +11,11 @@ use crate::mutate::{self, Mutant};
 use crate::pod::{Machine, State};
 
 /// Every pod that has a record.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Workers {
     machines: BTreeMap<PodUid, Machine>,
     /// First sight orders the pods of one name.
+    #[serde(with = "crate::record::pairs")]
     order: BTreeMap<FullName, Vec<PodUid>>,
     /// The desired pods were compared with the known ones at least once.
     synced: bool,

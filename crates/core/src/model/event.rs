@@ -223,7 +223,7 @@ pub enum Effect {
 pub struct CallId(pub u64);
 
 /// One call on one foreign thing.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Call {
     /// CRI RunPodSandbox.
     RunSandbox {
@@ -345,7 +345,7 @@ pub enum Call {
 }
 
 /// What makes two calls of one pod the same: never two of a key in flight (a stop may be sent again with a shorter time).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum CallKey {
     /// RunSandbox.
     RunSandbox,
@@ -416,7 +416,7 @@ impl Call {
 }
 
 /// A lifecycle hook.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum HookKind {
     /// Right after the start.
     PostStart,
@@ -425,7 +425,7 @@ pub enum HookKind {
 }
 
 /// A probe of a container.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ProbeKind {
     /// Has it come up?
     Startup,

@@ -19,7 +19,7 @@ const APART: Duration = Duration::from_secs(2);
 const HELD: Duration = Duration::from_secs(10);
 
 /// When the next round is due.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Housekeeping {
     last: Time,
     wanted: bool,

@@ -17,7 +17,7 @@ const PULL_LIMIT: Duration = Duration::from_secs(3600);
 const POST_START_LIMIT: Duration = Duration::from_secs(3600);
 
 /// What this process knows of containers on their way.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct BringUp {
     /// The image of a container that is to be created next.
     pub(super) images: BTreeMap<Name, Image>,
@@ -36,7 +36,7 @@ pub(super) struct BringUp {
 }
 
 /// Whether an image is here.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) enum Image {
     Present(ImageFacts),
     Absent,
@@ -61,6 +61,9 @@ impl Machine {
         let name = start.name.clone();
         // An instance whose start is under way may run any moment, wanted or not: it is waited for.
         if self.calls.any(|c| matches!(c, Call::StartContainer { name: started, .. } if *started == name)) {
+            return;
+        }
+        if self.may_start_late(&name, start.existing.as_ref()) {
             return;
         }
         if let Some(id) = start.existing.clone() {
@@ -122,6 +125,14 @@ impl Machine {
                 self.unsaved = true;
             }
         }
+    }
+
+    /// Another instance was told to start and nobody knows whether it will: nothing takes its place before it is removed. A
+    /// runtime does not remove what it is starting, nor start what it has removed.
+    fn may_start_late(&self, name: &Name, instead: Option<&ContainerId>) -> bool {
+        let told = self.record.containers.get(name).and_then(|m| m.starting.as_ref());
+        let there = |id: &ContainerId| self.sight.seen.container(id).is_some_and(|c| c.state == RunState::Created);
+        told.is_some_and(|id| Some(id) != instead && there(id))
     }
 
     fn pull(&mut self, name: Name, image: String, ctx: &mut Ctx<'_>, out: &mut Out) {

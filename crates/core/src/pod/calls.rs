@@ -16,20 +16,23 @@ const ECHO: Duration = Duration::from_secs(1);
 const ECHO_WITHIN: Duration = Duration::from_secs(60);
 
 /// What this pod has asked the hands for.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Calls {
     in_flight: BTreeMap<CallId, Sent>,
+    #[serde(with = "crate::record::pairs")]
     retries: BTreeMap<CallKey, Retry>,
+    #[serde(with = "crate::record::pairs")]
     doubts: BTreeMap<CallKey, Doubt>,
     failures: u64,
     /// The last runtime call of each key that was said to be done, when, and how often in a row.
+    #[serde(with = "crate::record::pairs")]
     done: BTreeMap<CallKey, (Call, Time, u32)>,
     /// How often the runtime was away, as last heard.
     outages: u64,
 }
 
 /// A call under way.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Sent {
     pub(crate) call: Call,
     pub(crate) at: Time,
@@ -38,14 +41,14 @@ pub(crate) struct Sent {
 }
 
 /// A call that failed and is not tried again before `at`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 struct Retry {
     at: Time,
     count: u32,
 }
 
 /// A call whose fate is unknown: the runtime may have done it, or may do it yet.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Doubt {
     pub(crate) call: Call,
     /// Given up then: what surfaces later is removed as a stranger.

@@ -8,7 +8,7 @@ use crate::model::{Call, ContainerId, Out};
 use crate::mutate::{self, Mutant};
 
 /// What is gone already. Each step may be repeated after a restart.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Cleaned {
     pub(super) volumes: bool,
     pub(super) cgroup: bool,

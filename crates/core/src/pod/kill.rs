@@ -16,7 +16,7 @@ const FLOOR: Duration = Duration::from_secs(2);
 const GAIN: Duration = Duration::from_millis(500);
 
 /// Containers that are being ended.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Killing {
     kills: BTreeMap<ContainerId, Kill>,
     /// Sandboxes this process has stopped: stopping a dead one too releases its network.
@@ -24,7 +24,7 @@ pub(super) struct Killing {
 }
 
 /// The end of one container instance.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 struct Kill {
     deadline: Time,
     why: String,

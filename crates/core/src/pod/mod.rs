@@ -85,7 +85,7 @@ pub struct KillOptions {
 }
 
 /// One pod's machine.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Machine {
     record: PodRecord,
     unsaved: bool,

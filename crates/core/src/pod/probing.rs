@@ -11,8 +11,9 @@ use crate::pod::bring_up::find_container;
 use crate::probe::{Change, ProbeState};
 
 /// The probes that are being run, by container and kind.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Probing {
+    #[serde(with = "crate::record::pairs")]
     states: BTreeMap<(Name, ProbeKind), (ContainerId, ProbeState)>,
     failures: BTreeMap<Name, ProbeFailure>,
 }

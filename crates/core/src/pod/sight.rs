@@ -6,7 +6,7 @@ use crate::model::{Effect, PodSeen, PodUid, Seq, Time};
 use crate::mutate::{self, Mutant};
 
 /// The newest look at one pod.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Sight {
     pub(crate) seen: PodSeen,
     /// When the newest look was asked for; `None` before the first.

@@ -13,7 +13,7 @@ const JOURNALED: usize = 12;
 const CAUSE_MAX: usize = 512;
 
 /// A pod's last transitions, oldest first.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Story {
     lines: VecDeque<Transition>,
     forgotten: u64,

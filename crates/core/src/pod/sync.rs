@@ -15,7 +15,7 @@ pub(super) const HOST_LIMIT: Duration = Duration::from_secs(120);
 pub(super) const SETUP_LIMIT: Duration = Duration::from_secs(20);
 
 /// What this process has set up on the host for the pod. Every step may be repeated after a restart.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Setup {
     pub(super) cgroup: bool,
     pub(super) dirs: bool,

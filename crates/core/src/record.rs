@@ -1,0 +1,2 @@
+//! The flight recorder's form.
+pub(crate) mod pairs;
