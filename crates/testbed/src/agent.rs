@@ -63,6 +63,11 @@ impl AgentBuilder {
         self
     }
 
+    /// Make it a node of a cluster; see [`crate::ControlPlane::node_kubeconfig`].
+    pub fn kubeconfig(self, path: &Path) -> Self {
+        self.arg("--kubeconfig").arg(path)
+    }
+
     /// One more argument.
     pub fn arg(mut self, argument: impl Into<OsString>) -> Self {
         self.arguments.push(argument.into());
@@ -121,11 +126,7 @@ impl Agent {
         if let Some(given) = env::var_os("PODWRIGHT_BIN") {
             return Ok(given.into());
         }
-        let test = env::current_exe()?;
-        let beside = test.ancestors().skip(1).take(2).map(|dir| dir.join("podwright")).find(|path| path.is_file());
-        beside.with_context(|| {
-            format!("no podwright binary near {}: run `cargo build -p podwright`, or set PODWRIGHT_BIN", test.display())
-        })
+        program_beside_tests("podwright")
     }
 
     /// Its process id.
@@ -221,6 +222,15 @@ impl Agent {
         });
         Ok(())
     }
+}
+
+/// A program that cargo has built, by its name.
+pub(crate) fn program_beside_tests(name: &str) -> Result<PathBuf> {
+    let test = env::current_exe()?;
+    let beside = test.ancestors().skip(1).take(2).map(|dir| dir.join(name)).find(|path| path.is_file());
+    beside.with_context(|| {
+        format!("no program {name} near {}: run `cargo build --workspace --bins`, or set PODWRIGHT_BIN", test.display())
+    })
 }
 
 /// The pod of a PodList with this name.

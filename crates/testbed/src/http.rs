@@ -20,16 +20,32 @@ pub struct Response {
 
 /// `GET http://{address}{path}` with a deadline of 5 s per read.
 pub fn get(address: &str, path: &str) -> Result<Response> {
+    ask(address, &format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n"))
+        .with_context(|| format!("answer of {address}{path}"))
+}
+
+/// `POST` a JSON body, with the same deadline.
+pub(crate) fn post(address: &str, path: &str, body: &str) -> Result<Response> {
+    let length = body.len();
+    let kind = "Content-Type: application/json";
+    ask(
+        address,
+        &format!("POST {path} HTTP/1.0\r\nHost: {address}\r\n{kind}\r\nContent-Length: {length}\r\n\r\n{body}"),
+    )
+    .with_context(|| format!("answer of {address}{path}"))
+}
+
+/// HTTP/1.0: the answer ends with the connection and is never chunked.
+fn ask(address: &str, request: &str) -> Result<Response> {
     let limit = Duration::from_secs(5);
     let socket_address = address.to_socket_addrs()?.next().context("no address")?;
     let mut stream = TcpStream::connect_timeout(&socket_address, limit)?;
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit))?;
-    // HTTP/1.0: the answer ends with the connection and is never chunked.
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+    stream.write_all(request.as_bytes())?;
     let mut bytes = Vec::new();
     stream.take(MAX_BODY).read_to_end(&mut bytes)?;
-    parse(&String::from_utf8_lossy(&bytes)).with_context(|| format!("answer of {address}{path}"))
+    parse(&String::from_utf8_lossy(&bytes))
 }
 
 /// A TCP port that is free on loopback right now.

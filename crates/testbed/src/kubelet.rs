@@ -1,4 +1,4 @@
-//! The Go kubelet in standalone mode: what ours is compared with.
+//! The Go kubelet, alone or in a cluster: what ours is compared with.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::process::Process;
 use crate::scratch::Scratch;
 use crate::wait::wait_until;
 
-/// A running Go kubelet without an API server, on the scratch's manifests.
+/// A running Go kubelet on the scratch's manifests.
 ///
 /// Not at the same time as another agent on the same containerd: each would kill the other's pods.
 #[derive(Debug)]
@@ -42,11 +42,32 @@ const SYSCTLS: [&str; 6] = [
 const DEVICE_PLUGINS: &str = "/var/lib/kubelet/device-plugins";
 
 impl GoKubelet {
-    /// Start it and wait until it answers. `changes` are laid over the testbed's KubeletConfiguration.
+    /// Start it without an API server and wait until it answers. `changes` are laid over the testbed's KubeletConfiguration.
     pub fn start_standalone(
         scratch: &Scratch,
         containerd: &Containerd,
         hostname: &str,
+        changes: &Value,
+    ) -> Result<Self> {
+        Self::start(scratch, containerd, hostname, None, changes)
+    }
+
+    /// Start it as a node of a cluster and wait until it answers; see [`crate::ControlPlane::node_kubeconfig`].
+    pub fn start_joined(
+        scratch: &Scratch,
+        containerd: &Containerd,
+        hostname: &str,
+        kubeconfig: &Path,
+        changes: &Value,
+    ) -> Result<Self> {
+        Self::start(scratch, containerd, hostname, Some(kubeconfig), changes)
+    }
+
+    fn start(
+        scratch: &Scratch,
+        containerd: &Containerd,
+        hostname: &str,
+        kubeconfig: Option<&Path>,
         changes: &Value,
     ) -> Result<Self> {
         let port = free_port()?;
@@ -67,6 +88,9 @@ impl GoKubelet {
         command.arg("--config").arg(file).arg("--root-dir").arg(scratch.dir("kubelet")?);
         command.args(["--hostname-override", hostname, "--v", "2"]);
         command.arg("--cert-dir").arg(scratch.dir("kubelet-certs")?);
+        if let Some(kubeconfig) = kubeconfig {
+            command.arg("--kubeconfig").arg(kubeconfig);
+        }
         command.env("PATH", Cache::find().search_path(true));
         let paths = SYSCTLS.map(|name| Path::new("/proc/sys").join(name));
         let sysctls =

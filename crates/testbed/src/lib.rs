@@ -1,4 +1,4 @@
-//! Real peers for tests and benches: containerd (Debian's and 2.x), a registry, the Go kubelet, our own agent.
+//! Real peers for tests and benches: containerd (Debian's and 2.x), a registry, a control plane, the Go kubelet, our own agent.
 //!
 //! Everything a test starts belongs to one [`Scratch`]: its own directory, cgroup root, bridge, subnet and log
 //! directories, so that several run at once without meeting. A scratch takes all of it away when it is dropped; what a
@@ -19,9 +19,11 @@ pub mod image;
 
 mod agent;
 mod agent_config;
+mod api_client;
 mod cache;
 mod containerd;
 mod containerd_config;
+mod control_plane;
 mod http;
 mod hung_mount;
 mod kubelet;
@@ -30,12 +32,15 @@ mod machine;
 mod process;
 mod registry;
 mod scratch;
+mod shared;
 mod wait;
 
 pub use agent::{Agent, AgentBuilder};
 pub use agent_config::agent_config;
+pub use api_client::{ApiClient, Identity, Watch};
 pub use cache::Cache;
 pub use containerd::{Containerd, Flavor};
+pub use control_plane::{Component, ControlPlane};
 pub use http::{Response, free_port, get};
 pub use hung_mount::HungMount;
 pub use kubelet::GoKubelet;

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::scratch::Scratch;
 
 /// How much of the log a failing test shows.
-const SHOWN_LINES: usize = 150;
+const SHOWN_LINES: usize = 60;
 
 /// No helper program takes this long, also on a slow, busy machine.
 const RUN_LIMIT: Duration = Duration::from_secs(120);
@@ -113,22 +113,27 @@ impl Drop for Process {
 
 /// Run a program to its end and return what it printed; its error output is part of the error. Killed after two minutes.
 pub(crate) fn run(command: &mut Command) -> Result<String> {
+    let output = output_of(command)?;
+    if !output.status.success() {
+        bail!("{command:?}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Run a program to its end, whatever that is. Killed after two minutes.
+pub(crate) fn output_of(command: &mut Command) -> Result<Output> {
     let what = format!("{command:?}");
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = child.spawn().with_context(|| format!("start {what}"))?;
     let pid = child.id();
     let (answer, wait) = mpsc::channel();
     std::thread::spawn(move || answer.send(child.wait_with_output()));
-    let output = match wait.recv_timeout(RUN_LIMIT) {
-        Ok(output) => output?,
+    match wait.recv_timeout(RUN_LIMIT) {
+        Ok(output) => Ok(output?),
         Err(_) => {
             let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).context("a pid fits")?;
             kill_process(raw, Signal::KILL)?;
             bail!("{what}: no end after {RUN_LIMIT:?}, killed");
         }
-    };
-    if !output.status.success() {
-        bail!("{what}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
     }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

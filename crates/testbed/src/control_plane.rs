@@ -1,0 +1,188 @@
+//! A control plane of one's own: etcd, API server, controller manager and scheduler on loopback.
+//!
+//! As strict as a real one where the node is concerned: the Node authorizer, RBAC and NodeRestriction are on.
+
+mod certificates;
+mod components;
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::api_client::ApiClient;
+use crate::cache::Cache;
+use crate::http::{free_port, post};
+use crate::process::{Process, output_of};
+use crate::scratch::Scratch;
+use crate::wait::wait_until;
+use certificates::{Authority, service_account_keys};
+pub use components::Component;
+use components::Settings;
+
+/// How long a start may take on a busy machine.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// A running control plane.
+#[derive(Debug)]
+pub struct ControlPlane {
+    scratch: Scratch,
+    settings: Settings,
+    authority: Authority,
+    admin: ApiClient,
+    admin_kubeconfig: PathBuf,
+    running: Mutex<[Option<Process>; Component::ALL.len()]>,
+}
+
+impl ControlPlane {
+    /// Start it in the scratch and wait until it answers and makes service accounts.
+    pub fn start(scratch: &Scratch) -> Result<Self> {
+        let home = scratch.dir("control-plane")?;
+        let authority = Authority::new(&home)?;
+        service_account_keys(&home)?;
+        authority.server("apiserver")?;
+        let ports = [free_port()?, free_port()?, free_port()?, free_port()?, free_port()?];
+        let settings = Settings { home, ports };
+        let (admin, identity) = authority.user("admin", "admin", "system:masters")?;
+        let admin_kubeconfig = authority.kubeconfig("admin", &settings.url(), &admin)?;
+        for component in [Component::ControllerManager, Component::Scheduler] {
+            let (pair, _) =
+                authority.user(component.name(), &format!("system:{}", component.name()), "system:testbed")?;
+            authority.kubeconfig(component.name(), &settings.url(), &pair)?;
+        }
+        let admin = ApiClient::new(settings.port(), &identity)?;
+        let plane =
+            Self { scratch: scratch.clone(), settings, authority, admin, admin_kubeconfig, running: Mutex::default() };
+        plane.launch(Component::Etcd)?;
+        plane.launch(Component::ApiServer)?;
+        // The others would be refused before the roles are there, and retry slowly.
+        plane.wait_ready();
+        plane.launch(Component::ControllerManager)?;
+        plane.launch(Component::Scheduler)?;
+        plane.wait_account("default");
+        Ok(plane)
+    }
+
+    /// The API server, asked by its administrator.
+    pub fn api(&self) -> &ApiClient {
+        &self.admin
+    }
+
+    /// `https://127.0.0.1:port`.
+    pub fn url(&self) -> String {
+        self.settings.url()
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn admin_kubeconfig(&self) -> &PathBuf {
+        &self.admin_kubeconfig
+    }
+
+    /// The kubeconfig of a node: `system:node:<name>` in `system:nodes`.
+    pub fn node_kubeconfig(&self, name: &str) -> Result<PathBuf> {
+        let (pair, _) = self.authority.user(name, &format!("system:node:{name}"), "system:nodes")?;
+        self.authority.kubeconfig(name, &self.settings.url(), &pair)
+    }
+
+    /// The API server, asked by a node.
+    pub fn node_api(&self, name: &str) -> Result<ApiClient> {
+        let file = format!("{name}-asks");
+        let (_, identity) = self.authority.user(&file, &format!("system:node:{name}"), "system:nodes")?;
+        ApiClient::new(self.settings.port(), &identity)
+    }
+
+    /// A namespace, with its service account.
+    pub fn namespace(&self, name: &str) -> Result<()> {
+        self.admin.create("/api/v1/namespaces", &json!({"metadata": {"name": name}}))?;
+        self.wait_account(name);
+        Ok(())
+    }
+
+    /// Run kubectl as the administrator and return what it printed; an error if it fails.
+    pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        let output = self.kubectl_output(arguments)?;
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        ensure!(output.status.success(), "kubectl {arguments:?}: {}{}", said(&output.stdout), said(&output.stderr));
+        Ok(said(&output.stdout))
+    }
+
+    /// Run kubectl as the administrator to its end, whatever that is.
+    pub fn kubectl_output(&self, arguments: &[&str]) -> Result<Output> {
+        let mut command = Command::new(Cache::find().peer("kubectl")?);
+        command.arg("--kubeconfig").arg(&self.admin_kubeconfig);
+        command.arg("--cache-dir").arg(self.settings.home.join("kubectl-cache"));
+        output_of(command.args(arguments).env_remove("KUBECONFIG"))
+    }
+
+    /// SIGTERM to one part, and SIGKILL if it is still there 2 s later: an API server waits a minute for those who watch.
+    pub fn stop(&self, component: Component) -> Result<()> {
+        let process = self.running()[component as usize].take();
+        let mut process = process.context("it does not run")?;
+        process.terminate(Duration::from_secs(2)).or_else(|_| process.kill9()).map(|_| ())
+    }
+
+    /// SIGKILL to one part.
+    pub fn kill9(&self, component: Component) -> Result<()> {
+        let process = self.running()[component as usize].take();
+        process.context("it does not run")?.kill9().map(|_| ())
+    }
+
+    /// Start a part again, on the same port and data.
+    pub fn start_again(&self, component: Component) -> Result<()> {
+        self.launch(component)?;
+        self.wait_ready();
+        Ok(())
+    }
+
+    /// Let etcd forget every revision but the last: who watches from an older one gets 410 Gone.
+    pub fn compact(&self) -> Result<()> {
+        let ask = |path: &str, body: &Value| -> Result<Value> {
+            let response = post(&self.settings.etcd_address(), path, &body.to_string())?;
+            ensure!(response.status == 200, "etcd: {path}: {} {}", response.status, response.body);
+            Ok(serde_json::from_str(&response.body)?)
+        };
+        let last = ask("/v3/kv/range", &json!({"key": "AA=="}))?["header"]["revision"].clone();
+        ask("/v3/kv/compaction", &json!({"revision": last, "physical": true})).map(|_| ())
+    }
+
+    /// What one part has logged.
+    pub fn log(&self, component: Component) -> String {
+        std::fs::read_to_string(self.scratch.path().join(format!("log/{}.log", component.name()))).unwrap_or_default()
+    }
+
+    fn running(&self) -> MutexGuard<'_, [Option<Process>; Component::ALL.len()]> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn launch(&self, component: Component) -> Result<()> {
+        let mut command = component.command(&self.settings)?;
+        let process = Process::start(&self.scratch, component.name(), &mut command)?;
+        self.running()[component as usize] = Some(process);
+        Ok(())
+    }
+
+    fn wait_ready(&self) {
+        wait_until(START_LIMIT, "the API server to be ready", || {
+            for (component, process) in Component::ALL.iter().zip(self.running().iter_mut()) {
+                if let Some(status) = process.as_mut().map(Process::exited).transpose()?.flatten() {
+                    // No use in waiting for the dead; the log follows when the panic drops the process.
+                    panic!("the {} has ended with {status}", component.name());
+                }
+            }
+            let answer = self.admin.request("GET", "/readyz", None)?;
+            ensure!(answer.status == 200, "{}", answer.body);
+            Ok(())
+        });
+    }
+
+    /// Pods are refused in a namespace without its account.
+    fn wait_account(&self, namespace: &str) {
+        wait_until(START_LIMIT, "the namespace to have its account", || {
+            self.admin.get(&format!("/api/v1/namespaces/{namespace}/configmaps/kube-root-ca.crt"))?;
+            self.admin.get(&format!("/api/v1/namespaces/{namespace}/serviceaccounts/default"))
+        });
+    }
+}
