@@ -1,7 +1,8 @@
 //! The Go kubelet, alone or in a cluster: what ours is compared with.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -24,8 +25,7 @@ use crate::wait::wait_until;
 pub struct GoKubelet {
     port: u16,
     process: Process,
-    sysctls: Vec<(PathBuf, String)>,
-    had_device_plugins: bool,
+    scratch: Scratch,
 }
 
 /// Kernel settings it changes at its start, unasked.
@@ -40,6 +40,9 @@ const SYSCTLS: [&str; 6] = [
 
 /// Where it keeps device plugins, wherever its root directory is.
 const DEVICE_PLUGINS: &str = "/var/lib/kubelet/device-plugins";
+
+/// The file of an instance that says what the machine was like.
+const NOTE: &str = "machine-before-kubelet";
 
 impl GoKubelet {
     /// Start it without an API server and wait until it answers. `changes` are laid over the testbed's KubeletConfiguration.
@@ -92,12 +95,9 @@ impl GoKubelet {
             command.arg("--kubeconfig").arg(kubeconfig);
         }
         command.env("PATH", Cache::find().search_path(true));
-        let paths = SYSCTLS.map(|name| Path::new("/proc/sys").join(name));
-        let sysctls =
-            paths.into_iter().filter_map(|path| Some((path.clone(), fs::read_to_string(path).ok()?))).collect();
-        let had_device_plugins = Path::new(DEVICE_PLUGINS).exists();
+        remember_machine(&scratch.path())?;
         let process = Process::start(scratch, "kubelet", &mut command)?;
-        let kubelet = Self { port, process, sysctls, had_device_plugins };
+        let kubelet = Self { port, process, scratch: scratch.clone() };
         wait_until(Duration::from_secs(60), "the kubelet to answer", || kubelet.pods());
         Ok(kubelet)
     }
@@ -144,17 +144,37 @@ impl Drop for GoKubelet {
     fn drop(&mut self) {
         // Dead first, or it might write again.
         let _ = self.process.kill9();
-        for (path, value) in &self.sysctls {
-            if fs::read_to_string(path).is_ok_and(|now| now != *value) {
-                let _ = fs::write(path, value);
-            }
+        restore_machine(&self.scratch.path());
+    }
+}
+
+/// Note what the machine is like before the first kubelet of an instance.
+fn remember_machine(instance: &Path) -> Result<()> {
+    let note = instance.join(NOTE);
+    if note.exists() {
+        return Ok(());
+    }
+    let sysctl = |name: &str| Some((name.to_owned(), fs::read_to_string(Path::new("/proc/sys").join(name)).ok()?));
+    let sysctls: BTreeMap<String, String> = SYSCTLS.into_iter().filter_map(sysctl).collect();
+    let before = json!({"sysctls": sysctls, "had_device_plugins": Path::new(DEVICE_PLUGINS).exists()});
+    Ok(fs::write(note, before.to_string())?)
+}
+
+/// Make the machine what it was; nothing if no kubelet was started in this instance.
+pub(crate) fn restore_machine(instance: &Path) {
+    let Ok(note) = fs::read_to_string(instance.join(NOTE)) else { return };
+    let before: Value = serde_json::from_str(&note).unwrap_or_default();
+    for (name, value) in before["sysctls"].as_object().into_iter().flatten() {
+        let (path, value) = (Path::new("/proc/sys").join(name), value.as_str().unwrap_or_default());
+        if fs::read_to_string(&path).is_ok_and(|now| now != value) {
+            let _ = fs::write(path, value);
         }
-        if !self.had_device_plugins {
-            let _ = fs::remove_dir_all(DEVICE_PLUGINS);
-        }
-        // Only when empty, that is, when nobody else uses them.
-        for dir in ["/var/lib/kubelet", "/var/log/containers"] {
-            let _ = fs::remove_dir(dir);
-        }
+    }
+    if before["had_device_plugins"] == false {
+        let _ = fs::remove_dir_all(DEVICE_PLUGINS);
+    }
+    // Only when empty, that is, when nobody else uses them.
+    for dir in ["/var/lib/kubelet", "/var/log/containers"] {
+        let _ = fs::remove_dir(dir);
     }
 }

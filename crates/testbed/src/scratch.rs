@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 
+use crate::kubelet::restore_machine;
 use crate::machine;
 
 /// Instances that can live at once; each has a /24 of 10.200.0.0/16.
@@ -230,6 +231,7 @@ impl Place {
             }
         }
         machine::kill_containers(&name, &path);
+        restore_machine(&path);
         remove_shim_sockets(&path);
         machine::unmount_below(&path);
         machine::remove_cgroup(&name);
