@@ -23,10 +23,14 @@ pub enum Mutant {
     HookNotJournaled,
     /// A kill that comes while the pod is being brought up is overwritten by the next update.
     KillIsLost,
+    /// The object of a deleted pod goes before its end is known.
+    DeletedEarly,
+    /// What a keeper answers is not what the next patch is made from.
+    BaseIsOld,
 }
 
 /// All of them.
-pub const ALL: [Mutant; 10] = [
+pub const ALL: [Mutant; 12] = [
     Mutant::OldSight,
     Mutant::FloorPerContainer,
     Mutant::GateOverAllSources,
@@ -37,6 +41,8 @@ pub const ALL: [Mutant; 10] = [
     Mutant::SidecarsForward,
     Mutant::HookNotJournaled,
     Mutant::KillIsLost,
+    Mutant::DeletedEarly,
+    Mutant::BaseIsOld,
 ];
 
 #[cfg(feature = "mutants")]

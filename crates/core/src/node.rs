@@ -1,16 +1,19 @@
 //! The whole agent as a function: routes what happened to the pods it concerns, and collects what is to be done.
 
 mod housekeeping;
+mod keepers;
 mod routing;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::NodeConfig;
 use crate::admission::{Ledger, Requests};
+use crate::mirror::Mirrors;
 use crate::model::{CallId, Effect, Event, FullName, Now, Out, Pod, PodRecord, PodUid, Record, Seq, Source, Time};
 use crate::pleg::{Health, Pleg};
 use crate::pod::{Ctx, Machine, State, Story};
 use crate::sources::Sources;
+use crate::status_sync::StatusSync;
 use crate::workers::Workers;
 
 /// Stories of pods that are gone, kept for whoever asks later.
@@ -25,6 +28,10 @@ pub struct Node {
     pleg: Pleg,
     health: Health,
     ledger: Ledger,
+    status_sync: StatusSync,
+    mirrors: Mirrors,
+    /// The Node object's UID, while it may own mirrors.
+    node_uid: Option<String>,
     drawn: Drawn,
     wakes: Wakes,
     housekeeping: housekeeping::Housekeeping,
@@ -40,6 +47,7 @@ pub struct Node {
 struct Drawn {
     seq: Seq,
     call: u64,
+    ask: u64,
     owners: BTreeMap<CallId, PodUid>,
 }
 
@@ -74,6 +82,9 @@ impl Node {
             pleg,
             health: Health::default(),
             ledger: Ledger::default(),
+            status_sync: StatusSync::default(),
+            mirrors: Mirrors::default(),
+            node_uid: None,
             drawn: Drawn::default(),
             wakes: Wakes::default(),
             housekeeping: housekeeping::Housekeeping::default(),
@@ -118,6 +129,7 @@ impl Node {
     /// the next wake are asked for.
     pub fn go_on(&mut self, now: Now, out: &mut Out) {
         self.settle(now, out);
+        self.mirror(now, out);
         self.look_around(now, out);
         self.ask_for_wake(now, out);
     }
@@ -146,12 +158,20 @@ impl Node {
             self.touched.extend(self.workers.of_name(machine.full_name()).iter().cloned());
             self.housekeeping.want();
         }
+        let is_static = machine.is_static();
+        if is_static {
+            let name = machine.full_name().clone();
+            self.mirrors.touch(&name);
+        }
         if machine.is_gone() {
             let waiting = self.forget(&uid, now, out);
             self.touched.extend(waiting);
         } else {
             let wake = machine.wake(now);
             self.wakes.set(&uid, wake);
+            if !is_static {
+                self.report(&uid, now, out);
+            }
         }
     }
 
@@ -163,6 +183,7 @@ impl Node {
         self.ledger.release(uid.as_str());
         self.wakes.set(uid, None);
         self.pleg.forget(uid);
+        self.status_sync.forget(uid);
         out.records.retain(|r| !matches!(r, Record::Put(p) if p.uid == *uid));
         out.records.push(Record::Forget(uid.clone()));
         out.effects.push(Effect::StatusChanged { uid: uid.clone() });
@@ -200,6 +221,7 @@ impl Node {
             last_call: &mut self.drawn.call,
             owners: &mut self.drawn.owners,
             outages: self.health.outages,
+            unheard: machine.record().source == Source::Api && !self.sources.is_ready(Source::Api),
         };
         f(machine, &mut ctx, out);
         self.current = before;
@@ -224,7 +246,8 @@ impl Node {
     fn ask_for_wake(&mut self, now: Now, out: &mut Out) {
         let list = if self.health.up { self.pleg.wake() } else { None };
         let all = [self.wakes.first(), list, self.health.wake(), self.housekeeping.wake()];
-        let wake = all.into_iter().flatten().min().map(|at| at.max(now.boot));
+        let asks = [self.status_sync.wake(now.boot), self.mirrors.wake()];
+        let wake = all.into_iter().chain(asks).flatten().min().map(|at| at.max(now.boot));
         if wake.is_some() && wake != self.wakes.asked {
             out.effects.extend(wake.map(Effect::WakeAt));
             self.wakes.asked = wake;

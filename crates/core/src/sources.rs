@@ -157,6 +157,10 @@ impl Set {
             out.add.push(manifest);
             return;
         };
+        // What was said before and heard after it is no news.
+        if is_older(version(&manifest.pod), version(&had.pod)) {
+            return;
+        }
         if !differs(&had.pod, &manifest.pod) {
             let status_only = had.pod.status != manifest.pod.status;
             if status_only || had.origin != manifest.origin {
@@ -182,6 +186,16 @@ impl Set {
 /// The UID of a manifest's pod.
 pub fn uid_of(manifest: &Manifest) -> Option<PodUid> {
     manifest.pod.metadata.uid.as_deref().map(PodUid::from)
+}
+
+fn version(pod: &Pod) -> Option<&str> {
+    pod.metadata.resource_version.as_deref()
+}
+
+/// This version of an object was there before that one. Only numbers can be compared.
+pub(crate) fn is_older(this: Option<&str>, that: Option<&str>) -> bool {
+    let number = |version: Option<&str>| version?.parse::<u64>().ok();
+    number(this).zip(number(that)).is_some_and(|(this, that)| this < that)
 }
 
 /// Something differs that a worker must see.

@@ -28,6 +28,7 @@ fn record(uid: &str, mark: u32) -> PodRecord {
         terminated: false,
         finished: false,
         restart_requested: false,
+        resize_refused: false,
         story: vec![],
         status: None,
     }

@@ -204,6 +204,7 @@ impl World {
             terminated: false,
             finished: false,
             restart_requested: false,
+            resize_refused: false,
             story: vec![],
             status: None,
         };

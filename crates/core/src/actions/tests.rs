@@ -162,6 +162,7 @@ fn empty_record() -> PodRecord {
         terminated: false,
         finished: false,
         restart_requested: false,
+        resize_refused: false,
         story: vec![],
         status: None,
     }

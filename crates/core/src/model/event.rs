@@ -96,6 +96,11 @@ pub enum Event {
         /// What the keeper said.
         result: AskResult,
     },
+    /// The Node object is there, with this UID; or it is going, and nothing may belong to it any more.
+    NodeKnown {
+        /// Its UID.
+        uid: Option<String>,
+    },
     /// Something outside of the pod that its volumes show has changed: a ConfigMap, a Secret, a token that was renewed.
     ObjectsChanged {
         /// Whose volumes.

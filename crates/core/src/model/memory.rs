@@ -39,6 +39,9 @@ pub struct PodRecord {
     pub finished: bool,
     /// A new life under the same UID was asked for while this one ends.
     pub restart_requested: bool,
+    /// Other resources are wanted than it has, and it was not given them.
+    #[serde(default)]
+    pub resize_refused: bool,
     /// The last status published; startTime and transition times continue from it.
     pub status: Option<PodStatus>,
     /// The last lines of its story, as of the last time anything else was written.

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Node;
+use super::keepers::warning;
 use crate::actions::Waiting;
 use crate::admission;
 use crate::model::{
-    CallError, Cause, Effect, Event, KubeEvent, Listing, Manifest, Now, Out, PodRecord, PodUid, RuntimeReady, Seq,
-    Source, SourceChange,
+    CallError, Cause, Effect, Event, Listing, Manifest, Now, Out, PodRecord, PodUid, RuntimeReady, Seq, Source,
+    SourceChange,
 };
 use crate::pleg;
 use crate::pod::{KillOptions, Machine, State, full_name};
@@ -70,13 +71,22 @@ impl Node {
                 self.sweep(seq, found, out);
                 BTreeSet::new()
             }
-            Event::Answered { .. } | Event::Journal { .. } => BTreeSet::new(),
+            Event::Answered { id, result } => {
+                self.answered(id, &result, now, out);
+                BTreeSet::new()
+            }
+            Event::NodeKnown { uid } => {
+                self.node_known(uid);
+                BTreeSet::new()
+            }
+            Event::Journal { .. } => BTreeSet::new(),
             Event::ObjectsChanged { uid } => {
                 self.with(&uid, now, out, |machine, _, _| machine.objects_changed());
                 BTreeSet::from([uid])
             }
             Event::Wake => {
                 let mut due = self.wakes.due(now.boot);
+                self.compare(now, out);
                 if self.housekeeping.held_due(now.boot) {
                     due.extend(self.held());
                 }
@@ -88,6 +98,7 @@ impl Node {
     fn sourced(&mut self, source: Source, change: SourceChange, now: Now, out: &mut Out) -> BTreeSet<PodUid> {
         let is_set = matches!(change, SourceChange::Set { .. });
         let remembered = self.remembered(source);
+        let change = self.keep(source, change, out);
         let Batches { remove, mut add, update, delete, reconcile, dropped } =
             self.sources.merge(source, change, &remembered);
         let mut touched = BTreeSet::new();
@@ -99,21 +110,26 @@ impl Node {
         for manifest in add {
             touched.extend(self.add(source, manifest, now, out));
         }
-        for manifest in update.into_iter().chain(delete).chain(reconcile) {
-            let Some(uid) = uid_of(&manifest) else { continue };
-            let Manifest { pod, origin } = manifest;
-            self.with(&uid, now, out, |machine, ctx, _| machine.update(pod, Some(origin), ctx));
-            touched.insert(uid);
+        for manifest in update.into_iter().chain(delete) {
+            touched.extend(self.update(manifest, now, out));
+        }
+        for manifest in reconcile {
+            // A static pod has no status of its own: its file has another name now.
+            if source.is_static() {
+                touched.extend(self.update(manifest, now, out));
+            } else if let Some(uid) = uid_of(&manifest) {
+                self.with(&uid, now, out, |machine, ctx, _| machine.reconcile(manifest.pod, ctx));
+                touched.insert(uid);
+            }
         }
         for (manifest, why) in dropped {
             let uid = uid_of(&manifest).unwrap_or_else(|| PodUid::from(""));
             let message = format!("{} is ignored: {why}", manifest.origin);
-            let pod = full_name(&manifest.pod);
-            let event = KubeEvent { uid, pod, container: None, warning: true, reason: "FailedValidation", message };
-            out.effects.push(Effect::Event(event));
+            out.effects.push(warning(uid, full_name(&manifest.pod), "FailedValidation", message));
         }
         if is_set && !self.sources.is_ready(source) {
             self.sources.mark_ready(source);
+            self.look_at_mirrors();
             self.pleg.want();
         }
         touched.extend(self.sync_known(now, out));
@@ -137,11 +153,21 @@ impl Node {
             // It left config and ends: the new life begins when the old one is over.
             Some(machine) if machine.left_config() => machine.request_restart(),
             Some(_) => {
-                let Manifest { pod, origin } = manifest;
-                self.with(&uid, now, out, |machine, ctx, _| machine.update(pod, Some(origin), ctx));
+                self.update(manifest, now, out);
             }
-            None => self.create(source, manifest, now),
+            None => {
+                self.create(source, manifest.clone(), now);
+                // It may be deleted already, or have ended: then it never begins.
+                self.update(manifest, now, out);
+            }
         }
+        Some(uid)
+    }
+
+    fn update(&mut self, manifest: Manifest, now: Now, out: &mut Out) -> Option<PodUid> {
+        let uid = uid_of(&manifest)?;
+        let Manifest { pod, origin } = manifest;
+        self.with(&uid, now, out, |machine, ctx, _| machine.update(pod, Some(origin), ctx));
         Some(uid)
     }
 
@@ -188,16 +214,7 @@ impl Node {
         let (reason, message) = (rejection.reason.to_owned(), rejection.message);
         let (full_name, known) = (full_name(&pod), self.workers.get(uid)?.is_held_for(&reason));
         if !known {
-            let reason = rejection.reason;
-            let event = KubeEvent {
-                uid: uid.clone(),
-                pod: full_name,
-                container: None,
-                warning: true,
-                reason,
-                message: message.clone(),
-            };
-            out.effects.push(Effect::Event(event));
+            out.effects.push(warning(uid.clone(), full_name, rejection.reason, message.clone()));
         }
         if is_static {
             self.housekeeping.retry_held(now.boot);

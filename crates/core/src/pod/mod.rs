@@ -31,10 +31,14 @@ use crate::model::{
     PodSeen, PodStatus, PodUid, Record, SandboxId, SavedTime, Seq, Source, Time,
 };
 use crate::mutate::{self, Mutant};
+use crate::resize;
 use crate::status;
+use crate::status_sync::foreign;
 
 pub use story::Story;
 pub use waits::Wait;
+
+pub(crate) use calls::jitter;
 
 use calls::Calls;
 use kill::Killing;
@@ -71,6 +75,8 @@ pub(crate) struct Ctx<'a> {
     pub(crate) owners: &'a mut BTreeMap<CallId, PodUid>,
     /// How often the runtime was away.
     pub(crate) outages: u64,
+    /// Its source has yet to say whether it is still wanted: what runs goes on, nothing is begun.
+    pub(crate) unheard: bool,
 }
 
 /// How a kill is to be done.
@@ -127,6 +133,7 @@ impl Machine {
             terminated: false,
             finished: false,
             restart_requested: false,
+            resize_refused: false,
             status: None,
             story: vec![],
         };
@@ -161,6 +168,7 @@ impl Machine {
 
     /// The newest spec. A living pod takes it; a dying one only learns of an earlier end.
     pub(crate) fn update(&mut self, pod: Arc<Pod>, origin: Option<String>, ctx: &mut Ctx<'_>) {
+        let pod = self.without_resize(pod);
         if self.record.pod != pod {
             self.story.tell(ctx.now, "spec updated", "its source changed it");
             self.record.pod = pod;
@@ -175,6 +183,31 @@ impl Machine {
             self.record.origin = origin;
             self.unsaved = true;
         }
+        self.take_word(ctx);
+    }
+
+    /// Only the object's status changed. Ours comes back to us all the time: what others say in it is what counts.
+    pub(crate) fn reconcile(&mut self, pod: Arc<Pod>, ctx: &mut Ctx<'_>) {
+        if foreign(self.record.pod.status.as_ref()) != foreign(pod.status.as_ref()) {
+            self.record.pod = self.without_resize(pod);
+            self.unsaved = true;
+        }
+        self.take_word(ctx);
+    }
+
+    /// A pod of an API keeps the resources it was given.
+    fn without_resize(&mut self, pod: Arc<Pod>) -> Arc<Pod> {
+        if self.is_static() || !self.record.admitted {
+            return pod;
+        }
+        let (pod, refused) = resize::refuse(&self.record.pod, pod);
+        self.unsaved |= self.record.resize_refused != refused;
+        self.record.resize_refused = refused;
+        pod
+    }
+
+    /// Its source has it; what that says of its end is done.
+    fn take_word(&mut self, ctx: &mut Ctx<'_>) {
         self.has_config = true;
         let meta = &self.record.pod.metadata;
         if meta.deletion_timestamp.is_some() {

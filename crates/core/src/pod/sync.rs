@@ -32,7 +32,7 @@ impl Machine {
             return;
         }
         self.plan_probes(ctx, out);
-        if !self.set_up(ctx, out) {
+        if ctx.unheard || !self.set_up(ctx, out) {
             return;
         }
         if !self.sight.fresh() || self.calls.in_doubt() {

@@ -20,6 +20,12 @@ const OURS: [&str; 8] = [
     "PodResizeInProgress",
     "AllContainersRestarting",
 ];
+
+/// Only the kubelet writes this condition.
+pub fn is_our_condition(type_: &str) -> bool {
+    OURS.contains(&type_)
+}
+
 pub(super) const DISRUPTION: &str = "DisruptionTarget";
 
 /// What a condition says, before it gets its times.
@@ -50,7 +56,7 @@ pub(super) fn of(
     old: &PodStatus,
     api: &PodStatus,
 ) -> Vec<PodCondition> {
-    let others = api.conditions.iter().flatten().filter(|c| !OURS.contains(&c.type_.as_str()));
+    let others = api.conditions.iter().flatten().filter(|c| !is_our_condition(&c.type_));
     let mut all: Vec<PodCondition> = others.cloned().collect();
     disruption(i, old, &mut all);
     let containers = containers_ready(spec, statuses, phase);
@@ -61,6 +67,10 @@ pub(super) fn of(
     add("Ready", ready);
     add("ContainersReady", containers);
     add("PodScheduled", Verdict::yes());
+    if i.record.resize_refused && phase != SUCCEEDED && phase != FAILED {
+        let message = Some(crate::resize::MESSAGE.to_owned());
+        add("PodResizePending", Verdict { holds: true, reason: Some("Infeasible"), message });
+    }
     if restart::may_restart_all(spec) {
         add("AllContainersRestarting", restarting_all(i, spec, phase));
     }

@@ -98,6 +98,9 @@ impl<'a> View<'a> {
     fn status(&self, c: &Container, kind: Kind) -> ContainerStatus {
         let memory = self.i.record.containers.get(c.name.as_str());
         let fact = Fact::of(self.i.seen, self.i.record, &c.name, Within::Any);
+        if let Some(ended) = self.remembered_end(c, &fact) {
+            return ended;
+        }
         let mut status = self.base(c, memory, &fact);
         status.state = Some(self.state(c, kind, &fact));
         status.last_state = self.before(&c.name, memory, fact.id());
@@ -112,6 +115,17 @@ impl<'a> View<'a> {
             self.verdicts(c, kind, memory, &fact, &mut status);
         }
         status
+    }
+
+    /// A pod that ends, of which nothing is left here, has what its object says of its containers' ends.
+    fn remembered_end(&self, c: &Container, fact: &Fact<'_>) -> Option<ContainerStatus> {
+        if !self.ending || !matches!(fact, Fact::Nothing) {
+            return None;
+        }
+        let status = self.i.record.status.as_ref().or(self.i.pod.status.as_ref())?;
+        let lists = [&status.init_container_statuses, &status.container_statuses, &status.ephemeral_container_statuses];
+        let said = lists.into_iter().flatten().flatten().find(|s| s.name == c.name)?;
+        exit_code(said).is_some().then(|| said.clone())
     }
 
     /// Everything but state and verdicts: from the instance, else from its memory, else from the spec.

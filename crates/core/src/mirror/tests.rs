@@ -1,0 +1,147 @@
+use serde_json::json;
+
+use super::*;
+
+const OWNER: Owner<'static> = Owner { name: "node", uid: "n1" };
+
+fn at(seconds: u64) -> Time {
+    Duration::from_secs(seconds)
+}
+
+fn name() -> FullName {
+    FullName { namespace: "default".into(), name: "p-node".into() }
+}
+
+fn static_pod(hash: &str) -> Arc<Pod> {
+    let value = json!({"metadata": {"name": "p-node", "namespace": "default", "uid": hash, "labels": {"app": "x"},
+            "annotations": {"kubernetes.io/config.hash": hash, "kubernetes.io/config.source": "file"}},
+        "spec": {"nodeName": "node", "containers": [{"name": "c", "image": "i"}]},
+        "status": {"phase": "Running"}});
+    Arc::new(serde_json::from_value(value).unwrap())
+}
+
+/// The API server's object.
+fn kept(hash: &str, uid: &str, version: &str, deleting: bool) -> Arc<Pod> {
+    let mut pod = mirror(&static_pod(hash), OWNER);
+    pod.metadata.uid = Some(uid.into());
+    pod.metadata.resource_version = Some(version.into());
+    if deleting {
+        let time = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        pod.metadata.deletion_timestamp = Some(time);
+    }
+    Arc::new(pod)
+}
+
+fn next(mirrors: &mut Mirrors, wanted: &Wanted, now: Time) -> Option<(AskId, Ask)> {
+    let mut drawn = mirrors.asked.keys().last().map_or(100, |id| id.0);
+    mirrors.next(&name(), wanted, Some(OWNER), now, &mut drawn)
+}
+
+fn deletes(asked: &Option<(AskId, Ask)>) -> Option<&str> {
+    match asked {
+        Some((_, Ask::DeleteMirror { object })) => Some(object.uid.as_str()),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_mirror_shows_its_pod_and_belongs_to_the_node() {
+    let pod = static_pod("h");
+    let mirror = mirror(&pod, OWNER);
+    assert_eq!((&mirror.spec, &mirror.metadata.labels), (&pod.spec, &pod.metadata.labels));
+    assert_eq!(annotation(&mirror, CONFIG_MIRROR), Some("h"));
+    assert_eq!(annotation(&mirror, CONFIG_HASH), Some("h"));
+    assert_eq!((mirror.metadata.uid.as_ref(), mirror.status.as_ref()), (None, None), "the API server's matters");
+    let owner = &mirror.metadata.owner_references.as_ref().unwrap()[0];
+    assert_eq!((owner.kind.as_str(), owner.name.as_str(), owner.uid.as_str()), ("Node", "node", "n1"));
+}
+
+#[test]
+fn what_is_there_is_compared_with_what_is_wanted() {
+    let shown = || Wanted::Shown(static_pod("h"));
+    let cases = [
+        ("as it should be", Some(("h", false)), shown(), None),
+        ("another content", Some(("old", false)), shown(), Some("m")),
+        ("being deleted", Some(("h", true)), shown(), Some("m")),
+        ("its pod ends", Some(("old", true)), Wanted::AsIs, None),
+        ("its pod is gone", Some(("h", false)), Wanted::Nothing, Some("m")),
+        ("nothing and nothing", None, Wanted::Nothing, None),
+    ];
+    for (what, there, wanted, removed) in cases {
+        let mut mirrors = Mirrors::default();
+        if let Some((hash, deleting)) = there {
+            mirrors.seen(kept(hash, "m", "1", deleting));
+        }
+        let asked = next(&mut mirrors, &wanted, at(1));
+        assert_eq!(deletes(&asked), removed, "{what}: {asked:?}");
+        assert_eq!(asked.is_some(), removed.is_some(), "{what}: {asked:?}");
+    }
+}
+
+#[test]
+fn a_missing_one_is_made_once_and_known_from_the_answer() {
+    let mut mirrors = Mirrors::default();
+    let wanted = Wanted::Shown(static_pod("h"));
+    let (id, ask) = next(&mut mirrors, &wanted, at(1)).unwrap();
+    assert!(matches!(ask, Ask::CreateMirror { .. }));
+    assert_eq!(next(&mut mirrors, &wanted, at(1)), None, "one is under way");
+    mirrors.answered(id, &Ok(Some(kept("h", "m", "2", false))), at(1));
+    assert_eq!(next(&mut mirrors, &wanted, at(1)), None, "it is there");
+    assert_eq!(mirrors.of(&static_pod("h")).and_then(|m| m.metadata.uid.as_deref()), Some("m"));
+    assert!(mirrors.of(&static_pod("other")).is_none(), "it shows another content");
+    assert_eq!(mirrors.name_of(&"m".into()), Some(&name()));
+}
+
+#[test]
+fn without_a_node_none_is_made_and_what_is_there_may_go() {
+    let mut mirrors = Mirrors::default();
+    let mut drawn = 0;
+    assert_eq!(mirrors.next(&name(), &Wanted::Shown(static_pod("h")), None, at(1), &mut drawn), None);
+    mirrors.seen(kept("h", "m", "1", false));
+    assert!(mirrors.next(&name(), &Wanted::Nothing, None, at(1), &mut drawn).is_some());
+}
+
+#[test]
+fn one_that_was_replaced_is_not_seen_again_by_late_news() {
+    let mut mirrors = Mirrors::default();
+    mirrors.seen(kept("old", "m1", "5", false));
+    let wanted = Wanted::Shown(static_pod("h"));
+    let (id, _) = next(&mut mirrors, &wanted, at(1)).unwrap();
+    mirrors.answered(id, &Ok(None), at(1));
+    mirrors.seen(kept("old", "m1", "6", true));
+    let (id, ask) = next(&mut mirrors, &wanted, at(1)).unwrap();
+    assert!(matches!(ask, Ask::CreateMirror { .. }), "m1 is gone: {ask:?}");
+    mirrors.answered(id, &Ok(Some(kept("h", "m2", "8", false))), at(1));
+    mirrors.seen(kept("old", "m1", "7", true));
+    assert!(!mirrors.removed(&"m1".into()));
+    assert_eq!(next(&mut mirrors, &wanted, at(1)), None);
+}
+
+#[test]
+fn failures_wait_are_told_once_and_end() {
+    let mut mirrors = Mirrors::default();
+    let wanted = Wanted::Shown(static_pod("h"));
+    let (id, _) = next(&mut mirrors, &wanted, at(1)).unwrap();
+    let told = mirrors.answered(id, &Err(AskError::OtherUid), at(1)).unwrap().1;
+    assert!(told.is_some_and(|t| t.contains("another pod")));
+    assert_eq!(next(&mut mirrors, &wanted, at(1)), None);
+    let wake = mirrors.wake().unwrap();
+    assert!((at(2)..=at(3)).contains(&wake), "{wake:?}");
+    mirrors.due(wake);
+    assert!(mirrors.take_touched().contains(&name()));
+    let (id, _) = next(&mut mirrors, &wanted, wake).unwrap();
+    assert_eq!(mirrors.answered(id, &Err(AskError::OtherUid), wake).unwrap().1, None, "told already");
+    mirrors.seen(kept("h", "m", "9", false));
+    assert_eq!(next(&mut mirrors, &wanted, wake), None);
+    assert_eq!(mirrors.wake(), None, "all is well");
+}
+
+#[test]
+fn a_list_is_everything() {
+    let mut mirrors = Mirrors::default();
+    mirrors.seen(kept("h", "m", "9", false));
+    mirrors.take_touched();
+    mirrors.set(vec![]);
+    assert!(mirrors.take_touched().contains(&name()));
+    assert!(matches!(next(&mut mirrors, &Wanted::Shown(static_pod("h")), at(1)), Some((_, Ask::CreateMirror { .. }))));
+}

@@ -1,0 +1,309 @@
+//! Keeping the objects of pods at the statuses we have: what is sent when, and when an object may go.
+//!
+//! ```text
+//!  our status ─┐                                    ┌─ done ─▶ the newest known of the object: base of the next patch
+//!              ├─▶ merge ─ differs? ─▶ one ask ────┤
+//!  the object ─┘      └─ equal, finished, deleted,  └─ failed ─▶ later
+//!                        keeper's phase terminal ─▶ Delete
+//! ```
+//!
+//! At most one ask per pod is under way, and each is made from what is known when it is made: the newest always wins, and
+//! nothing has to be queued. What was sent and what became of it is remembered per object, so that a mirror made anew gets
+//! everything, and a keeper that drops a field is not asked for it again and again.
+
+mod merge;
+mod patch;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::{Ask, AskError, AskId, AskResult, FullName, ObjectRef, Pod, PodStatus, PodUid, Source, Time};
+use crate::mutate::{self, Mutant};
+use crate::pod::jitter;
+use crate::sources::is_older;
+use crate::status::is_terminal;
+
+pub(crate) use merge::foreign;
+pub use merge::merge;
+pub use patch::patch;
+
+/// Everything is compared so often, whatever was heard.
+const COMPARE: Duration = Duration::from_secs(10);
+/// An answer is waited for so long.
+pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(10);
+/// The first wait for a keeper that is away; it doubles.
+const RETRY: Duration = Duration::from_millis(200);
+/// And ends here.
+const RETRY_MAX: Duration = Duration::from_secs(10);
+/// A keeper that asks for more patience than this gets this.
+const PATIENCE_MAX: Duration = Duration::from_secs(60);
+/// What was refused is tried again so late, unless there is something else to say.
+const REFUSED: Duration = Duration::from_secs(60);
+
+/// The objects of our pods.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct StatusSync {
+    /// By the pod's own UID; of a static pod it is its mirror.
+    objects: BTreeMap<PodUid, Object>,
+    asked: BTreeMap<AskId, PodUid>,
+    compare_at: Time,
+}
+
+/// What the pod has to say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ours<'a> {
+    pub(crate) full_name: &'a FullName,
+    pub(crate) status: &'a PodStatus,
+    /// Its clean-up is done: the object may go.
+    pub(crate) finished: bool,
+}
+
+/// An answer that was waited for.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Answered {
+    /// Whose.
+    pub(crate) uid: PodUid,
+    /// What people should hear of it.
+    pub(crate) told: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Object {
+    keeper: Source,
+    /// The object's own UID.
+    uid: PodUid,
+    is_mirror: bool,
+    /// The newest known: of the watch and of answers.
+    kept: Kept,
+    under_way: Option<UnderWay>,
+    /// The last status that was sent, and what the keeper made of it.
+    acked: Option<(Arc<PodStatus>, Arc<PodStatus>)>,
+    listening: Listening,
+    retry: Retry,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Kept {
+    status: Arc<PodStatus>,
+    version: Option<String>,
+    deleting: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct UnderWay {
+    id: AskId,
+    /// The status that was sent; `None`: the object was to be deleted.
+    sent: Option<Arc<PodStatus>>,
+}
+
+/// Whether the keeper has this object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Listening {
+    Yes,
+    /// It said no; its source may say more.
+    NotFound,
+    /// It is gone, or the name is another's.
+    Over,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Retry {
+    failures: u32,
+    at: Option<Time>,
+    /// This was refused: something else may be said at once.
+    refused: Option<Arc<PodStatus>>,
+}
+
+impl StatusSync {
+    /// The source shows an object of this pod.
+    pub(crate) fn seen(&mut self, pod: &PodUid, keeper: Source, object: &Pod, is_mirror: bool) {
+        let uid = PodUid::from(object.metadata.uid.as_deref().unwrap_or_default());
+        let kept = Kept::of(object);
+        match self.objects.get_mut(pod) {
+            Some(had) if had.uid == uid => had.newest(kept),
+            _ => {
+                let retry = Retry::default();
+                let listening = Listening::Yes;
+                let new = Object { keeper, uid, is_mirror, kept, under_way: None, acked: None, listening, retry };
+                self.objects.insert(pod.clone(), new);
+            }
+        }
+    }
+
+    /// There is no object of this pod any more.
+    pub(crate) fn forget(&mut self, pod: &PodUid) {
+        self.objects.remove(pod);
+    }
+
+    /// A keeper has said everything it has: these.
+    pub(crate) fn retain(&mut self, keeper: Source, pods: &BTreeSet<PodUid>) {
+        self.objects.retain(|uid, o| o.keeper != keeper || o.is_mirror || pods.contains(uid));
+    }
+
+    /// What is to be asked of the keeper now, if anything.
+    pub(crate) fn next(
+        &mut self,
+        pod: &PodUid,
+        ours: Ours<'_>,
+        now: Time,
+        draw: &mut u64,
+    ) -> Option<(Source, AskId, Ask)> {
+        let object = self.objects.get_mut(pod)?;
+        if object.under_way.is_some() || object.listening != Listening::Yes {
+            return None;
+        }
+        let status = Arc::new(merge(ours.status, &object.kept.status));
+        if object.retry.waits(&status, now) {
+            return None;
+        }
+        let name = ObjectRef { full_name: ours.full_name.clone(), uid: object.uid.clone() };
+        let (ask, sent) = if object.differs(&status) {
+            let (base, urgent) = (Arc::clone(&object.kept.status), is_urgent(&object.kept.status, &status));
+            (Ask::PatchStatus { object: name, base, status: Arc::clone(&status), urgent }, Some(status))
+        } else if object.may_go(ours.finished) {
+            (Ask::Delete { object: name }, None)
+        } else {
+            return None;
+        };
+        *draw += 1;
+        let id = AskId(*draw);
+        object.under_way = Some(UnderWay { id, sent });
+        self.asked.insert(id, pod.clone());
+        Some((object.keeper, id, ask))
+    }
+
+    /// A keeper answers; `None` if it was not asked from here, or nobody waits for it any more.
+    pub(crate) fn answered(&mut self, id: AskId, result: &AskResult, now: Time) -> Option<Answered> {
+        let uid = self.asked.remove(&id)?;
+        let object = self.objects.get_mut(&uid)?;
+        let sent = object.under_way.take_if(|u| u.id == id)?.sent;
+        let deleted = sent.is_none();
+        let told = match result {
+            Ok(kept) => {
+                object.done(sent, kept.as_deref());
+                None
+            }
+            Err(AskError::NotFound) if !deleted => {
+                object.listening = Listening::NotFound;
+                None
+            }
+            Err(AskError::NotFound | AskError::OtherUid) => {
+                object.listening = Listening::Over;
+                None
+            }
+            Err(AskError::Refused(message)) => {
+                let first = object.retry.refused.is_none();
+                object.retry.refuse(sent, now);
+                first.then(|| format!("the keeper of this pod's object refuses its status: {message}"))
+            }
+            Err(AskError::Unavailable { after, .. }) => {
+                object.retry.fail(*after, now, uid.as_str());
+                None
+            }
+        };
+        Some(Answered { uid, told })
+    }
+
+    /// Pods whose retry has come; from time to time, all.
+    pub(crate) fn due(&mut self, now: Time) -> Vec<PodUid> {
+        let all = self.compare_at <= now;
+        if all {
+            self.compare_at = now + COMPARE;
+        }
+        let due = |o: &Object| o.retry.at.is_some_and(|at| at <= now);
+        self.objects.iter().filter(|(_, o)| all || due(o)).map(|(uid, _)| uid.clone()).collect()
+    }
+
+    /// When to look again.
+    pub(crate) fn wake(&self, now: Time) -> Option<Time> {
+        let retries = self.objects.values().filter_map(|o| o.retry.at).filter(|at| *at > now);
+        let compare = (!self.objects.is_empty()).then_some(self.compare_at);
+        retries.chain(compare).min()
+    }
+}
+
+impl Object {
+    /// Old news is none. Any newer word shows that the keeper has it.
+    fn newest(&mut self, kept: Kept) {
+        if is_older(kept.version.as_deref(), self.kept.version.as_deref()) {
+            return;
+        }
+        self.kept = kept;
+        if self.listening == Listening::NotFound {
+            self.listening = Listening::Yes;
+        }
+    }
+
+    /// The keeper did it: what it has now is the base of what comes next.
+    fn done(&mut self, sent: Option<Arc<PodStatus>>, kept: Option<&Pod>) {
+        self.retry = Retry::default();
+        let Some(sent) = sent else {
+            self.listening = Listening::Over;
+            return;
+        };
+        let got = match kept {
+            Some(pod) => Kept::of(pod),
+            None => Kept { status: Arc::clone(&sent), ..self.kept.clone() },
+        };
+        self.acked = Some((sent, Arc::clone(&got.status)));
+        if !mutate::made(Mutant::BaseIsOld) {
+            self.newest(got);
+        }
+    }
+
+    /// There is something to send that was not sent already, and taken for what it is.
+    fn differs(&self, status: &Arc<PodStatus>) -> bool {
+        let base = &self.kept.status;
+        let acked = |(sent, got): &(Arc<PodStatus>, Arc<PodStatus>)| sent == status && got == base;
+        status != base && !self.acked.as_ref().is_some_and(acked) && patch(&self.uid, base, status).is_some()
+    }
+
+    /// Deleted, finished, and its end is known to everybody: now, and not earlier, the object may go.
+    fn may_go(&self, finished: bool) -> bool {
+        let ended = finished && is_terminal(self.kept.status.phase.as_deref());
+        self.kept.deleting && !self.is_mirror && (ended || mutate::made(Mutant::DeletedEarly))
+    }
+}
+
+impl Kept {
+    fn of(object: &Pod) -> Self {
+        Self {
+            status: Arc::new(object.status.clone().unwrap_or_default()),
+            version: object.metadata.resource_version.clone(),
+            deleting: object.metadata.deletion_timestamp.is_some(),
+        }
+    }
+}
+
+impl Retry {
+    fn waits(&self, status: &Arc<PodStatus>, now: Time) -> bool {
+        let news = self.refused.as_ref().is_some_and(|refused| refused != status);
+        self.at.is_some_and(|at| now < at) && !news
+    }
+
+    fn refuse(&mut self, sent: Option<Arc<PodStatus>>, now: Time) {
+        *self = Self { failures: self.failures + 1, at: Some(now + REFUSED), refused: sent };
+    }
+
+    fn fail(&mut self, after: Option<Duration>, now: Time, uid: &str) {
+        let wait = RETRY * 2u32.pow(self.failures.min(6));
+        let wait = wait.min(RETRY_MAX).max(after.unwrap_or_default().min(PATIENCE_MAX));
+        self.failures += 1;
+        let spread = wait.mul_f64(0.5 * jitter(uid, u64::from(self.failures)));
+        self.at = Some(now + wait + spread);
+        self.refused = None;
+    }
+}
+
+/// The end of a pod, or a change of its readiness: others wait for this.
+fn is_urgent(base: &PodStatus, status: &PodStatus) -> bool {
+    let ready =
+        |s: &PodStatus| s.conditions.iter().flatten().find(|c| c.type_ == "Ready").is_some_and(|c| c.status == "True");
+    (is_terminal(status.phase.as_deref()) && base.phase != status.phase) || ready(base) != ready(status)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! One status of two: what is ours from us, what is others' from the object.
+
+use k8s_openapi::api::core::v1::PodCondition;
+
+use crate::model::PodStatus;
+use crate::status::{is_our_condition, is_terminal};
+
+/// Eviction's mark: ours once we have made or taken it, else whoever made it.
+const DISRUPTION: &str = "DisruptionTarget";
+
+/// The status an object that has `base` now is to have: ours, with the conditions and fields that are others' as they are.
+pub fn merge(ours: &PodStatus, base: &PodStatus) -> PodStatus {
+    let mut status = ours.clone();
+    let mine = |c: &&PodCondition| is_our_condition(&c.type_) || c.type_ == DISRUPTION;
+    let own: Vec<PodCondition> = ours.conditions.iter().flatten().filter(mine).cloned().collect();
+    let has = |type_: &str| own.iter().any(|c| c.type_ == type_);
+    let theirs = base.conditions.iter().flatten().filter(|c| !is_our_condition(&c.type_) && !has(&c.type_));
+    let all: Vec<PodCondition> = theirs.cloned().chain(own.iter().cloned()).collect();
+    status.conditions = (!all.is_empty()).then_some(all);
+    keep_fields(base, &mut status);
+    // The end of a pod is the end, whoever said it; our own word follows.
+    if is_terminal(base.phase.as_deref()) && base.phase != status.phase {
+        status.phase.clone_from(&base.phase);
+        status.reason.clone_from(&base.reason);
+        status.message.clone_from(&base.message);
+    }
+    status
+}
+
+/// What of a status is others' and means something to us: their conditions and fields, and an end they gave the pod.
+pub(crate) fn foreign(status: Option<&PodStatus>) -> PodStatus {
+    let mut kept = PodStatus::default();
+    let Some(status) = status else { return kept };
+    let theirs = status.conditions.iter().flatten().filter(|c| !is_our_condition(&c.type_));
+    kept.conditions = Some(theirs.cloned().collect());
+    keep_fields(status, &mut kept);
+    if is_terminal(status.phase.as_deref()) {
+        kept.phase.clone_from(&status.phase);
+    }
+    kept
+}
+
+fn keep_fields(from: &PodStatus, to: &mut PodStatus) {
+    to.extended_resource_claim_status.clone_from(&from.extended_resource_claim_status);
+    to.node_allocatable_resource_claim_statuses.clone_from(&from.node_allocatable_resource_claim_statuses);
+    to.nominated_node_name.clone_from(&from.nominated_node_name);
+    to.resize.clone_from(&from.resize);
+    to.resource_claim_statuses.clone_from(&from.resource_claim_statuses);
+    to.volume_health.clone_from(&from.volume_health);
+    if from.qos_class.is_some() {
+        to.qos_class.clone_from(&from.qos_class);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(value: Value) -> PodStatus {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn ours_is_ours_and_theirs_is_theirs() {
+        let cond = |type_: &str, status: &str| json!({"type": type_, "status": status});
+        let cases = [
+            (
+                "a gate that we have not seen, or see no more, is the object's matter",
+                json!({"conditions": [cond("Ready", "True"), cond("Old", "True")]}),
+                json!({"conditions": [cond("Ready", "False"), cond("Gate", "True")]}),
+                json!({"conditions": [cond("Gate", "True"), cond("Ready", "True")]}),
+            ),
+            (
+                "a condition of ours that is no more goes",
+                json!({"conditions": [cond("Ready", "True")]}),
+                json!({"conditions": [cond("PodResizePending", "True")]}),
+                json!({"conditions": [cond("Ready", "True")]}),
+            ),
+            (
+                "the mark of eviction is ours if we have it",
+                json!({"conditions": [cond("DisruptionTarget", "True")]}),
+                json!({"conditions": [cond("DisruptionTarget", "False")]}),
+                json!({"conditions": [cond("DisruptionTarget", "True")]}),
+            ),
+            (
+                "fields that are not ours stay",
+                json!({"phase": "Running", "nominatedNodeName": "old", "qosClass": "BestEffort"}),
+                json!({"phase": "Pending", "resourceClaimStatuses": [{"name": "c"}], "qosClass": "Burstable"}),
+                json!({"phase": "Running", "resourceClaimStatuses": [{"name": "c"}], "qosClass": "Burstable"}),
+            ),
+            (
+                "a terminal phase is never taken back",
+                json!({"phase": "Running"}),
+                json!({"phase": "Failed", "reason": "NodeLost"}),
+                json!({"phase": "Failed", "reason": "NodeLost"}),
+            ),
+        ];
+        for (what, ours, base, wanted) in cases {
+            assert_eq!(merge(&read(ours), &read(base)), read(wanted), "{what}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+const POD: &str = "u";
+
+fn at(seconds: u64) -> Time {
+    Duration::from_secs(seconds)
+}
+
+fn name() -> FullName {
+    FullName { namespace: "default".into(), name: "p".into() }
+}
+
+fn status(value: Value) -> PodStatus {
+    serde_json::from_value(value).unwrap()
+}
+
+fn phase(phase: &str) -> PodStatus {
+    status(json!({"phase": phase}))
+}
+
+fn object(uid: &str, version: &str, deleting: bool, status: &PodStatus) -> Pod {
+    let mut value = json!({"metadata": {"uid": uid, "name": "p", "resourceVersion": version}});
+    if deleting {
+        value["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    }
+    let mut pod: Pod = serde_json::from_value(value).unwrap();
+    pod.status = Some(status.clone());
+    pod
+}
+
+/// A pod whose object is known.
+struct Lab {
+    sync: StatusSync,
+    drawn: u64,
+    finished: bool,
+}
+
+impl Lab {
+    fn new(kept: &PodStatus) -> Self {
+        let mut lab = Self { sync: StatusSync::default(), drawn: 0, finished: false };
+        lab.watch("5", false, kept);
+        lab
+    }
+
+    fn watch(&mut self, version: &str, deleting: bool, kept: &PodStatus) {
+        self.sync.seen(&POD.into(), Source::Api, &object(POD, version, deleting, kept), false);
+    }
+
+    fn next(&mut self, ours: &PodStatus, now: Time) -> Option<(AskId, Ask)> {
+        let ours = Ours { full_name: &name(), status: ours, finished: self.finished };
+        self.sync.next(&POD.into(), ours, now, &mut self.drawn).map(|(_, id, ask)| (id, ask))
+    }
+
+    /// What is patched now, from which phase to which.
+    fn patched(&mut self, ours: &PodStatus, now: Time) -> Option<(AskId, String, String, bool)> {
+        match self.next(ours, now)? {
+            (id, Ask::PatchStatus { base, status, urgent, .. }) => {
+                Some((id, base.phase.clone().unwrap_or_default(), status.phase.clone().unwrap_or_default(), urgent))
+            }
+            (_, other) => panic!("{other:?}"),
+        }
+    }
+
+    fn answer(&mut self, id: AskId, result: AskResult, now: Time) -> Option<String> {
+        self.sync.answered(id, &result, now).expect("it was asked").told
+    }
+
+    fn taken(&mut self, id: AskId, version: &str, kept: &PodStatus) {
+        let deleting = self.sync.objects[POD].kept.deleting;
+        assert_eq!(self.answer(id, Ok(Some(Arc::new(object(POD, version, deleting, kept)))), at(1)), None);
+    }
+}
+
+fn unavailable(after: Option<u64>) -> AskResult {
+    Err(AskError::Unavailable { message: "away".into(), after: after.map(Duration::from_secs) })
+}
+
+#[test]
+fn one_ask_at_a_time_and_the_newest_wins() {
+    let mut lab = Lab::new(&phase("Pending"));
+    let (id, from, to, _) = lab.patched(&phase("Running"), at(1)).unwrap();
+    assert_eq!((from.as_str(), to.as_str()), ("Pending", "Running"));
+    assert_eq!(lab.next(&phase("Failed"), at(1)), None, "one is under way");
+    lab.taken(id, "6", &phase("Running"));
+    let (id, from, to, urgent) = lab.patched(&phase("Failed"), at(1)).unwrap();
+    assert_eq!((from.as_str(), to.as_str(), urgent), ("Running", "Failed", true), "from the answer, without a look");
+    lab.taken(id, "7", &phase("Failed"));
+    assert_eq!(lab.next(&phase("Failed"), at(1)), None, "nothing differs");
+}
+
+#[test]
+fn old_news_is_no_base_and_news_is() {
+    let mut lab = Lab::new(&phase("Pending"));
+    let (id, ..) = lab.patched(&phase("Running"), at(1)).unwrap();
+    lab.taken(id, "10", &phase("Running"));
+    lab.watch("9", false, &phase("Pending"));
+    assert_eq!(lab.next(&phase("Running"), at(1)), None, "the watch is behind");
+    lab.watch("11", false, &phase("Pending"));
+    assert!(lab.patched(&phase("Running"), at(1)).is_some(), "somebody changed what is ours");
+}
+
+#[test]
+fn what_a_keeper_makes_of_a_status_is_taken_for_what_it_is() {
+    let mut lab = Lab::new(&phase("Pending"));
+    let ours = status(json!({"phase": "Running", "observedGeneration": 3}));
+    let (id, ..) = lab.patched(&ours, at(1)).unwrap();
+    // A server that does not know the field drops it.
+    lab.taken(id, "6", &phase("Running"));
+    assert_eq!(lab.next(&ours, at(1)), None);
+    lab.watch("6", false, &phase("Running"));
+    assert_eq!(lab.next(&ours, at(20)), None, "its own echo is nothing new");
+}
+
+#[test]
+fn readiness_and_ends_are_urgent() {
+    let ready = |word: &str| status(json!({"phase": "Running", "conditions": [{"type": "Ready", "status": word}]}));
+    let cases = [
+        (phase("Pending"), phase("Running"), false),
+        (ready("False"), ready("True"), true),
+        (ready("True"), ready("False"), true),
+        (
+            ready("True"),
+            status(json!({"phase": "Running", "reason": "x", "conditions": [{"type": "Ready", "status": "True"}]})),
+            false,
+        ),
+        (phase("Running"), phase("Succeeded"), true),
+    ];
+    for (kept, ours, wanted) in cases {
+        assert_eq!(Lab::new(&kept).patched(&ours, at(1)).map(|p| p.3), Some(wanted), "{kept:?} {ours:?}");
+    }
+}
+
+#[test]
+fn what_failed_is_tried_again_and_nothing_is_lost() {
+    let mut lab = Lab::new(&phase("Pending"));
+    let (id, ..) = lab.patched(&phase("Running"), at(1)).unwrap();
+    lab.answer(id, unavailable(None), at(1));
+    assert_eq!(lab.next(&phase("Running"), at(1)), None, "not at once");
+    let wake = lab.sync.wake(at(1)).unwrap();
+    assert!(wake <= at(2), "soon: {wake:?}");
+    assert_eq!(lab.sync.due(at(2)), [PodUid::from(POD)]);
+    let (id, ..) = lab.patched(&phase("Failed"), at(2)).unwrap();
+    lab.answer(id, unavailable(Some(30)), at(2));
+    assert_eq!(lab.next(&phase("Failed"), at(31)), None, "it asked for half a minute");
+    for _ in 0..20 {
+        let (id, ..) = lab.patched(&phase("Failed"), at(500)).unwrap();
+        lab.answer(id, unavailable(None), at(480));
+    }
+    assert!(lab.patched(&phase("Failed"), at(500)).is_some(), "the wait is capped");
+}
+
+#[test]
+fn a_refused_status_is_told_once_and_another_one_is_said_at_once() {
+    let mut lab = Lab::new(&phase("Pending"));
+    let (id, ..) = lab.patched(&phase("Running"), at(1)).unwrap();
+    let refused = || Err(AskError::Refused("no".into()));
+    assert!(lab.answer(id, refused(), at(1)).is_some_and(|told| told.contains("no")));
+    assert_eq!(lab.next(&phase("Running"), at(30)), None);
+    let (id, ..) = lab.patched(&phase("Failed"), at(30)).unwrap();
+    assert_eq!(lab.answer(id, refused(), at(30)), None, "people have heard it");
+    assert!(lab.patched(&phase("Failed"), at(91)).is_some());
+}
+
+#[test]
+fn an_object_that_is_not_there_hears_nothing_until_its_source_says_more() {
+    let mut lab = Lab::new(&phase("Pending"));
+    let (id, ..) = lab.patched(&phase("Running"), at(1)).unwrap();
+    lab.answer(id, Err(AskError::NotFound), at(1));
+    assert_eq!(lab.next(&phase("Failed"), at(100)), None);
+    lab.watch("6", false, &phase("Pending"));
+    let (id, ..) = lab.patched(&phase("Running"), at(100)).unwrap();
+    lab.answer(id, Err(AskError::OtherUid), at(100));
+    lab.watch("7", false, &phase("Pending"));
+    assert_eq!(lab.next(&phase("Running"), at(200)), None, "the name is another's");
+}
+
+#[test]
+fn a_mirror_made_anew_gets_everything_and_an_answer_for_the_old_one_is_nothing() {
+    let mut lab = Lab::new(&phase("Pending"));
+    let (old, ..) = lab.patched(&phase("Running"), at(1)).unwrap();
+    lab.sync.seen(&POD.into(), Source::Api, &object("m2", "1", false, &PodStatus::default()), true);
+    let (_, from, to, _) = lab.patched(&phase("Running"), at(1)).unwrap();
+    assert_eq!((from.as_str(), to.as_str()), ("", "Running"));
+    assert_eq!(lab.sync.answered(old, &Ok(None), at(1)), None);
+}
+
+#[test]
+fn an_object_goes_only_when_all_is_over_and_known() {
+    // deleted, finished, what the keeper knows, what we know
+    let cases = [
+        ("running", true, false, "Running", "Running", false),
+        ("not finished", true, false, "Failed", "Failed", false),
+        ("not deleted", false, true, "Failed", "Failed", false),
+        ("its end is not known yet", true, true, "Running", "Failed", false),
+        ("all is over, and there was nothing to patch", true, true, "Failed", "Failed", true),
+    ];
+    for (what, deleted, finished, kept, ours, wanted) in cases {
+        let mut lab = Lab::new(&phase("Pending"));
+        lab.watch("6", deleted, &phase(kept));
+        lab.finished = finished;
+        let asked = lab.next(&phase(ours), at(1));
+        assert_eq!(matches!(asked, Some((_, Ask::Delete { .. }))), wanted, "{what}: {asked:?}");
+    }
+}
+
+#[test]
+fn the_last_patch_comes_before_the_delete_and_a_failed_delete_is_tried_again() {
+    let mut lab = Lab::new(&phase("Running"));
+    lab.watch("6", true, &phase("Running"));
+    lab.finished = true;
+    let (id, _, to, urgent) = lab.patched(&phase("Succeeded"), at(1)).unwrap();
+    assert_eq!((to.as_str(), urgent), ("Succeeded", true));
+    lab.taken(id, "7", &phase("Succeeded"));
+    let (id, ask) = lab.next(&phase("Succeeded"), at(1)).unwrap();
+    assert!(matches!(ask, Ask::Delete { object } if object.uid.as_str() == POD));
+    lab.answer(id, unavailable(None), at(1));
+    let (id, ask) = lab.next(&phase("Succeeded"), at(10)).unwrap();
+    assert!(matches!(ask, Ask::Delete { .. }));
+    lab.answer(id, Err(AskError::NotFound), at(10));
+    assert_eq!(lab.next(&phase("Succeeded"), at(100)), None, "it is gone");
+}
+
+#[test]
+fn a_mirror_is_never_deleted_as_a_pod_is() {
+    let mut lab = Lab::new(&phase("Pending"));
+    lab.sync.seen(&POD.into(), Source::Api, &object("m", "6", true, &phase("Failed")), true);
+    lab.finished = true;
+    assert_eq!(lab.next(&phase("Failed"), at(1)), None);
+}
+
+#[test]
+fn everything_is_compared_every_ten_seconds() {
+    let mut lab = Lab::new(&phase("Running"));
+    assert_eq!(lab.sync.due(at(100)), [PodUid::from(POD)]);
+    assert_eq!(lab.sync.wake(at(100)), Some(at(110)));
+    assert!(lab.sync.due(at(109)).is_empty());
+    assert_eq!(lab.sync.due(at(110)), [PodUid::from(POD)]);
+    lab.sync.forget(&POD.into());
+    assert_eq!(lab.sync.wake(at(110)), None, "without objects nothing is compared");
+}
