@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use podwright_core::model::{CallError, Event};
 use podwright_core::node::Node;
+use podwright_core::record;
 
 use crate::flight::Stage;
 use crate::world::{Item, World, trace};
@@ -20,7 +21,11 @@ impl World {
         let records = self.journal.records();
         trace!(self, "== agent {} starts with {} records", self.epoch, records.len());
         self.checks.agent_starts(&records);
-        self.node = Some(Node::new(self.config.clone(), records));
+        let node = Node::new(self.config.clone(), records);
+        if self.recording.is_some() {
+            self.record(record::begin(&node, self.clock.read()));
+        }
+        self.node = Some(node);
         self.last_commit = self.clock.now;
         self.wake = None;
         self.send(Duration::ZERO, Event::Wake);

@@ -20,15 +20,27 @@ pub struct Outcome {
 pub fn run(seed: u64, tracing: bool) -> Outcome {
     let mut world = prepare(seed);
     world.tracing = tracing;
+    finish(&mut world)
+}
+
+/// Run one seed and keep what core was told, in the form of the agent's flight recorder.
+pub fn run_recorded(seed: u64, tracing: bool) -> (Outcome, Vec<String>) {
+    let mut world = prepare(seed);
+    (world.tracing, world.recording) = (tracing, Some(vec![]));
+    let outcome = finish(&mut world);
+    (outcome, world.recording.unwrap_or_default())
+}
+
+fn finish(world: &mut World) -> Outcome {
     let finished = catch_unwind(AssertUnwindSafe(|| {
-        storm(&mut world);
+        storm(world);
     }));
     if let Err(panic) = finished {
         let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
         world.broken("15 no panic", text);
     }
-    Outcome { turns: world.turns, violation: world.violation }
+    Outcome { turns: world.turns, violation: world.violation.clone() }
 }
 
 /// The world of a seed, before anything happened.
@@ -74,12 +86,15 @@ const REST: Duration = Duration::from_secs(1500);
 
 #[cfg(test)]
 mod tests {
+    use podwright_core::model::Now;
+    use podwright_core::record::{self, Replay, Replayed};
+
     use super::*;
 
     /// Seeds that once broke a rule.
-    const ONCE_BROKEN: [u64; 24] = [
+    const ONCE_BROKEN: [u64; 25] = [
         26, 95, 264, 305, 316, 620, 645, 845, 1520, 2947, 3769, 4407, 4803, 12409, 14856, 16980, 18246, 25274, 40362,
-        61719, 100_077, 121_526, 171_044, 292_517,
+        61719, 89247, 100_077, 121_526, 171_044, 292_517,
     ];
 
     #[test]
@@ -95,6 +110,35 @@ mod tests {
         for seed in 0..1000 {
             let outcome = run(seed, false);
             assert!(outcome.violation.is_none(), "seed {seed}: {:?}", outcome.violation);
+        }
+    }
+
+    #[test]
+    fn what_a_seed_recorded_is_decided_again_and_can_begin_anywhere() {
+        for seed in [3, 8, 26, 95, 264, 305, 4803] {
+            let (outcome, lines) = run_recorded(seed, false);
+            let (mut replay, mut later) = (Replay::default(), Replay::default());
+            let (mut steps, mut begun) = (0, false);
+            for (n, line) in lines.iter().enumerate() {
+                // A part that begins in the middle knows all that the whole one knows.
+                if let Some(node) = replay.node().filter(|_| n % 97 == 50) {
+                    let at = Now { boot: Duration::ZERO, wall: jiff::Timestamp::UNIX_EPOCH };
+                    later.feed(&record::begin(node, at).expect("written")).expect("read");
+                    begun = true;
+                }
+                let Replayed::Step(step) = replay.feed(line).expect("read") else {
+                    if begun {
+                        later.feed(line).expect("read");
+                    }
+                    continue;
+                };
+                assert!(step.is_same(), "seed {seed}, step {}: {}", step.number, step.event);
+                steps += 1;
+                if begun && let Replayed::Step(step) = later.feed(line).expect("read") {
+                    assert!(step.is_same(), "seed {seed}, begun late, line {n}: {}", step.event);
+                }
+            }
+            assert_eq!(steps, outcome.turns, "seed {seed}");
         }
     }
 

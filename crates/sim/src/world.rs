@@ -9,14 +9,14 @@
 //! checkers look at the whole.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use podwright_core::NodeConfig;
 use podwright_core::model::{
-    CallId, ContainerId, Event, Manifest, Now, Out, PodUid, Record, SandboxId, Seq, Source, SourceChange,
+    CallId, ContainerId, Event, Manifest, Out, PodUid, Record, SandboxId, Seq, Source, SourceChange,
 };
 use podwright_core::node::Node;
+use podwright_core::record;
 
 use crate::behaviour::Behaviour;
 use crate::check::{Checks, Violation};
@@ -58,6 +58,8 @@ pub struct World {
     pub violation: Option<Violation>,
     /// Print one line per event.
     pub tracing: bool,
+    /// What core is told is kept here, as the agent's flight recorder writes it, if anyone wants it.
+    pub recording: Option<Vec<String>>,
     /// Events that core handled.
     pub turns: u64,
     /// Nothing new goes wrong; what hangs ends.
@@ -146,18 +148,6 @@ pub(crate) enum Item {
     Crash,
 }
 
-/// As the agent's loop: a panic costs the pod it was about, the others go on.
-fn handle_guarded(node: &mut Node, event: Event, now: Now, out: &mut Out) {
-    let mut handled = catch_unwind(AssertUnwindSafe(|| node.handle(event, now, out)));
-    while handled.is_err() {
-        let uid = node.quarantine_current("a panic", out);
-        handled = catch_unwind(AssertUnwindSafe(|| node.go_on(now, out)));
-        if uid.is_none() {
-            break;
-        }
-    }
-}
-
 /// One line of trace, only built when someone reads it.
 macro_rules! trace {
     ($world:expr, $($arg:tt)*) => {
@@ -194,6 +184,7 @@ impl World {
             checks: Checks::default(),
             violation: None,
             tracing: false,
+            recording: None,
             turns: 0,
             calm: false,
             workload: Workload::default(),
@@ -336,10 +327,19 @@ impl World {
         self.check_event(&event);
         let mut out = Out::default();
         let (now, catch) = (self.clock.read(), self.catch_panics);
+        // Before it is handled: an event that makes core panic is the one people want to see.
+        let recorded = self.recording.is_some().then(|| event.clone());
+        if let Some(event) = &recorded {
+            self.record(record::step(now, event, &out));
+        }
         match &mut self.node {
-            Some(node) if catch => handle_guarded(node, event, now, &mut out),
+            Some(node) if catch => drop(node.handle_guarded(event, now, &mut out)),
             Some(node) => node.handle(event, now, &mut out),
             None => {}
+        }
+        if let Some(event) = recorded {
+            self.recording.as_mut().and_then(Vec::pop);
+            self.record(record::step(now, &event, &out));
         }
         self.checks.after_handling(self.turns);
         if self.tracing {
@@ -350,6 +350,12 @@ impl World {
             return self.crash("before its records were written");
         }
         self.commit_later(out);
+    }
+
+    pub(crate) fn record(&mut self, line: serde_json::Result<String>) {
+        if let Some(lines) = &mut self.recording {
+            lines.push(line.expect("everything core is told can be written down"));
+        }
     }
 
     /// Records and effects of a turn go to the disk together, behind those of the turns before.

@@ -1,5 +1,6 @@
 //! Runs seeds, prints those that break a rule, replays one with a trace.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +24,9 @@ struct Args {
     /// With --seed: one line per event.
     #[arg(long)]
     trace: bool,
+    /// Write what core was told to this file, for `podwright replay`: with --seed that run, else each that fails, to FILE.SEED.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// Stop after so many failures.
     #[arg(long, default_value_t = 20)]
     failures: usize,
@@ -38,7 +42,10 @@ fn main() -> ExitCode {
         std::panic::set_hook(Box::new(|_| {}));
     }
     if let Some(seed) = args.seed {
-        let outcome = schedule::run(seed, args.trace);
+        let outcome = match &args.record {
+            Some(path) => record(seed, args.trace, path),
+            None => schedule::run(seed, args.trace),
+        };
         return report(seed, &outcome);
     }
     let (next, turns) = (AtomicU64::new(args.from), AtomicU64::new(0));
@@ -59,6 +66,9 @@ fn main() -> ExitCode {
                     turns.fetch_add(outcome.turns, Ordering::Relaxed);
                     if outcome.violation.is_some() {
                         report(seed, &outcome);
+                        if let Some(path) = &args.record {
+                            record(seed, false, &path.with_added_extension(seed.to_string()));
+                        }
                         if let Ok(mut failed) = failed.lock() {
                             failed.push(seed);
                         }
@@ -72,6 +82,16 @@ fn main() -> ExitCode {
     let turns = turns.load(Ordering::Relaxed);
     println!("{ran} schedules, {turns} events, {} failed, {:.1} s", failed.len(), began.elapsed().as_secs_f64());
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Run a seed and write what core was told.
+fn record(seed: u64, trace: bool, path: &Path) -> schedule::Outcome {
+    let (outcome, lines) = schedule::run_recorded(seed, trace);
+    match std::fs::write(path, lines.concat()) {
+        Ok(()) => println!("seed {seed} is recorded in {}", path.display()),
+        Err(error) => println!("seed {seed} can't be recorded in {}: {error}", path.display()),
+    }
+    outcome
 }
 
 fn report(seed: u64, outcome: &schedule::Outcome) -> ExitCode {

@@ -1,0 +1,219 @@
+//! What happened and what was decided, on a line each.
+
+use crate::model::{
+    Answer, Call, CallError, Effect, Event, ObjectRef, PodSeen, PodUid, ProbeVerdict, Record, RunState, SourceChange,
+};
+
+/// An event; `call` tells which call an answer belongs to.
+pub fn event_in_short(event: &Event, call: Option<&str>) -> String {
+    match event {
+        Event::Source { source, change } => format!("source {}: {}", source.as_str(), change_in_short(change)),
+        Event::Listed { result, .. } => match result {
+            Ok(listing) => format!("the runtime has {} pods", listing.pods.len()),
+            Err(error) => format!("the list failed: {}", error_in_short(error)),
+        },
+        Event::Observed { result, .. } => match result {
+            Ok(seen) => format!("seen: {}", seen_in_short(seen)),
+            Err(error) => format!("the look failed: {}", error_in_short(error)),
+        },
+        Event::Hint { .. } => "a hint".into(),
+        Event::EventStream { up } => format!("the event stream is {}", if *up { "up" } else { "down" }),
+        Event::Runtime { result } => match result {
+            Ok(ready) if ready.network => format!("{} is well", ready.name),
+            Ok(ready) => format!("{} has no network: {}", ready.name, ready.message),
+            Err(error) => format!("the runtime does not answer: {}", error_in_short(error)),
+        },
+        Event::Done { id, result } => {
+            let call = call.map_or_else(|| format!("call {}", id.0), |call| format!("{call} ({})", id.0));
+            match result {
+                Ok(answer) => format!("{call}: {}", answer_in_short(answer)),
+                Err(error) => format!("{call} failed: {}", error_in_short(error)),
+            }
+        }
+        Event::Kill { grace, evicted, .. } => {
+            let grace = grace.map_or(String::new(), |grace| format!(" within {} s", grace.as_secs()));
+            let why = evicted.as_ref().map_or(String::new(), |(reason, _)| format!(" ({reason})"));
+            format!("its end is asked for{grace}{why}")
+        }
+        Event::Restart { container, .. } => match container {
+            Some(name) => format!("a restart of {name} is asked for"),
+            None => "a restart is asked for".into(),
+        },
+        Event::Leftovers { found, .. } => match found {
+            Ok(found) => format!("{} pods have something on this machine", found.len()),
+            Err(error) => format!("the look for leftovers failed: {}", error_in_short(error)),
+        },
+        Event::Wake => "wake".into(),
+        // Rare enough for all of it.
+        other => one_line(&format!("{other:?}")),
+    }
+}
+
+/// A record, by what changes most.
+pub fn record_in_short(record: &Record) -> String {
+    let record = match record {
+        Record::Put(record) => record,
+        Record::Forget(_) => return "forget".into(),
+    };
+    let mut text = record.status.as_ref().and_then(|s| s.phase.clone()).unwrap_or_else(|| "no status".into());
+    if let Some(ending) = &record.ending {
+        text.push_str(&format!(", ending ({:?}) by {:.1}", ending.cause, ending.deadline.boot.as_secs_f64()));
+    }
+    for (is, word) in [
+        (record.terminated, ", terminated"),
+        (record.finished, ", finished"),
+        (record.restart_requested, ", to begin again"),
+    ] {
+        text.push_str(if is { word } else { "" });
+    }
+    if let Some(cursor) = &record.cursor {
+        text.push_str(&format!(", sandbox {} init {}", brief(cursor.sandbox.as_str()), cursor.done));
+    }
+    text
+}
+
+/// An effect.
+pub fn effect_in_short(effect: &Effect) -> String {
+    match effect {
+        Effect::Call { id, call, limit, .. } => {
+            format!("{} ({}), within {} s", call_in_short(call), id.0, limit.as_secs())
+        }
+        Effect::Cancel { id } => format!("cancel call {}", id.0),
+        Effect::Observe { seq, .. } => format!("look at it ({})", seq.0),
+        Effect::List { seq } => format!("list what the runtime has ({})", seq.0),
+        Effect::CheckRuntime => "ask the runtime how it is".into(),
+        Effect::FindLeftovers { seq } => format!("look for leftovers ({})", seq.0),
+        Effect::Sweep { .. } => "remove what is left of it".into(),
+        Effect::Released { waiter } => format!("tell waiter {waiter}"),
+        Effect::WakeAt(at) => format!("wake at {:.3}", at.as_secs_f64()),
+        Effect::Event(event) => format!("event {}: {}", event.reason, one_line(&event.message)),
+        Effect::StatusChanged { .. } => "the status changed".into(),
+        Effect::Ask { id, ask, .. } => format!("ask {}: {}", id.0, one_line(&format!("{ask:?}"))),
+    }
+}
+
+/// A call, with what it is about.
+pub(super) fn call_in_short(call: &Call) -> String {
+    let text = format!("{call:?}");
+    let name = text.split([' ', '{']).next().unwrap_or_default().to_owned();
+    match call {
+        Call::StopSandbox { id } | Call::RemoveSandbox { id } => format!("{name} {}", brief(id.as_str())),
+        Call::StopContainer { name: of, id, timeout } => {
+            format!("{name} {of} {} ({} s)", brief(id.as_str()), timeout.as_secs())
+        }
+        Call::StartContainer { name: of, id } | Call::RemoveContainer { name: of, id } => {
+            format!("{name} {of} {}", brief(id.as_str()))
+        }
+        Call::PrepareContainer { name: of, attempt, .. } | Call::CreateContainer { name: of, attempt, .. } => {
+            format!("{name} {of} #{attempt}")
+        }
+        Call::ImageStatus { image, .. } | Call::PullImage { image, .. } => format!("{name} {image}"),
+        Call::Hook { kind, name: of, .. } => format!("{kind:?} hook of {of}"),
+        Call::Probe { kind, name: of, .. } => format!("{kind:?} probe of {of}"),
+        Call::MountVolume { volume } => format!("{name} {volume}"),
+        _ => name,
+    }
+}
+
+/// The pods an event names.
+pub(super) fn uids_of(event: &Event) -> Vec<PodUid> {
+    let uid = |text: Option<&str>| text.map(PodUid::from);
+    match event {
+        Event::Observed { uid, .. }
+        | Event::Hint { uid }
+        | Event::Kill { uid, .. }
+        | Event::Restart { uid, .. }
+        | Event::ObjectsChanged { uid } => vec![uid.clone()],
+        Event::Source { change: SourceChange::Put(manifest), .. } => {
+            uid(manifest.pod.metadata.uid.as_deref()).into_iter().collect()
+        }
+        Event::Source { change: SourceChange::Remove(uid), .. } => vec![uid.clone()],
+        _ => vec![],
+    }
+}
+
+/// The pod an effect is for.
+pub(super) fn uid_of(effect: &Effect) -> Option<&PodUid> {
+    match effect {
+        Effect::Call { uid, .. }
+        | Effect::Observe { uid, .. }
+        | Effect::Sweep { uid }
+        | Effect::StatusChanged { uid } => Some(uid),
+        Effect::Event(event) => Some(&event.uid),
+        Effect::Ask { ask, .. } => object_of(ask).map(|object| &object.uid),
+        _ => None,
+    }
+}
+
+fn object_of(ask: &crate::model::Ask) -> Option<&ObjectRef> {
+    use crate::model::Ask;
+    match ask {
+        Ask::PatchStatus { object, .. } | Ask::Delete { object } | Ask::DeleteMirror { object } => Some(object),
+        Ask::CreateMirror { .. } => None,
+    }
+}
+
+fn change_in_short(change: &SourceChange) -> String {
+    let name = |pod: &crate::model::Pod| pod.metadata.name.clone().unwrap_or_default();
+    match change {
+        SourceChange::Set { pods, broken } => {
+            let names: Vec<String> = pods.iter().take(8).map(|manifest| name(&manifest.pod)).collect();
+            let more = if pods.len() > names.len() { ", …" } else { "" };
+            let broken = if broken.is_empty() { String::new() } else { format!(", {} broken", broken.len()) };
+            format!("{} pods ({}{more}){broken}", pods.len(), names.join(", "))
+        }
+        SourceChange::Put(manifest) => format!("{} is new or changed", name(&manifest.pod)),
+        SourceChange::Remove(_) => "a pod is gone".into(),
+    }
+}
+
+fn seen_in_short(seen: &PodSeen) -> String {
+    if seen.is_empty() {
+        return "nothing".into();
+    }
+    let sandboxes = seen.sandboxes.iter().map(|s| {
+        let state = if s.ready { "ready" } else { "stopped" };
+        format!("sandbox {} {state}", brief(s.id.as_str()))
+    });
+    let containers = seen.containers.iter().map(|c| {
+        let code = if c.state == RunState::Exited { format!(" {}", c.exit_code) } else { String::new() };
+        format!("{}#{} {:?}{code}", c.name, c.attempt, c.state)
+    });
+    sandboxes.chain(containers).collect::<Vec<_>>().join(", ")
+}
+
+fn answer_in_short(answer: &Answer) -> String {
+    match answer {
+        Answer::Done => "done".into(),
+        Answer::Sandbox(id) => format!("sandbox {}", brief(id.as_str())),
+        Answer::Container(id) => format!("container {}", brief(id.as_str())),
+        Answer::Image(Some(facts)) => format!("image {}", brief(&facts.id)),
+        Answer::Image(None) => "no such image here".into(),
+        Answer::Probe(ProbeVerdict::Success) => "passed".into(),
+        Answer::Probe(ProbeVerdict::Failure(why) | ProbeVerdict::Unknown(why)) => {
+            format!("not passed: {}", one_line(why))
+        }
+    }
+}
+
+fn error_in_short(error: &CallError) -> String {
+    let marks =
+        [(error.in_doubt, " [in doubt]"), (error.cancelled, " [cancelled]"), (error.unavailable, " [unavailable]")];
+    let marks: String = marks.iter().filter(|(is, _)| *is).map(|(_, mark)| *mark).collect();
+    format!("{}{marks}", one_line(&format!("{} {}", error.reason, error.message)))
+}
+
+/// Ids are told apart by their beginning.
+fn brief(id: &str) -> &str {
+    let id = id.strip_prefix("sha256:").unwrap_or(id);
+    &id[..id.floor_char_boundary(12)]
+}
+
+fn one_line(text: &str) -> String {
+    let flat: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let end = flat.floor_char_boundary(LINE_MAX);
+    if end < flat.len() { format!("{}…", &flat[..end]) } else { flat }
+}
+
+/// More than this of somebody's words hides the rest.
+const LINE_MAX: usize = 200;
