@@ -1,5 +1,6 @@
 //! The whole agent as a function: routes what happened to the pods it concerns, and collects what is to be done.
 
+mod guard;
 mod housekeeping;
 mod keepers;
 mod routing;
@@ -15,6 +16,8 @@ use crate::pod::{Ctx, Machine, State, Story};
 use crate::sources::Sources;
 use crate::status_sync::StatusSync;
 use crate::workers::Workers;
+
+pub use guard::Caught;
 
 /// Stories of pods that are gone, kept for whoever asks later.
 const GONE_KEPT: usize = 200;
