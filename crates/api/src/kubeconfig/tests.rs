@@ -1,0 +1,144 @@
+//! Files as people write them, and as they break them.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+const CLUSTER: &str = "apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: k, user: u}}]
+clusters: [{name: k, cluster: {server: 'https://127.0.0.1:6443'}}]
+";
+
+/// A directory with a certificate and its key, and a kubeconfig of these words.
+struct Dir {
+    dir: tempfile::TempDir,
+}
+
+impl Dir {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec!["node".into()]).unwrap();
+        params.not_after = rcgen::date_time_ymd(2031, 2, 3);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        fs::write(dir.path().join("cert.pem"), certificate.pem()).unwrap();
+        fs::write(dir.path().join("key.pem"), key.serialize_pem()).unwrap();
+        fs::write(dir.path().join("token"), "from-a-file\n").unwrap();
+        Self { dir }
+    }
+
+    fn write(&self, text: &str) -> PathBuf {
+        let path = self.dir.path().join("kubeconfig");
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn read(&self, text: &str) -> Result<Kubeconfig, KubeconfigError> {
+        Kubeconfig::read(&self.write(text))
+    }
+
+    fn with_user(&self, user: &str) -> Result<Kubeconfig, KubeconfigError> {
+        self.read(&format!("{CLUSTER}users: [{{name: u, user: {user}}}]\n"))
+    }
+
+    /// An exec plugin that does this.
+    fn plugin(&self, script: &str) -> String {
+        let path = self.dir.path().join("plugin");
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        "{exec: {apiVersion: client.authentication.k8s.io/v1, command: ./plugin, interactiveMode: Never, \
+          env: [{name: WHO, value: me}]}}"
+            .into()
+    }
+}
+
+fn header(access: &Access) -> &str {
+    access.authorization.as_ref().unwrap().to_str().unwrap()
+}
+
+#[tokio::test]
+async fn certificates_and_tokens_are_found_inline_and_in_files() {
+    let dir = Dir::new();
+    let access = dir.with_user("{token: abc}").unwrap().access().await.unwrap();
+    assert_eq!(header(&access), "Bearer abc");
+    let config = dir.with_user("{tokenFile: token}").unwrap();
+    assert_eq!(header(&config.access().await.unwrap()), "Bearer from-a-file");
+    // Another token in the file is seen by whoever asks again.
+    fs::write(dir.dir.path().join("token"), "newer").unwrap();
+    assert_eq!(header(&config.access().await.unwrap()), "Bearer newer");
+
+    let config = dir.with_user("{client-certificate: cert.pem, client-key: key.pem}").unwrap();
+    assert_eq!(config.expires().unwrap().to_string(), "2031-02-03T00:00:00Z");
+    let from_files = config.access().await.unwrap();
+    let base64 =
+        |name: &str| base64::engine::general_purpose::STANDARD.encode(fs::read(dir.dir.path().join(name)).unwrap());
+    let (cert, key) = (base64("cert.pem"), base64("key.pem"));
+    let inline = dir.with_user(&format!("{{client-certificate-data: {cert}, client-key-data: {key}}}")).unwrap();
+    assert!(from_files.identity == inline.access().await.unwrap().identity);
+    assert!(from_files.authorization.is_none());
+    crate::connect::http(&from_files, Default::default()).unwrap();
+}
+
+#[tokio::test]
+async fn a_plugin_gives_a_token_with_an_end_and_its_words_stay_secret() {
+    let dir = Dir::new();
+    let user = dir.plugin(
+        r#"case "$KUBERNETES_EXEC_INFO" in *'"interactive":false'*) ;; *) exit 3;; esac
+echo "{\"kind\":\"ExecCredential\",\"status\":{\"token\":\"of-$WHO\",\"expirationTimestamp\":\"2040-01-01T00:00:00Z\"}}""#,
+    );
+    let access = dir.with_user(&user).unwrap().access().await.unwrap();
+    assert_eq!(header(&access), "Bearer of-me");
+    assert_eq!(access.renew_at.to_string(), "2039-12-31T23:59:00Z");
+
+    let failed = |script: &str| {
+        let user = dir.plugin(script);
+        dir.with_user(&user).unwrap()
+    };
+    let error = failed("echo s3cret; exit 4").access().await.err().unwrap().to_string();
+    assert!(error.contains("users[u].user.exec") && error.contains("exit status: 4"), "{error}");
+    assert!(!error.contains("s3cret"), "{error}");
+    let error = failed("echo '{\"status\": s3cret'").access().await.err().unwrap().to_string();
+    assert!(error.contains("no ExecCredential") && !error.contains("s3cret"), "{error}");
+    let error = failed("echo '{\"status\": {}}'").access().await.err().unwrap().to_string();
+    assert!(error.contains("neither token nor certificate"), "{error}");
+}
+
+#[test]
+fn what_is_wrong_is_named_with_file_and_field() {
+    let dir = Dir::new();
+    let user = |user: &str| dir.with_user(user).err().map(|error| error.to_string()).unwrap_or_default();
+    let file = |text: &str| dir.read(text).err().map(|error| error.to_string()).unwrap_or_default();
+    let cases = [
+        (file("current-context: c\ncontexts: ["), "the document"),
+        (file(""), "current-context: is not set"),
+        (file("current-context: x\n"), "there is no context \"x\""),
+        (file(&CLUSTER.replace("name: k", "name: j")), "contexts[c].context.cluster: there is no cluster \"k\""),
+        (file(CLUSTER), "contexts[c].context.user: there is no user \"u\""),
+        (file(&CLUSTER.replace("https://", "ftp://")), "user: there is no user"),
+        (user("{client-certificate: cert.pem}"), "users[u].user.client-key: is missing"),
+        (user("{client-certificate: none.pem, client-key: key.pem}"), "none.pem: No such file"),
+        (user("{client-certificate: key.pem, client-key: key.pem}"), "client-certificate: holds no certificate"),
+        (user("{client-certificate-data: '%%', client-key: key.pem}"), "client-certificate-data: is no base64"),
+        (user("{tokenFile: none}"), "none: No such file"),
+        (user("{exec: {apiVersion: client.authentication.k8s.io/v1}}"), "exec.command: is missing"),
+        (user("{auth-provider: {name: gcp, config: {}}}"), "auth-provider"),
+    ];
+    for (error, wanted) in cases {
+        assert!(error.contains(wanted) && error.contains("kubeconfig"), "{wanted}: {error:?}");
+    }
+    let with_user = format!("{CLUSTER}users: [{{name: u, user: {{token: x}}}}]\n");
+    for (from, to, wanted) in [
+        ("'https://127.0.0.1:6443'", "'ftp://x'", "clusters[k].cluster.server: \"ftp://x\" must be https"),
+        ("'https://127.0.0.1:6443'", "''", "clusters[k].cluster.server: is not set"),
+        ("{server:", "{certificate-authority: key.pem, server:", "certificate-authority: holds no certificate"),
+        ("{server:", "{proxy-url: 'http://p', server:", "proxy-url"),
+    ] {
+        let error = file(&with_user.replace(from, to));
+        assert!(error.contains(wanted), "{wanted}: {error:?}");
+    }
+    let error = Kubeconfig::read(Path::new("/no/such/kubeconfig")).unwrap_err().to_string();
+    assert!(error.contains("/no/such/kubeconfig: No such file"), "{error}");
+}

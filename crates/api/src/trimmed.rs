@@ -1,0 +1,126 @@
+//! Objects as they are kept: read straight into what is used, so that `managedFields` (half of an ordinary pod) is never
+//! allocated, not even for a moment.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use podwright_core::model::Pod;
+use serde::Deserialize;
+
+/// A pod.
+pub fn pod(json: &[u8]) -> Result<Pod, serde_json::Error> {
+    let read: TrimmedPod = serde_json::from_slice(json)?;
+    Ok(Pod { metadata: read.metadata.into(), spec: read.spec, status: read.status })
+}
+
+/// Who an object is, when the rest of it can't be read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Who {
+    /// Its name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its UID.
+    pub uid: String,
+    /// Its version.
+    pub resource_version: String,
+}
+
+/// Only who it is.
+pub fn who(json: &[u8]) -> Result<Who, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct Object {
+        metadata: Who,
+    }
+    serde_json::from_slice::<Object>(json).map(|object| object.metadata)
+}
+
+#[derive(Deserialize)]
+struct TrimmedPod {
+    #[serde(default)]
+    metadata: Meta,
+    spec: Option<PodSpec>,
+    status: Option<PodStatus>,
+}
+
+/// `ObjectMeta` without `managedFields` and without what nobody sets any more.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Meta {
+    annotations: Option<BTreeMap<String, String>>,
+    creation_timestamp: Option<Time>,
+    deletion_grace_period_seconds: Option<i64>,
+    deletion_timestamp: Option<Time>,
+    finalizers: Option<Vec<String>>,
+    generate_name: Option<String>,
+    generation: Option<i64>,
+    labels: Option<BTreeMap<String, String>>,
+    name: Option<String>,
+    namespace: Option<String>,
+    owner_references: Option<Vec<OwnerReference>>,
+    resource_version: Option<String>,
+    uid: Option<String>,
+}
+
+impl From<Meta> for ObjectMeta {
+    fn from(meta: Meta) -> Self {
+        Self {
+            annotations: meta.annotations,
+            creation_timestamp: meta.creation_timestamp,
+            deletion_grace_period_seconds: meta.deletion_grace_period_seconds,
+            deletion_timestamp: meta.deletion_timestamp,
+            finalizers: meta.finalizers,
+            generate_name: meta.generate_name,
+            generation: meta.generation,
+            labels: meta.labels,
+            name: meta.name,
+            namespace: meta.namespace,
+            owner_references: meta.owner_references,
+            resource_version: meta.resource_version,
+            uid: meta.uid,
+            managed_fields: None,
+            self_link: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn everything_but_managed_fields_is_kept() {
+        let object = json!({
+            "kind": "Pod", "apiVersion": "v1",
+            "metadata": {
+                "name": "a", "namespace": "n", "uid": "u", "resourceVersion": "7", "generation": 3, "generateName": "a-",
+                "labels": {"l": "1"}, "annotations": {"x": "y"}, "finalizers": ["f"],
+                "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-02T00:00:00Z",
+                "deletionGracePeriodSeconds": 30,
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "o", "controller": true}],
+            },
+            "spec": {"nodeName": "node", "containers": [{"name": "c", "image": "i"}]},
+            "status": {"phase": "Running", "podIPs": [{"ip": "10.0.0.1"}]},
+        });
+        let mut full = object.clone();
+        full["metadata"]["managedFields"] = json!([{"manager": "kubectl", "fieldsV1": {"f:metadata": {"f:name": {}}}}]);
+        full["spec"]["fieldOfNextYear"] = json!({"deep": [1, 2, 3]});
+        let read = pod(full.to_string().as_bytes()).unwrap();
+        let whole: Pod = serde_json::from_value(object).unwrap();
+        assert_eq!(read, whole);
+    }
+
+    #[test]
+    fn who_it_is_can_be_read_of_what_else_makes_no_sense() {
+        let object = json!({"metadata": {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "9"},
+                            "spec": {"containers": "none"}})
+        .to_string();
+        assert!(pod(object.as_bytes()).is_err());
+        let who = who(object.as_bytes()).unwrap();
+        assert_eq!((who.uid.as_str(), who.resource_version.as_str()), ("u", "9"));
+    }
+}
