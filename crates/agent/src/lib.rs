@@ -5,6 +5,7 @@ pub mod host;
 pub mod images_gc;
 pub mod journal;
 pub mod keeper;
+pub mod objects;
 pub mod observe;
 pub mod perform;
 pub mod rotate;

@@ -11,6 +11,8 @@ use podwright_core::model::{CallError, Pod};
 use podwright_linux::cgroup::CgroupTree;
 use podwright_linux::mountinfo;
 
+use crate::objects::{NoObjects, Objects};
+
 mod cgroup;
 mod dirs;
 pub mod fieldref;
@@ -63,6 +65,7 @@ pub struct Host {
     /// `None`: pods have no cgroups of their own (`cgroupsPerQOS: false`).
     cgroups: Option<Arc<CgroupTree>>,
     burstable: cgroup::Burstable,
+    objects: Arc<dyn Objects>,
 }
 
 /// What failed, in words for people, and the reason users know.
@@ -92,7 +95,23 @@ impl From<HostError> for CallError {
 impl Host {
     /// The hands of one node.
     pub fn new(config: HostConfig, cgroups: Option<CgroupTree>, pool: Pool) -> Self {
-        Self { config: Arc::new(config), pool, cgroups: cgroups.map(Arc::new), burstable: cgroup::Burstable::default() }
+        Self {
+            config: Arc::new(config),
+            pool,
+            cgroups: cgroups.map(Arc::new),
+            burstable: cgroup::Burstable::default(),
+            objects: Arc::new(NoObjects),
+        }
+    }
+
+    /// With someone who has the API objects that volumes show.
+    pub fn with_objects(self, objects: Arc<dyn Objects>) -> Self {
+        Self { objects, ..self }
+    }
+
+    /// Whoever has API objects.
+    pub(crate) fn objects(&self) -> &dyn Objects {
+        &*self.objects
     }
 
     /// Where things lie.
@@ -120,10 +139,14 @@ impl Host {
 
     /// The key under which work on a volume runs: foreign file systems by their mount, the rest by pod or path.
     async fn volume_key(&self, pod: &Pod, volume: &str, limit: Duration) -> Result<String, HostError> {
-        let host_path = volumes::find(pod, volume)?.host_path.as_ref();
-        let Some(path) = host_path.map(|h| PathBuf::from(&h.path)) else {
-            return Ok(pod_key(paths::uid(pod)));
-        };
+        match volumes::find(pod, volume)?.host_path.as_ref() {
+            Some(host_path) => self.path_key(PathBuf::from(&host_path.path), limit).await,
+            None => Ok(pod_key(paths::uid(pod))),
+        }
+    }
+
+    /// The key for work on a path of the machine.
+    async fn path_key(&self, path: PathBuf, limit: Duration) -> Result<String, HostError> {
         self.run("mountinfo", limit, "FailedMount", move |config| {
             let mounts = mountinfo::read().map_err(|e| HostError::new("FailedMount", chain(&e)))?;
             let own = mountinfo::holding(&mounts, &config.paths.root_dir).map(|m| m.id);

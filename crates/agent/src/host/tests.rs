@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use super::*;
 
 mod hung;
+mod shown;
 
 const LIMIT: Duration = Duration::from_secs(30);
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 use podwright_core::model::{Answer, CallError, ContainerId, ImageFacts, Name, Pod, PodUid, SandboxId};
 use podwright_cri::labels::{self, containers_of_pod};
 use podwright_cri::v1::{ContainerState, ContainerStateValue, CreateContainerRequest};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{Hands, Turn, failure, failure_to_make, harmless, left, logs};
 use crate::translate::{
-    ContainerAsk, TranslateError, container_config, effective_run_as_user, find_container, sandbox_config,
+    ContainerAsk, References, TranslateError, container_config, effective_run_as_user, find_container, sandbox_config,
 };
 
 /// [`podwright_core::model::Call::CreateContainer`], unpacked.
@@ -64,12 +64,17 @@ impl Hands {
             None => None,
         };
         let situation = self.situation(uid, pod, left(deadline)).await?;
+        let references = timeout(left(deadline), References::of(&*self.objects, pod, ask.name.as_str())).await;
+        let references = references.map_err(|_| {
+            CallError::new(CONFIG_REASON, "what the environment refers to could not be fetched in time")
+        })?;
         let config_ask = ContainerAsk {
             name: ask.name.as_str(),
             attempt: ask.attempt,
             image: &image,
             ips: &ask.ips,
             target: target.as_ref(),
+            references: &references,
         };
         let config = container_config(pod, &config_ask, &self.facts, &situation, &*self.host)?;
         let sandbox_config = sandbox_config(pod, ask.sandbox_attempt, &self.facts, &situation)?;

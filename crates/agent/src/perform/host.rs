@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{HostHands, Turn};
 use crate::host::{Host, HostError};
-use crate::translate::sub_paths;
+use crate::translate::{References, needs_environment, sub_paths};
 
 impl HostHands for Host {
     fn perform(
@@ -39,14 +39,21 @@ impl HostHands for Host {
 async fn work(host: &Host, uid: &str, pod: &Arc<Pod>, call: Call, limit: Duration) -> Result<(), CallError> {
     match call {
         Call::PrepareContainer { name, attempt, ips } => {
-            let parts = sub_paths(pod, name.as_str(), &ips, host)?;
+            let references = match needs_environment(pod, name.as_str()) {
+                true => References::of(host.objects(), pod, name.as_str()).await,
+                false => References::default(),
+            };
+            let parts = sub_paths(pod, name.as_str(), &ips, &references, host)?;
             host.prepare_container(pod, name.as_str(), attempt, &ips, parts, limit).await?;
         }
         Call::MakeCgroup => host.make_cgroup(pod, limit).await?,
         Call::RemoveCgroup => host.remove_cgroup(uid, limit).await?,
         Call::MakeDirs => host.make_dirs(uid, limit).await?,
         Call::MountVolume { volume } => host.mount_volume(pod, volume.as_str(), limit).await?,
-        Call::RemoveVolumes => host.remove_volumes(uid, limit).await?,
+        Call::RemoveVolumes => {
+            host.remove_volumes(uid, limit).await?;
+            host.objects().release(&uid.into());
+        }
         Call::RemoveDirs => host.remove_dirs(uid, limit).await?,
         Call::RemoveLogs => host.remove_logs(pod, limit).await?,
         other => return Err(CallError::new("", format!("not a call on this machine: {other:?}"))),

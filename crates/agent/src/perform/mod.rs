@@ -11,13 +11,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use podwright_core::model::{Answer, Call, CallError, Pod, PodUid};
+use podwright_core::model::{Answer, Call, CallError, KubeEvent, Pod, PodUid};
 use podwright_cri::{BoxFuture, Code, CriError, ImageService, RuntimeService};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::host::Pool;
+use crate::objects::{NoObjects, Objects};
 use crate::translate::{HostView, NodeFacts, RuntimeFeatures};
 
 mod container;
@@ -95,6 +96,9 @@ impl SharedFeatures {
     }
 }
 
+/// Tells people about something that is no result of a call. Must not wait.
+pub type Tell = Arc<dyn Fn(KubeEvent) + Send + Sync>;
+
 /// Performs calls.
 pub struct Hands {
     runtime: Arc<dyn RuntimeService>,
@@ -108,6 +112,8 @@ pub struct Hands {
     stops: Semaphore,
     /// Ranges of user ids are handed out one at a time.
     userns: userns::Ranges,
+    objects: Arc<dyn Objects>,
+    tell: Tell,
     pool: Pool,
 }
 
@@ -147,7 +153,19 @@ impl Hands {
             pool: config.pool,
             runs: Semaphore::new(sandboxes),
             stops: Semaphore::new(sandboxes),
+            objects: Arc::new(NoObjects),
+            tell: Arc::new(|_| {}),
         }
+    }
+
+    /// With someone who has the API objects that pods refer to.
+    pub fn with_objects(self, objects: Arc<dyn Objects>) -> Self {
+        Self { objects, ..self }
+    }
+
+    /// With someone who tells people what a call noticed on its way and did not fail of.
+    pub fn with_teller(self, tell: Tell) -> Self {
+        Self { tell, ..self }
     }
 
     /// Performs one call. Comes back exactly once, within the call's limit after its turn came.
@@ -175,7 +193,7 @@ impl Hands {
             Call::StopContainer { id, timeout, .. } => self.stop_container(&id, timeout, &turn).await,
             Call::RemoveContainer { name, id } => self.remove_container(&pod, &name, &id, &turn).await,
             Call::ImageStatus { image, .. } => turn.or_cancelled(self.images.status(&image, limit)).await,
-            Call::PullImage { image, .. } => turn.or_cancelled(self.images.pull(&image, limit)).await,
+            Call::PullImage { image, .. } => turn.or_cancelled(self.pull_image(&uid, &pod, &image, limit)).await,
             Call::Hook { kind, name, id, handler, ips } => {
                 let ask = hook::Ask { kind, name, id, handler, ips };
                 turn.or_cancelled(self.run_hook(&pod, &ask, limit)).await

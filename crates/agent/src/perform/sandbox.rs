@@ -18,19 +18,29 @@ impl Hands {
         attempt: u32,
         turn: &Turn,
     ) -> Result<Answer, CallError> {
-        if let Some(class) = pod.spec.as_ref().and_then(|spec| spec.runtime_class_name.as_deref()) {
-            let message = format!("RuntimeClass {class:?} not found: no API server is configured on this node");
-            return Err(CallError::new(REASON, message));
-        }
+        let runtime_handler = turn.or_cancelled(self.runtime_handler(pod)).await?;
         let situation = turn.or_cancelled(self.situation(uid, pod, turn.limit)).await?;
         let config = sandbox_config(pod, attempt, &self.facts, &situation)?;
         let permit = turn.wait(&self.runs).await?;
         turn.check_sent_allowed()?;
-        let request = RunPodSandboxRequest { config: Some(config), runtime_handler: String::new() };
+        let request = RunPodSandboxRequest { config: Some(config), runtime_handler };
         match holding(permit, self.runtime.run_pod_sandbox(request, turn.limit)).await {
             Ok(id) => Ok(Answer::Sandbox(id.into())),
             Err(error) => Err(failure_to_make(REASON, &error)),
         }
+    }
+
+    /// How the pod's RuntimeClass is called by the runtime; empty: the runtime's default.
+    async fn runtime_handler(&self, pod: &Pod) -> Result<String, CallError> {
+        let class = pod.spec.as_ref().and_then(|spec| spec.runtime_class_name.as_deref()).unwrap_or_default();
+        if class.is_empty() {
+            return Ok(String::new());
+        }
+        let found = self.objects.runtime_handler(class).await;
+        found.map_err(|error| {
+            let message = format!("failed to look up the runtime handler of the pod's RuntimeClass: {error}");
+            CallError::new(REASON, message)
+        })
     }
 
     pub(super) async fn stop_sandbox(&self, id: &SandboxId, turn: &Turn) -> Result<Answer, CallError> {

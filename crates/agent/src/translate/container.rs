@@ -4,7 +4,7 @@ use podwright_core::model::{ContainerId, ImageFacts, Pod};
 use podwright_cri::v1::{ContainerConfig, ContainerMetadata, ImageSpec, LinuxContainerConfig, NamespaceMode, Signal};
 
 use super::env::Environment;
-use super::{HostView, NodeFacts, Situation, TranslateError};
+use super::{HostView, NodeFacts, References, Situation, TranslateError};
 use super::{annotations, container_log_path, find_container, mounts, resources, security};
 
 /// What is asked for beside the pod itself.
@@ -20,6 +20,8 @@ pub struct ContainerAsk<'a> {
     pub ips: &'a [String],
     /// Ephemeral with a target: the instance whose processes it sees.
     pub target: Option<&'a ContainerId>,
+    /// The objects its environment refers to.
+    pub references: &'a References,
 }
 
 /// The configuration of one container.
@@ -33,7 +35,7 @@ pub fn container_config(
     let found = find_container(pod, ask.name)
         .ok_or_else(|| TranslateError::container(format!("the pod has no container {:?}", ask.name)))?;
     let container = &*found.container;
-    let env = Environment::of(pod, container, ask.ips, host)?;
+    let env = Environment::of(pod, container, ask.ips, ask.references, host)?;
     let mut security_context = security::container_context(pod, container, ask.image, facts, situation)?;
     if let (Some(target), Some(namespaces)) = (ask.target, &mut security_context.namespace_options)
         && namespaces.pid() == NamespaceMode::Container

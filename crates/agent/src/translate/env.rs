@@ -1,19 +1,23 @@
-//! A container's environment: values, references to the pod's fields and resources, `$(NAME)` among them.
+//! A container's environment: values, references to objects and to the pod's fields and resources, `$(NAME)` among them, and
+//! the addresses of services.
 
 use std::borrow::Cow;
 
-use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource};
+use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, EnvVarSource};
 use podwright_core::model::{Container, Pod};
 use podwright_cri::v1::KeyValue;
 
 use super::expand::{expand, expand_strict};
 use super::names::pod_namespace;
-use super::{HostView, TranslateError};
+use super::{HostView, References, TranslateError, service_links};
+use crate::objects::{ObjectError, unless_optional};
 
 /// Variables in the order they were first named; a later value of a name replaces an earlier one.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Environment {
     vars: Vec<(String, String)>,
+    /// Seen by references, and last in line: whatever the pod says itself wins.
+    services: Vec<(String, String)>,
 }
 
 impl Environment {
@@ -22,30 +26,43 @@ impl Environment {
         pod: &Pod,
         container: &Container,
         ips: &[String],
+        references: &References,
         host: &dyn HostView,
     ) -> Result<Self, TranslateError> {
-        if let Some(source) = container.env_from.iter().flatten().next() {
-            let kind = if source.secret_ref.is_some() { "secret" } else { "configMap" };
-            let name = source
-                .secret_ref
-                .as_ref()
-                .map(|reference| &reference.name)
-                .or(source.config_map_ref.as_ref().map(|reference| &reference.name));
-            return Err(no_object(pod, kind, name.map_or("", String::as_str)));
-        }
         let mut env = Self::default();
+        let services = references.services().map_err(|e| TranslateError::container(e.to_string()))?;
+        env.services = service_links::variables(services);
+        for source in container.env_from.iter().flatten() {
+            env.take_all(source, references)?;
+        }
         for var in container.env.iter().flatten() {
             let value = match (var.value.as_deref().filter(|value| !value.is_empty()), &var.value_from) {
-                (Some(value), _) => expand(value, |name| env.get(name)),
-                (None, Some(source)) => resolve(pod, container, var, source, ips, host)?,
-                (None, None) => String::new(),
+                (Some(value), _) => Some(expand(value, |name| env.get(name))),
+                (None, Some(source)) => resolve(pod, container, var, source, ips, references, host)?,
+                (None, None) => Some(String::new()),
             };
-            if value.contains('\0') {
-                return Err(TranslateError::container(format!("environment variable {} has a NUL byte", var.name)));
-            }
-            env.set(&var.name, value);
+            // An optional key that is not there: as if the variable were not named.
+            let Some(value) = value else { continue };
+            env.put(&var.name, value)?;
         }
         Ok(env)
+    }
+
+    /// `envFrom`: every key of an object.
+    fn take_all(&mut self, source: &EnvFromSource, references: &References) -> Result<(), TranslateError> {
+        let prefix = source.prefix.as_deref().unwrap_or_default();
+        if let Some(reference) = &source.config_map_ref {
+            let found = unless_optional(references.config_map(&reference.name), reference.optional).map_err(told)?;
+            for (key, value) in found.iter().flat_map(|object| object.data.iter().flatten()) {
+                self.put(&format!("{prefix}{key}"), value.clone())?;
+            }
+        } else if let Some(reference) = &source.secret_ref {
+            let found = unless_optional(references.secret(&reference.name), reference.optional).map_err(told)?;
+            for (key, value) in found.iter().flat_map(|object| object.data.iter().flatten()) {
+                self.put(&format!("{prefix}{key}"), text(key, &value.0)?)?;
+            }
+        }
+        Ok(())
     }
 
     /// Replaces references in a command or its arguments.
@@ -66,49 +83,87 @@ impl Environment {
     }
 
     pub(super) fn into_key_values(self) -> Vec<KeyValue> {
-        self.vars.into_iter().map(|(key, value)| KeyValue { key, value: value.into_bytes().into() }).collect()
+        let Self { vars, services } = self;
+        let named: std::collections::BTreeSet<String> = vars.iter().map(|(key, _)| key.clone()).collect();
+        let services = services.into_iter().filter(|(key, _)| !named.contains(key));
+        vars.into_iter()
+            .chain(services)
+            .map(|(key, value)| KeyValue { key, value: value.into_bytes().into() })
+            .collect()
     }
 
     fn get(&self, name: &str) -> Option<&str> {
-        self.vars.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+        let mut all = self.vars.iter().chain(&self.services);
+        all.find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    fn set(&mut self, name: &str, value: String) {
+    fn put(&mut self, name: &str, value: String) -> Result<(), TranslateError> {
+        if value.contains('\0') {
+            return Err(TranslateError::container(format!("environment variable {name} has a NUL byte")));
+        }
         match self.vars.iter_mut().find(|(key, _)| key == name) {
             Some((_, old)) => *old = value,
             None => self.vars.push((name.to_owned(), value)),
         }
+        Ok(())
     }
 }
 
+/// The value of a `valueFrom`; `None`: it may be missing, and is.
 fn resolve(
     pod: &Pod,
     container: &Container,
     var: &EnvVar,
     source: &EnvVarSource,
     ips: &[String],
+    references: &References,
     host: &dyn HostView,
-) -> Result<String, TranslateError> {
-    let told = |why: String| TranslateError::container(format!("environment variable {}: {why}", var.name));
+) -> Result<Option<String>, TranslateError> {
+    let wrong = |why: String| TranslateError::container(format!("environment variable {}: {why}", var.name));
     if let Some(field) = &source.field_ref {
-        return host.field(pod, &field.field_path, ips).map_err(told);
+        return host.field(pod, &field.field_path, ips).map(Some).map_err(wrong);
     }
     if let Some(selector) = &source.resource_field_ref {
         let name = selector.container_name.as_deref().filter(|name| !name.is_empty()).unwrap_or(&container.name);
-        return host.resource_field(pod, name, selector).map_err(told);
+        return host.resource_field(pod, name, selector).map(Some).map_err(wrong);
     }
     if let Some(reference) = &source.config_map_key_ref {
-        return Err(no_object(pod, "configMap", &reference.name));
+        let found = unless_optional(references.config_map(&reference.name), reference.optional).map_err(told)?;
+        let Some(object) = found else { return Ok(None) };
+        let value = object.data.as_ref().and_then(|data| data.get(&reference.key)).cloned();
+        return found_key(value, "ConfigMap", pod, &reference.name, &reference.key, reference.optional);
     }
     if let Some(reference) = &source.secret_key_ref {
-        return Err(no_object(pod, "secret", &reference.name));
+        let found = unless_optional(references.secret(&reference.name), reference.optional).map_err(told)?;
+        let Some(object) = found else { return Ok(None) };
+        let value = object.data.as_ref().and_then(|data| data.get(&reference.key));
+        let value = value.map(|value| text(&reference.key, &value.0)).transpose()?;
+        return found_key(value, "Secret", pod, &reference.name, &reference.key, reference.optional);
     }
-    Err(told("this kind of valueFrom is not supported".into()))
+    Err(wrong("this kind of valueFrom is not supported".into()))
 }
 
-fn no_object(pod: &Pod, kind: &str, name: &str) -> TranslateError {
-    TranslateError::container(format!(
-        "couldn't get {kind} {}/{name}: no API server is configured on this node",
-        pod_namespace(pod)
-    ))
+fn found_key(
+    value: Option<String>,
+    kind: &str,
+    pod: &Pod,
+    name: &str,
+    key: &str,
+    optional: Option<bool>,
+) -> Result<Option<String>, TranslateError> {
+    if value.is_none() && optional != Some(true) {
+        let namespace = pod_namespace(pod);
+        return Err(TranslateError::container(format!("couldn't find key {key} in {kind} {namespace}/{name}")));
+    }
+    Ok(value)
+}
+
+/// Variables are text. What a secret holds instead is not said.
+fn text(key: &str, value: &[u8]) -> Result<String, TranslateError> {
+    let text = std::str::from_utf8(value);
+    text.map(str::to_owned).map_err(|_| TranslateError::container(format!("the secret's key {key} is not text")))
+}
+
+fn told(error: ObjectError) -> TranslateError {
+    TranslateError::container(error.to_string())
 }

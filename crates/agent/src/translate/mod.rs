@@ -19,17 +19,20 @@ mod env;
 mod expand;
 mod mounts;
 mod names;
+mod references;
 mod resources;
 mod sandbox;
 mod security;
+mod service_links;
 
 pub use cgroup::{CgroupDriver, cgroup_parent};
 pub use container::{ContainerAsk, container_config};
 pub use containers::{Found, find_container};
 pub use dns::HostDns;
 pub use expand::{expand, expand_strict};
-pub use mounts::sub_paths;
+pub use mounts::{needs_environment, sub_paths};
 pub use names::{container_log_path, display_name, hostname_and_domain};
+pub use references::References;
 pub use sandbox::sandbox_config;
 pub use security::{effective_run_as_user, image_user};
 

@@ -7,24 +7,31 @@ use podwright_cri::v1::{IdMapping, Mount, MountPropagation};
 use super::containers::find_container;
 use super::env::Environment;
 use super::names::is_host_network;
-use super::{HostView, Situation, TranslateError, path_text};
+use super::{HostView, References, Situation, TranslateError, path_text};
 use crate::host::{SubPath, is_read_only};
+
+/// Some mount's subPath is made of variables.
+pub fn needs_environment(pod: &Pod, container: &str) -> bool {
+    let Some(found) = find_container(pod, container) else { return false };
+    found.container.volume_mounts.iter().flatten().any(|mount| mount.sub_path_expr.is_some())
+}
 
 /// The container's mounts of parts of volumes, for whoever makes them ready.
 pub fn sub_paths(
     pod: &Pod,
     container: &str,
     ips: &[String],
+    references: &References,
     host: &dyn HostView,
 ) -> Result<Vec<SubPath>, TranslateError> {
     let Some(found) = find_container(pod, container) else {
         return Err(TranslateError::container(format!("the pod has no container {container:?}")));
     };
     let wanted = found.container.volume_mounts.as_deref().unwrap_or_default();
-    if wanted.iter().all(|mount| mount.sub_path.is_none() && mount.sub_path_expr.is_none()) {
-        return Ok(Vec::new());
-    }
-    let env = Environment::of(pod, &found.container, ips, host)?;
+    let env = match needs_environment(pod, container) {
+        true => Environment::of(pod, &found.container, ips, references, host)?,
+        false => Environment::default(),
+    };
     let mut all = Vec::new();
     for (index, mount) in wanted.iter().enumerate() {
         let told = |why: String| TranslateError::container(format!("volume {:?}: {why}", mount.name));

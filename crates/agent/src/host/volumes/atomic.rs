@@ -10,6 +10,7 @@
 //! have written into it, so nothing found there is followed or believed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -17,17 +18,25 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use podwright_linux::beneath::{Root, remove_tree};
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, mkdirat, openat, readlinkat, renameat, symlinkat, unlinkat};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, Uid, mkdirat, openat, readlinkat, renameat, symlinkat, unlinkat};
 use rustix::io::Errno;
 
 use super::failed;
 use crate::host::{HostError, chain};
 
-/// One file to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One file to be. Prints without its content, which may be secret.
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct File {
     pub(super) content: Vec<u8>,
     pub(super) mode: u32,
+    /// Whose it is; `None`: root's.
+    pub(super) owner: Option<u32>,
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "File({} bytes, {:o})", self.content.len(), self.mode)
+    }
 }
 
 /// All files, by their path inside of the volume.
@@ -129,7 +138,11 @@ fn write_files(root: &Root, version: &str, payload: &Payload) -> io::Result<()> 
         if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
             version.make_dirs(parent, 0o755)?;
         }
-        version.create_file(path, file.mode)?.write_all(&file.content)?;
+        let mut made = version.create_file(path, file.mode)?;
+        made.write_all(&file.content)?;
+        if let Some(owner) = file.owner {
+            rustix::fs::fchown(&made, Some(Uid::from_raw(owner)), None)?;
+        }
     }
     Ok(())
 }
@@ -204,7 +217,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn payload(files: &[(&str, &str)]) -> Payload {
-        let file = |text: &str| File { content: text.into(), mode: 0o640 };
+        let file = |text: &str| File { content: text.into(), mode: 0o640, owner: None };
         files.iter().map(|(path, text)| (path.into(), file(text))).collect()
     }
 

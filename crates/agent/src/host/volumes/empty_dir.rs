@@ -32,9 +32,8 @@ pub(super) fn set_up(
         return Ok(());
     }
     dirs::make_exactly(dir, MODE).map_err(told)?;
-    if in_memory && !is_mounted(dir)? {
-        let tmpfs = mount::Tmpfs { size: size(config, pod, source)?, mode: MODE };
-        mount::tmpfs(dir, &tmpfs).map_err(|e| failed(format!("mount tmpfs on {}: {e}", dir.display())))?;
+    if in_memory {
+        mount_memory(config, pod, dir, Some(source))?;
     }
     if let Some(group) = fs_group(pod)? {
         ownership::apply(dir, group, false)?;
@@ -43,10 +42,24 @@ pub(super) fn set_up(
     fs::write(&ready, "").map_err(|e| told((ready.display().to_string(), e)))
 }
 
+/// Mounts a file system in memory there, unless there is one.
+pub(super) fn mount_memory(
+    config: &HostConfig,
+    pod: &Pod,
+    dir: &Path,
+    source: Option<&EmptyDirVolumeSource>,
+) -> Result<(), HostError> {
+    if is_mounted(dir)? {
+        return Ok(());
+    }
+    let tmpfs = mount::Tmpfs { size: size(config, pod, source)?, mode: MODE };
+    mount::tmpfs(dir, &tmpfs).map_err(|e| failed(format!("mount tmpfs on {}: {e}", dir.display())))
+}
+
 /// The smallest of what the node has, what the pod may use, and what the volume asks for (Go kubelet:
 /// calculateEmptyDirMemorySize).
-fn size(config: &HostConfig, pod: &Pod, source: &EmptyDirVolumeSource) -> Result<Option<u64>, HostError> {
-    let asked = source.size_limit.as_ref().map(Amount::try_from).transpose();
+fn size(config: &HostConfig, pod: &Pod, source: Option<&EmptyDirVolumeSource>) -> Result<Option<u64>, HostError> {
+    let asked = source.and_then(|source| source.size_limit.as_ref()).map(Amount::try_from).transpose();
     let asked = asked.map_err(|e| failed(format!("sizeLimit: {e}")))?.map(Amount::value);
     let bounds = [Some(config.allocatable.memory), qos::pod_cgroup(pod, None).memory_limit, asked];
     let smallest = bounds.into_iter().flatten().filter(|bytes| *bytes > 0).min();
@@ -54,7 +67,7 @@ fn size(config: &HostConfig, pod: &Pod, source: &EmptyDirVolumeSource) -> Result
     Ok(smallest.filter(|bytes| *bytes < i64::MAX).and_then(|bytes| u64::try_from(bytes).ok()))
 }
 
-fn is_mounted(dir: &Path) -> Result<bool, HostError> {
+pub(super) fn is_mounted(dir: &Path) -> Result<bool, HostError> {
     let Some(dir) = unmount::real_path(dir) else { return Ok(false) };
     let mounts = mountinfo::read().map_err(|e| failed(chain(&e)))?;
     Ok(mounts.iter().any(|m| m.point == dir))

@@ -2,25 +2,40 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Volume;
 use podwright_core::model::Pod;
+use tokio::time::timeout;
 
 use super::{Host, HostConfig, HostError, HostPaths, paths};
 
 mod atomic;
+mod claim;
+mod content;
 mod downward;
 mod empty_dir;
+mod files;
 mod host_path;
+mod keyed;
 mod ownership;
+
+use content::Content;
 
 impl Host {
     /// Sets up one volume of the pod. Doing it again brings its content up to date.
     pub async fn mount_volume(&self, pod: &Arc<Pod>, volume: &str, limit: Duration) -> Result<(), HostError> {
-        let key = self.volume_key(pod, volume, limit).await?;
+        let deadline = Instant::now() + limit;
+        let late = |_| failed(format!("what it shows could not be fetched within {limit:?}"));
+        let content = timeout(limit, self.content(pod, find(pod, volume)?)).await.map_err(late)??;
+        let left = deadline.saturating_duration_since(Instant::now());
+        let key = match &content {
+            Content::Place(place) => self.path_key(place.path.clone(), left).await?,
+            _ => self.volume_key(pod, volume, left).await?,
+        };
         let (pod, volume) = (pod.clone(), volume.to_owned());
-        self.run(&key, limit, FAILED, move |config| set_up(config, &pod, find(&pod, &volume)?)).await
+        let left = deadline.saturating_duration_since(Instant::now());
+        self.run(&key, left, FAILED, move |config| set_up(config, &pod, find(&pod, &volume)?, content)).await
     }
 }
 
@@ -33,13 +48,20 @@ pub fn volume_host_path(paths: &HostPaths, pod: &Pod, volume: &str) -> Result<Pa
         Kind::HostPath => found.host_path.as_ref().map(|h| PathBuf::from(&h.path)).unwrap_or_default(),
         Kind::DownwardApi => paths.volume_dir(uid, "downward-api", volume),
         Kind::Projected => paths.volume_dir(uid, "projected", volume),
+        Kind::ConfigMap => paths.volume_dir(uid, "configmap", volume),
+        Kind::Secret => paths.volume_dir(uid, "secret", volume),
+        Kind::Claim => paths.volume_dir(uid, "local-volume", volume),
     })
 }
 
-/// The volume's content is ours to write: containers get it read-only whatever their mounts say.
+/// Containers get the volume read-only whatever their mounts say: its content is ours to write, or it was claimed so.
 pub fn is_read_only(pod: &Pod, volume: &str) -> bool {
-    let kind = find(pod, volume).and_then(kind);
-    matches!(kind, Ok(Kind::DownwardApi | Kind::Projected))
+    let Ok(volume) = find(pod, volume) else { return false };
+    match kind(volume) {
+        Ok(Kind::DownwardApi | Kind::Projected | Kind::ConfigMap | Kind::Secret) => true,
+        Ok(Kind::Claim) => claim::of(pod, volume).is_some_and(|claim| claim.read_only),
+        Ok(Kind::EmptyDir | Kind::HostPath) | Err(_) => false,
+    }
 }
 
 /// The volume of this name.
@@ -53,6 +75,9 @@ enum Kind {
     HostPath,
     DownwardApi,
     Projected,
+    ConfigMap,
+    Secret,
+    Claim,
 }
 
 fn kind(volume: &Volume) -> Result<Kind, HostError> {
@@ -61,6 +86,9 @@ fn kind(volume: &Volume) -> Result<Kind, HostError> {
         Volume { host_path: Some(_), .. } => return Ok(Kind::HostPath),
         Volume { downward_api: Some(_), .. } => return Ok(Kind::DownwardApi),
         Volume { projected: Some(_), .. } => return Ok(Kind::Projected),
+        Volume { config_map: Some(_), .. } => return Ok(Kind::ConfigMap),
+        Volume { secret: Some(_), .. } => return Ok(Kind::Secret),
+        Volume { persistent_volume_claim: Some(_), .. } | Volume { ephemeral: Some(_), .. } => return Ok(Kind::Claim),
         other => type_name(other),
     };
     match other {
@@ -76,40 +104,20 @@ fn type_name(volume: &Volume) -> Option<String> {
     fields.as_object()?.keys().find(|key| *key != "name").cloned()
 }
 
-fn set_up(config: &HostConfig, pod: &Pod, volume: &Volume) -> Result<(), HostError> {
+fn set_up(config: &HostConfig, pod: &Pod, volume: &Volume, content: Content) -> Result<(), HostError> {
     let path = volume_host_path(&config.paths, pod, &volume.name)?;
-    match kind(volume)? {
-        Kind::EmptyDir => {
-            empty_dir::set_up(config, pod, &volume.name, &path, &volume.empty_dir.clone().unwrap_or_default())
-        }
-        Kind::HostPath => host_path::check(&path, volume.host_path.as_ref().and_then(|h| h.type_.as_deref())),
-        Kind::DownwardApi => {
-            let source = volume.downward_api.clone().unwrap_or_default();
-            let mut payload = atomic::Payload::new();
-            let mode = source.default_mode;
-            downward::collect(config, pod, source.items.as_deref().unwrap_or_default(), mode, &mut payload)?;
-            downward::set_up(pod, &volume.name, &path, &payload)
-        }
-        Kind::Projected => {
-            let payload = projected(config, pod, volume)?;
-            downward::set_up(pod, &volume.name, &path, &payload)
-        }
+    match content {
+        Content::Standing => Ok(()),
+        Content::Place(place) => claim::set_up(pod, &place, &path),
+        Content::Files { payload, in_memory } => files::set_up(config, pod, &volume.name, &path, &payload, in_memory),
+        Content::None => match &volume.host_path {
+            Some(host_path) => host_path::check(&path, host_path.type_.as_deref()),
+            None => {
+                let source = volume.empty_dir.clone().unwrap_or_default();
+                empty_dir::set_up(config, pod, &volume.name, &path, &source)
+            }
+        },
     }
-}
-
-fn projected(config: &HostConfig, pod: &Pod, volume: &Volume) -> Result<atomic::Payload, HostError> {
-    let source = volume.projected.clone().unwrap_or_default();
-    let mut payload = atomic::Payload::new();
-    for part in source.sources.iter().flatten() {
-        let Some(items) = &part.downward_api else {
-            let fields = serde_json::to_value(part).unwrap_or_default();
-            let kind = fields.as_object().and_then(|f| f.keys().next().cloned()).unwrap_or_default();
-            return Err(failed(format!("volume {:?}: projected source {kind:?} is not supported", volume.name)));
-        };
-        let items = items.items.as_deref().unwrap_or_default();
-        downward::collect(config, pod, items, source.default_mode, &mut payload)?;
-    }
-    Ok(payload)
 }
 
 /// The pod's group for its volumes, and how eagerly it is given to them.

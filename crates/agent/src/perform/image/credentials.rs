@@ -9,11 +9,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base64::Engine;
+use k8s_openapi::api::core::v1::Secret;
 use podwright_cri::v1::AuthConfig;
 use serde::Deserialize;
 
 use super::ImageReference;
 use crate::host::Pool;
+use crate::objects::Held;
 use crate::perform::situation::{blocking, read_bounded};
 
 /// One login. Prints without its secrets.
@@ -78,6 +80,24 @@ impl Keyring {
         })
     }
 
+    /// The logins a pod brings are tried before the node's own.
+    pub(super) fn with_secrets(self, secrets: &[Held<Secret>]) -> Self {
+        let mut entries = Vec::new();
+        for secret in secrets {
+            match of_secret(secret) {
+                Ok(more) => entries.extend(more),
+                Err(error) => {
+                    let name = secret.metadata.name.as_deref().unwrap_or_default();
+                    tracing::warn!(name, error, "the logins of an image pull secret are not used");
+                }
+            }
+        }
+        let mut keyring = Self::default();
+        keyring.add(entries);
+        keyring.entries.extend(self.entries);
+        keyring
+    }
+
     /// What may open this image, the best first. None: it is tried without.
     pub(super) fn matching(&self, image: &ImageReference) -> Vec<Credential> {
         let target = format!("{}/{}", image.domain, image.path);
@@ -120,8 +140,25 @@ fn read(file: &Path) -> Result<Vec<(String, Credential)>, String> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error.to_string()),
     };
+    parse(&content)
+}
+
+/// The logins of a Secret for registries. Other types of secrets have none.
+fn of_secret(secret: &Secret) -> Result<Vec<(String, Credential)>, String> {
+    let key = match secret.type_.as_deref() {
+        Some("kubernetes.io/dockerconfigjson") => ".dockerconfigjson",
+        Some("kubernetes.io/dockercfg") => ".dockercfg",
+        _ => return Ok(Vec::new()),
+    };
+    match secret.data.as_ref().and_then(|data| data.get(key)) {
+        Some(content) if !content.0.is_empty() => parse(&content.0),
+        _ => Ok(Vec::new()),
+    }
+}
+
+fn parse(content: &[u8]) -> Result<Vec<(String, Credential)>, String> {
     // What serde says of a broken file may quote it, secrets included.
-    let file: File = serde_json::from_slice(&content).map_err(|_| "it is not a docker configuration".to_owned())?;
+    let file: File = serde_json::from_slice(content).map_err(|_| "it is not a docker configuration".to_owned())?;
     let entries = match file {
         File::Config { auths } | File::Legacy(auths) => auths,
     };
@@ -219,6 +256,30 @@ mod tests {
         assert_eq!(normal_key("https://index.docker.io/v1/").as_deref(), Some("index.docker.io"));
         assert_eq!(normal_key("http://r.example/v2/team/").as_deref(), Some("r.example/team"));
         assert_eq!(normal_key("https://"), None);
+    }
+
+    #[test]
+    fn a_pods_own_logins_come_first_whatever_their_form() {
+        let encoded = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+        let secret = |kind: &str, key: &str, content: &str| {
+            let object = serde_json::json!({"type": format!("kubernetes.io/{kind}"), "data": {key: encoded(content)}});
+            Held::new(serde_json::from_value::<Secret>(object).unwrap())
+        };
+        let new = r#"{"auths": {"r.example": {"username": "new", "password": "p"}}}"#;
+        let old = r#"{"r.example/team": {"username": "old", "password": "p"}}"#;
+        let mut node = Keyring::default();
+        node.add(vec![(
+            "r.example/team/app".into(),
+            credential(Entry { username: "node".into(), ..Entry::default() }).unwrap(),
+        )]);
+        let keyring = node.with_secrets(&[
+            secret("dockerconfigjson", ".dockerconfigjson", new),
+            secret("dockercfg", ".dockercfg", old),
+            secret("dockercfg", ".dockercfg", "broken"),
+            secret("tls", ".dockercfg", old),
+        ]);
+        let found = keyring.matching(&parse_reference("r.example/team/app").unwrap());
+        assert_eq!(found.iter().map(|c| c.username.as_str()).collect::<Vec<_>>(), ["old", "new", "node"]);
     }
 
     #[tokio::test]

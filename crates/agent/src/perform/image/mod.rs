@@ -4,14 +4,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Secret;
 use podwright_core::model::{Answer, CallError, ImageFacts};
 use podwright_cri::v1::{Image, ImageSpec};
 use podwright_cri::{CriError, ImageService};
 
 use super::harmless;
 use crate::host::Pool;
+use crate::objects::Held;
 
 mod credentials;
+mod pull_secrets;
 mod pulls;
 mod reference;
 
@@ -68,9 +71,14 @@ impl Images {
 
     /// Pulls the image. Everyone who wants the same image with the same credentials shares one pull, which ends early
     /// when nobody wants it any more.
-    pub(super) async fn pull(&self, image: &str, limit: Duration) -> Result<Answer, CallError> {
+    pub(super) async fn pull(
+        &self,
+        image: &str,
+        secrets: &[Held<Secret>],
+        limit: Duration,
+    ) -> Result<Answer, CallError> {
         let reference = parsed(image)?;
-        let keyring = Keyring::load(&self.pool, &self.credential_dirs).await;
+        let keyring = Keyring::load(&self.pool, &self.credential_dirs).await.with_secrets(secrets);
         let credentials = keyring.matching(&reference);
         let pulled = self.pulls.pull(&reference, credentials, limit).await;
         let id =

@@ -1,13 +1,27 @@
+use futures::FutureExt;
 use podwright_core::model::{ContainerId, ImageFacts};
 use podwright_cri::v1::{ContainerConfig, MountPropagation, NamespaceMode};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::objects::fake::FakeObjects;
+use crate::objects::{NoObjects, Objects};
 
 fn translate(spec: Value, image: &ImageFacts, situation: &Situation) -> Result<ContainerConfig, TranslateError> {
-    let ips = ["10.1.2.3".to_owned()];
-    let ask = ContainerAsk { name: "web", attempt: 3, image, ips: &ips, target: None };
-    container_config(&pod(spec), &ask, &facts(), situation, &TestHost)
+    translate_with(spec, image, situation, &NoObjects)
+}
+
+fn translate_with(
+    spec: Value,
+    image: &ImageFacts,
+    situation: &Situation,
+    objects: &dyn Objects,
+) -> Result<ContainerConfig, TranslateError> {
+    let (pod, ips) = (pod(spec), ["10.1.2.3".to_owned()]);
+    let references = References::of(objects, &pod, "web").now_or_never();
+    let references = &references.expect("nobody here lets one wait");
+    let ask = ContainerAsk { name: "web", attempt: 3, image, ips: &ips, target: None, references };
+    container_config(&pod, &ask, &facts(), situation, &TestHost)
 }
 
 fn image() -> ImageFacts {
@@ -135,6 +149,78 @@ fn an_environment_that_cannot_be_made_is_a_config_error() {
     }
 }
 
+fn objects() -> FakeObjects {
+    let objects = FakeObjects::default();
+    objects.put_config_map("c", json!({"data": {"A": "from c", "k": "v"}, "binaryData": {"raw": "AAE="}}));
+    objects.put_secret("s", json!({"data": {"A": "ZnJvbSBz", "pass": "aHVudGVyMg==", "raw": "/w=="}}));
+    let kubernetes = json!({"metadata": {"name": "kubernetes"},
+        "spec": {"clusterIP": "10.0.0.1", "ports": [{"name": "https", "port": 443}]}});
+    objects.services.lock().unwrap().push(std::sync::Arc::new(serde_json::from_value(kubernetes).unwrap()));
+    objects
+}
+
+fn environment(mut container: Value) -> Result<Vec<String>, String> {
+    container["name"] = json!("web");
+    let spec = json!({"containers": [container]});
+    let config = translate_with(spec, &image(), &Situation::default(), &objects()).map_err(|error| {
+        assert_eq!(error.reason, "CreateContainerConfigError");
+        error.message
+    })?;
+    let all = config.envs.iter().map(|kv| format!("{}={}", kv.key, String::from_utf8_lossy(&kv.value)));
+    Ok(all.filter(|var| !var.starts_with("KUBERNETES_PORT_443")).collect())
+}
+
+#[test]
+fn objects_in_the_environment() {
+    let env = environment(json!({
+        "envFrom": [
+            {"configMapRef": {"name": "c"}}, {"configMapRef": {"name": "none", "optional": true}},
+            {"prefix": "P_", "configMapRef": {"name": "c"}},
+        ],
+        "env": [
+            {"name": "PASS", "valueFrom": {"secretKeyRef": {"name": "s", "key": "pass"}}},
+            {"name": "K", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}},
+            {"name": "NO", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "no", "optional": true}}},
+            {"name": "NONE", "valueFrom": {"secretKeyRef": {"name": "none", "key": "no", "optional": true}}},
+            {"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "A"}}},
+            {"name": "URL", "value": "https://$(KUBERNETES_SERVICE_HOST)/$(k)"},
+            {"name": "KUBERNETES_SERVICE_PORT", "value": "6443"},
+        ],
+    }));
+    let expected = [
+        "A=from s",
+        "k=v",
+        "P_A=from c",
+        "P_k=v",
+        "PASS=hunter2",
+        "K=v",
+        "URL=https://10.0.0.1/v",
+        "KUBERNETES_SERVICE_PORT=6443",
+        "KUBERNETES_SERVICE_HOST=10.0.0.1",
+        "KUBERNETES_SERVICE_PORT_HTTPS=443",
+        "KUBERNETES_PORT=tcp://10.0.0.1:443",
+    ];
+    assert_eq!(env.unwrap(), expected);
+}
+
+#[test]
+fn what_is_missing_is_named_as_the_kubelet_does() {
+    let key = |kind: &str, name: &str, key: &str| json!({"env": [{"name": "X", "valueFrom": {kind: {"name": name, "key": key}}}]});
+    let table = [
+        (key("configMapKeyRef", "none", "k"), "configmap \"none\" not found"),
+        (key("secretKeyRef", "none", "k"), "secret \"none\" not found"),
+        (key("configMapKeyRef", "c", "no"), "couldn't find key no in ConfigMap default/c"),
+        (key("configMapKeyRef", "c", "raw"), "couldn't find key raw in ConfigMap default/c"),
+        (key("secretKeyRef", "s", "no"), "couldn't find key no in Secret default/s"),
+        (key("secretKeyRef", "s", "raw"), "the secret's key raw is not text"),
+        (json!({"envFrom": [{"configMapRef": {"name": "none"}}]}), "configmap \"none\" not found"),
+        (json!({"envFrom": [{"secretRef": {"name": "none"}}]}), "secret \"none\" not found"),
+    ];
+    for (container, expected) in table {
+        assert_eq!(environment(container).unwrap_err(), expected);
+    }
+}
+
 #[test]
 fn mounts() {
     let spec = json!({"volumes": [{"name": "data", "emptyDir": {}}]});
@@ -248,7 +334,14 @@ fn the_containers_security_wins_over_the_pods() {
 fn seccomp_without_a_word_is_unconfined_or_the_default() {
     let seccomp = |facts: &NodeFacts| {
         let image = image();
-        let ask = ContainerAsk { name: "web", attempt: 0, image: &image, ips: &[], target: None };
+        let ask = ContainerAsk {
+            name: "web",
+            attempt: 0,
+            image: &image,
+            ips: &[],
+            target: None,
+            references: &References::default(),
+        };
         let pod = pod(json!({"containers": [{"name": "web"}]}));
         let config = container_config(&pod, &ask, facts, &Situation::default(), &TestHost).unwrap();
         config.linux.unwrap().security_context.unwrap().seccomp.unwrap().profile_type
@@ -328,7 +421,14 @@ fn resources_depend_on_the_node() {
     let pod = pod(json!({"containers": [{"name": "web", "resources": {
         "limits": {"cpu": "1", "hugepages-2Mi": "4Mi"}, "requests": {"hugepages-2Mi": "4Mi"}}}]}));
     let image = image();
-    let ask = ContainerAsk { name: "web", attempt: 0, image: &image, ips: &[], target: None };
+    let ask = ContainerAsk {
+        name: "web",
+        attempt: 0,
+        image: &image,
+        ips: &[],
+        target: None,
+        references: &References::default(),
+    };
     let translated = |node: &NodeFacts| {
         let config = container_config(&pod, &ask, node, &Situation::default(), &TestHost).unwrap();
         config.linux.unwrap().resources.unwrap()
@@ -359,7 +459,14 @@ fn init_and_ephemeral_containers_are_containers_too() {
     let pod = pod(spec);
     let image = image();
     let target = ContainerId::from("c-1");
-    let ask = ContainerAsk { name: "debug", attempt: 0, image: &image, ips: &[], target: Some(&target) };
+    let ask = ContainerAsk {
+        name: "debug",
+        attempt: 0,
+        image: &image,
+        ips: &[],
+        target: Some(&target),
+        references: &References::default(),
+    };
     let config = container_config(&pod, &ask, &facts(), &Situation::default(), &TestHost).unwrap();
     let namespaces = config.linux.unwrap().security_context.unwrap().namespace_options.unwrap();
     assert_eq!((namespaces.pid(), namespaces.target_id.as_str()), (NamespaceMode::Target, "c-1"));

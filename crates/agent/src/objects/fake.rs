@@ -1,0 +1,83 @@
+//! Objects for tests: what is put in can be had, and who asked and let go is remembered.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use super::*;
+
+/// A server in a box.
+#[derive(Default)]
+pub(crate) struct FakeObjects {
+    pub(crate) config_maps: Mutex<BTreeMap<String, ConfigMap>>,
+    pub(crate) secrets: Mutex<BTreeMap<String, Secret>>,
+    pub(crate) services: Mutex<Vec<Arc<Service>>>,
+    pub(crate) claims: Mutex<BTreeMap<String, Claimed>>,
+    pub(crate) tokens: Mutex<Vec<TokenAsk>>,
+    pub(crate) released: Mutex<Vec<PodUid>>,
+}
+
+impl FakeObjects {
+    pub(crate) fn put_config_map(&self, name: &str, object: serde_json::Value) {
+        self.config_maps.lock().unwrap().insert(name.into(), serde_json::from_value(object).unwrap());
+    }
+
+    pub(crate) fn put_secret(&self, name: &str, object: serde_json::Value) {
+        self.secrets.lock().unwrap().insert(name.into(), serde_json::from_value(object).unwrap());
+    }
+
+    pub(crate) fn put_claim(&self, name: &str, claim: serde_json::Value, volume: Option<serde_json::Value>) {
+        let claim = Arc::new(serde_json::from_value(claim).unwrap());
+        let volume = volume.map(|volume| Arc::new(serde_json::from_value(volume).unwrap()));
+        self.claims.lock().unwrap().insert(name.into(), Claimed { claim, volume });
+    }
+}
+
+fn answer<'a, T: Clone + Send + 'a>(
+    kind: &'static str,
+    name: &'a str,
+    all: &Mutex<BTreeMap<String, T>>,
+) -> Found<'a, T> {
+    let found = all.lock().unwrap().get(name).cloned();
+    Box::pin(async move { found.ok_or_else(|| ObjectError::NotFound { kind, name: name.to_owned() }) })
+}
+
+impl Objects for FakeObjects {
+    fn config_map<'a>(&'a self, _: &'a PodUid, _: &'a str, name: &'a str) -> Found<'a, Held<ConfigMap>> {
+        let found = answer("configmap", name, &self.config_maps);
+        Box::pin(async { found.await.map(Held::new) })
+    }
+
+    fn secret<'a>(&'a self, _: &'a PodUid, _: &'a str, name: &'a str) -> Found<'a, Held<Secret>> {
+        let found = answer("secret", name, &self.secrets);
+        Box::pin(async { found.await.map(Held::new) })
+    }
+
+    fn token<'a>(&'a self, _: &'a Pod, ask: TokenAsk) -> Found<'a, Held<String>> {
+        let token = format!("token for {:?}", ask.audience);
+        self.tokens.lock().unwrap().push(ask);
+        Box::pin(async { Ok(Held::new(token)) })
+    }
+
+    fn runtime_handler<'a>(&'a self, class: &'a str) -> Found<'a, String> {
+        let error = ObjectError::NotFound { kind: "runtimeclass", name: class.to_owned() };
+        let known = (class == "fast").then(|| "fast-handler".to_owned());
+        Box::pin(async { known.ok_or(error) })
+    }
+
+    fn claim<'a>(&'a self, _: &'a str, name: &'a str) -> Found<'a, Claimed> {
+        answer("persistentvolumeclaim", name, &self.claims)
+    }
+
+    fn services<'a>(&'a self, _: &'a Pod) -> Found<'a, Vec<Arc<Service>>> {
+        let known = self.services.lock().unwrap().clone();
+        Box::pin(async { Ok(known) })
+    }
+
+    fn trust_bundle<'a>(&'a self, _: &'a PodUid, _: &'a ClusterTrustBundleProjection) -> Found<'a, Held<String>> {
+        Box::pin(async { Ok(Held::new("PEM".to_owned())) })
+    }
+
+    fn release(&self, uid: &PodUid) {
+        self.released.lock().unwrap().push(uid.clone());
+    }
+}

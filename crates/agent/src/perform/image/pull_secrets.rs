@@ -1,0 +1,60 @@
+//! The logins a pod brings for its images.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::Secret;
+use podwright_core::model::{Answer, CallError, FullName, KubeEvent, Pod, PodUid};
+use tokio::time::timeout;
+
+use crate::objects::Held;
+use crate::perform::Hands;
+
+impl Hands {
+    /// Pulls an image with what the pod has for it. A secret that can't be had is told of; the pull may do without it.
+    pub(in crate::perform) async fn pull_image(
+        &self,
+        uid: &PodUid,
+        pod: &Pod,
+        image: &str,
+        limit: Duration,
+    ) -> Result<Answer, CallError> {
+        let secrets = self.pull_secrets(uid, pod).await;
+        self.images.pull(image, &secrets, limit).await
+    }
+
+    async fn pull_secrets(&self, uid: &PodUid, pod: &Pod) -> Vec<Held<Secret>> {
+        let named = pod.spec.iter().flat_map(|spec| spec.image_pull_secrets.iter().flatten());
+        let names: Vec<&str> = named.map(|secret| secret.name.as_str()).filter(|name| !name.is_empty()).collect();
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let found =
+            join_all(names.iter().map(|name| timeout(FETCH_MAX, self.objects.secret(uid, namespace, name)))).await;
+        let (mut secrets, mut missing) = (Vec::new(), Vec::new());
+        for (name, found) in names.into_iter().zip(found) {
+            match found {
+                Ok(Ok(secret)) => secrets.push(secret),
+                Ok(Err(_)) | Err(_) => missing.push(name),
+            }
+        }
+        if !missing.is_empty() {
+            let names = missing.join(", ");
+            (self.tell)(KubeEvent {
+                uid: uid.clone(),
+                pod: FullName {
+                    namespace: namespace.into(),
+                    name: pod.metadata.name.as_deref().unwrap_or_default().into(),
+                },
+                container: None,
+                warning: true,
+                reason: "FailedToRetrieveImagePullSecret",
+                message: format!(
+                    "Unable to retrieve some image pull secrets ({names}); attempting to pull the image may not succeed."
+                ),
+            });
+        }
+        secrets
+    }
+}
+
+/// A pull waits no longer for its logins.
+const FETCH_MAX: Duration = Duration::from_secs(20);

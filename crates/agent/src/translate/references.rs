@@ -1,0 +1,80 @@
+//! The objects that a container's environment refers to, fetched before it is translated.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
+use podwright_core::model::{Container, Pod};
+
+use super::containers::find_container;
+use super::names::{pod_namespace, pod_uid};
+use crate::objects::{Held, ObjectError, Objects};
+
+/// What was found, by name; what was not, with why: it matters only where it is needed.
+#[derive(Debug, Default)]
+pub struct References {
+    config_maps: BTreeMap<String, Result<Held<ConfigMap>, ObjectError>>,
+    secrets: BTreeMap<String, Result<Held<Secret>, ObjectError>>,
+    services: Option<Result<Vec<Arc<Service>>, ObjectError>>,
+}
+
+impl References {
+    /// Asks for all that this container's environment refers to, side by side.
+    pub async fn of(objects: &dyn Objects, pod: &Pod, container: &str) -> Self {
+        let Some(found) = find_container(pod, container) else { return Self::default() };
+        let (uid, namespace) = (pod_uid(pod).into(), pod_namespace(pod));
+        let config_maps = config_maps(&found.container);
+        let config_maps = join_all(config_maps.into_iter().map(async |name| {
+            let object = objects.config_map(&uid, namespace, name).await;
+            (name.to_owned(), object)
+        }));
+        let secrets = secrets(&found.container);
+        let secrets = join_all(secrets.into_iter().map(async |name| {
+            let object = objects.secret(&uid, namespace, name).await;
+            (name.to_owned(), object)
+        }));
+        let (config_maps, secrets, services) = tokio::join!(config_maps, secrets, objects.services(pod));
+        Self {
+            config_maps: config_maps.into_iter().collect(),
+            secrets: secrets.into_iter().collect(),
+            services: Some(services),
+        }
+    }
+
+    pub(super) fn config_map(&self, name: &str) -> Result<Held<ConfigMap>, ObjectError> {
+        self.config_maps.get(name).cloned().unwrap_or_else(|| Err(not_asked("configMap", name)))
+    }
+
+    pub(super) fn secret(&self, name: &str) -> Result<Held<Secret>, ObjectError> {
+        self.secrets.get(name).cloned().unwrap_or_else(|| Err(not_asked("secret", name)))
+    }
+
+    pub(super) fn services(&self) -> Result<&[Arc<Service>], ObjectError> {
+        match &self.services {
+            None => Ok(&[]),
+            Some(Ok(services)) => Ok(services),
+            Some(Err(error)) => Err(error.clone()),
+        }
+    }
+}
+
+fn not_asked(kind: &str, name: &str) -> ObjectError {
+    ObjectError::Unavailable { what: format!("{kind} {name}"), why: "nobody asked for it".into() }
+}
+
+fn config_maps(container: &Container) -> BTreeSet<&str> {
+    let whole = container.env_from.iter().flatten().filter_map(|source| source.config_map_ref.as_ref());
+    let keys = sources(container).filter_map(|source| source.config_map_key_ref.as_ref());
+    whole.map(|r| r.name.as_str()).chain(keys.map(|r| r.name.as_str())).collect()
+}
+
+fn secrets(container: &Container) -> BTreeSet<&str> {
+    let whole = container.env_from.iter().flatten().filter_map(|source| source.secret_ref.as_ref());
+    let keys = sources(container).filter_map(|source| source.secret_key_ref.as_ref());
+    whole.map(|r| r.name.as_str()).chain(keys.map(|r| r.name.as_str())).collect()
+}
+
+fn sources(container: &Container) -> impl Iterator<Item = &k8s_openapi::api::core::v1::EnvVarSource> {
+    container.env.iter().flatten().filter_map(|var| var.value_from.as_ref())
+}
