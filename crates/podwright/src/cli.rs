@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
+mod act;
 mod ask;
 mod foreign;
 
-pub(crate) use ask::{Ask, Output, Resource, Scope};
-use ask::{DescribeFlags, EventFlags, ExplainFlags, GetFlags};
+pub(crate) use act::{ApplyFlags, Awaited, DeleteFlags, ExecFlags, LogFlags, RestartFlags, StopFlags, WaitFlags};
+pub(crate) use ask::{Ask, DescribeFlags, EventFlags, ExplainFlags, GetFlags, Output, Resource, Scope};
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -42,6 +43,20 @@ pub(crate) enum Command {
     Events(EventFlags),
     /// Tell the life of a pod: what happened, what it waits for, what can be done about it.
     Explain(ExplainFlags),
+    /// Make pods of files so: new ones are created, known ones updated.
+    Apply(ApplyFlags),
+    /// End pods that were made by apply, and wait until they are gone.
+    Delete(DeleteFlags),
+    /// Restart the containers of a pod now, in the same sandbox.
+    Restart(RestartFlags),
+    /// End pods gracefully; they stay known and ended until they are restarted.
+    Stop(StopFlags),
+    /// Print what a container wrote.
+    Logs(LogFlags),
+    /// Run a command in a container; its exit code is this one's.
+    Exec(ExecFlags),
+    /// Wait until a pod is as wanted.
+    Wait(WaitFlags),
     /// Print the version.
     Version,
     /// Print a completion script for a shell.

@@ -2,23 +2,34 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, StatusCode};
-use http_body_util::{BodyExt, Empty, Limited};
+use http::request::Builder;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use crate::cli::Ask;
 use crate::socket;
 
-mod verbs;
-
-pub(crate) use verbs::run;
+mod act;
+mod apply;
+mod exec;
+mod get;
+mod lines;
+mod logs;
+mod wait;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -38,8 +49,16 @@ pub(crate) enum ClientError {
         socket: PathBuf,
     },
     /// The agent said no.
+    #[error("{message}")]
+    Refused {
+        /// The HTTP status.
+        code: u16,
+        /// What it said.
+        message: String,
+    },
+    /// Nothing is wrong with the agent: what was typed can't be done.
     #[error("{0}")]
-    Refused(String),
+    Usage(String),
     /// The talk broke off.
     #[error("ask the agent on {}: {why}", socket.display())]
     Broken {
@@ -48,6 +67,54 @@ pub(crate) enum ClientError {
         /// Why.
         why: String,
     },
+}
+
+impl ClientError {
+    /// What a body says that is no success.
+    fn said(status: StatusCode, body: &[u8]) -> Self {
+        let said = serde_json::from_slice::<Status>(body).ok().and_then(|status| status.message);
+        let message = said.unwrap_or_else(|| format!("the agent answers {status}"));
+        Self::Refused { code: status.as_u16(), message }
+    }
+
+    /// There is no such thing.
+    fn is_not_found(&self) -> bool {
+        matches!(self, Self::Refused { code: 404, .. })
+    }
+}
+
+/// Carry out a verb, and tell how it went: 0 if it was done, 1 if not.
+pub(crate) fn run(ask: &Ask) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("podwright: start: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let result = runtime.block_on(verb(ask));
+    // A read of the terminal that nobody answers must not hold the end up.
+    runtime.shutdown_background();
+    result.unwrap_or_else(|error| {
+        eprintln!("podwright: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+async fn verb(ask: &Ask) -> Result<ExitCode, ClientError> {
+    match ask {
+        Ask::Get(flags) => get::get(flags).await,
+        Ask::Describe(flags) => get::describe(flags).await,
+        Ask::Events(flags) => get::events(flags).await,
+        Ask::Explain(flags) => get::explain(flags).await,
+        Ask::Apply(flags) => apply::apply(flags).await,
+        Ask::Delete(flags) => act::delete(flags).await,
+        Ask::Restart(flags) => act::restart(flags).await,
+        Ask::Stop(flags) => act::stop(flags).await,
+        Ask::Logs(flags) => logs::logs(flags).await,
+        Ask::Exec(flags) => exec::run(flags).await,
+        Ask::Wait(flags) => wait::wait(flags).await,
+    }
 }
 
 /// The way to an agent.
@@ -63,36 +130,63 @@ impl Client {
     }
 
     /// `GET`, read as JSON.
-    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        let body = self.get_bytes(path).await?;
-        serde_json::from_slice(&body).map_err(|error| self.broken(error))
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.ask(Method::GET, path, None).await
     }
 
     /// `GET`, as it comes.
-    pub(crate) async fn get_bytes(&self, path: &str) -> Result<Bytes, ClientError> {
-        let (status, body) =
-            timeout(ANSWER_MAX, self.ask(path)).await.map_err(|_| self.broken("it does not answer"))??;
-        if status.is_success() {
-            return Ok(body);
-        }
-        let said = serde_json::from_slice::<Status>(&body).ok().and_then(|status| status.message);
-        Err(ClientError::Refused(said.unwrap_or_else(|| format!("the agent answers {status}"))))
+    async fn get_bytes(&self, path: &str) -> Result<Bytes, ClientError> {
+        timeout(ANSWER_MAX, self.whole(Method::GET, path, None)).await.map_err(|_| self.silent())?
     }
 
-    async fn ask(&self, path: &str) -> Result<(StatusCode, Bytes), ClientError> {
+    /// Any method, with a body or not, the answer read as JSON.
+    async fn ask<T: DeserializeOwned>(&self, m: Method, path: &str, body: Option<&Value>) -> Result<T, ClientError> {
+        let body = timeout(ANSWER_MAX, self.whole(m, path, body)).await.map_err(|_| self.silent())??;
+        serde_json::from_slice(&body).map_err(|error| self.broken(error))
+    }
+
+    async fn whole(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Bytes, ClientError> {
+        let response = self.request(method, path, body, |request| request).await?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), BODY_MAX).collect().await.map_err(|error| self.broken(error))?;
+        let body = body.to_bytes();
+        if status.is_success() { Ok(body) } else { Err(ClientError::said(status, &body)) }
+    }
+
+    /// A `GET` whose body goes on and on; anything but success is an error.
+    async fn follow(&self, path: &str) -> Result<Incoming, ClientError> {
+        let opened = self.request(Method::GET, path, None, |request| request);
+        let response = timeout(ANSWER_MAX, opened).await.map_err(|_| self.silent())??;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response.into_body());
+        }
+        let body = Limited::new(response.into_body(), BODY_MAX).collect().await.map_err(|error| self.broken(error))?;
+        Err(ClientError::said(status, &body.to_bytes()))
+    }
+
+    /// One request on a connection of its own; the connection lives as long as the body, or what it was upgraded to.
+    async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        with: impl FnOnce(Builder) -> Builder,
+    ) -> Result<Response<Incoming>, ClientError> {
         let stream = UnixStream::connect(&self.socket).await.map_err(|source| match source.kind() {
             io::ErrorKind::PermissionDenied => ClientError::Denied { socket: self.socket.clone() },
             _ => ClientError::NoAgent { socket: self.socket.clone(), source },
         })?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| self.broken(e))?;
-        let driver = tokio::spawn(connection);
-        let request = Request::get(path).header("host", "podwright").body(Empty::<Bytes>::new());
-        let request = request.map_err(|error| self.broken(error))?;
-        let response = sender.send_request(request).await.map_err(|error| self.turned_away(&error))?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), BODY_MAX).collect().await.map_err(|error| self.broken(error))?;
-        driver.abort();
-        Ok((status, body.to_bytes()))
+        tokio::spawn(connection.with_upgrades());
+        let request = Request::builder().method(method).uri(path).header(header::HOST, "podwright");
+        let mut request = with(request);
+        if body.is_some() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let request = request.body(Full::new(Bytes::from(body))).map_err(|error| self.broken(error))?;
+        sender.send_request(request).await.map_err(|error| self.turned_away(&error))
     }
 
     /// A door that closes without a word is the answer to a stranger.
@@ -105,6 +199,10 @@ impl Client {
         }
     }
 
+    fn silent(&self) -> ClientError {
+        self.broken("it does not answer")
+    }
+
     fn broken(&self, why: impl ToString) -> ClientError {
         ClientError::Broken { socket: self.socket.clone(), why: why.to_string() }
     }
@@ -114,6 +212,61 @@ impl Client {
 const ANSWER_MAX: Duration = Duration::from_secs(15);
 /// A thousand large pods.
 const BODY_MAX: usize = 256 << 20;
+
+/// A list of the API.
+#[derive(Deserialize)]
+struct List<T> {
+    items: Vec<T>,
+}
+
+/// A pod by its name, or by its manifest's name: static pods have the node's behind it.
+async fn find(client: &Client, namespace: &str, name: &str) -> Result<Pod, ClientError> {
+    let name = name.strip_prefix("pod/").or_else(|| name.strip_prefix("pods/")).unwrap_or(name);
+    let pods = client.get::<List<Pod>>(&path("pods", Some(namespace))).await?.items;
+    let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+    let named = |pod: &&Pod| pod.metadata.name.as_deref().is_some_and(|full| is_named(full, name, &node(pod)));
+    let created = |pod: &&Pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let found = pods.iter().filter(named).max_by_key(created).cloned();
+    let message = format!("pods {name:?} not found in namespace {namespace:?}");
+    found.ok_or(ClientError::Refused { code: 404, message })
+}
+
+fn is_named(full: &str, name: &str, node: &str) -> bool {
+    full == name || full.strip_suffix(node).and_then(|rest| rest.strip_suffix('-')) == Some(name)
+}
+
+fn path(resource: &str, namespace: Option<&str>) -> String {
+    match namespace {
+        Some(namespace) => format!("/api/v1/namespaces/{}/{resource}", encode(namespace)),
+        None => format!("/api/v1/{resource}"),
+    }
+}
+
+/// Where this pod's object is.
+fn pod_path(pod: &Pod) -> String {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    format!("{}/{}", path("pods", Some(namespace)), encode(name))
+}
+
+/// Whatever people type becomes a part of a path, and no more than that.
+fn encode(text: &str) -> String {
+    let harmless = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~');
+    text.bytes().map(|b| if harmless(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+/// Whoever reads may stop reading; that is no failure of ours.
+fn print(text: &str) -> ExitCode {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            eprintln!("podwright: write: {error}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -138,5 +291,17 @@ mod tests {
         });
         let said = Client::new(dir.path()).get_bytes("/api/v1/pods").await.unwrap_err();
         assert!(matches!(said, ClientError::Denied { .. }), "{said}");
+    }
+
+    #[test]
+    fn static_pods_go_by_their_manifests_name_too() {
+        assert!(is_named("web-node", "web-node", "node") && is_named("web-node", "web", "node"));
+        assert!(!is_named("web-node", "we", "node") && !is_named("webnode", "web", "node") && !is_named("web", "", ""));
+    }
+
+    #[test]
+    fn what_people_type_stays_one_part_of_the_path() {
+        assert_eq!(encode("a/../b?c d"), "a%2F..%2Fb%3Fc%20d");
+        assert_eq!(path("pods", Some("x/y")), "/api/v1/namespaces/x%2Fy/pods");
     }
 }

@@ -35,6 +35,13 @@ fn main() -> ExitCode {
         Command::Describe(flags) => client::run(&Ask::Describe(flags)),
         Command::Events(flags) => client::run(&Ask::Events(flags)),
         Command::Explain(flags) => client::run(&Ask::Explain(flags)),
+        Command::Apply(flags) => client::run(&Ask::Apply(flags)),
+        Command::Delete(flags) => client::run(&Ask::Delete(flags)),
+        Command::Restart(flags) => client::run(&Ask::Restart(flags)),
+        Command::Stop(flags) => client::run(&Ask::Stop(flags)),
+        Command::Logs(flags) => client::run(&Ask::Logs(flags)),
+        Command::Exec(flags) => client::run(&Ask::Exec(flags)),
+        Command::Wait(flags) => client::run(&Ask::Wait(flags)),
         Command::Version => {
             println!("podwright {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS

@@ -85,11 +85,22 @@ impl Table {
     }
 
     pub(crate) fn render(&self, paint: Paint) -> String {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |column: usize| {
-            self.rows.iter().filter_map(|row| row.get(column)).map(|(text, _)| text.chars().count()).max()
-        };
-        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+        let mut widths = vec![];
+        self.widen(&mut widths);
+        self.render_to(&widths, paint)
+    }
+
+    /// Make these columns as wide as this table needs them.
+    pub(crate) fn widen(&self, widths: &mut Vec<usize>) {
+        widths.resize(self.rows.iter().map(Vec::len).max().unwrap_or(0).max(widths.len()), 0);
+        for row in &self.rows {
+            for (width, (text, _)) in widths.iter_mut().zip(row) {
+                *width = (*width).max(text.chars().count());
+            }
+        }
+    }
+
+    pub(crate) fn render_to(&self, widths: &[usize], paint: Paint) -> String {
         let mut out = String::new();
         for row in &self.rows {
             for (column, (text, colour)) in row.iter().enumerate() {

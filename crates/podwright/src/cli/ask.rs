@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::act::{ApplyFlags, DeleteFlags, ExecFlags, LogFlags, RestartFlags, StopFlags, WaitFlags};
+
 /// What is asked.
 #[derive(Debug)]
 pub(crate) enum Ask {
@@ -11,6 +13,13 @@ pub(crate) enum Ask {
     Describe(DescribeFlags),
     Events(EventFlags),
     Explain(ExplainFlags),
+    Apply(ApplyFlags),
+    Delete(DeleteFlags),
+    Restart(RestartFlags),
+    Stop(StopFlags),
+    Logs(LogFlags),
+    Exec(ExecFlags),
+    Wait(WaitFlags),
 }
 
 /// `podwright get`
@@ -24,6 +33,12 @@ pub(crate) struct GetFlags {
     /// How to show it.
     #[arg(short, long, value_name = "FORMAT")]
     pub(crate) output: Option<Output>,
+    /// Only pods with these labels: `app=web,tier!=db`.
+    #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "name")]
+    pub(crate) selector: Option<String>,
+    /// Then show every change, until interrupted.
+    #[arg(short, long)]
+    pub(crate) watch: bool,
     #[command(flatten)]
     pub(crate) scope: Scope,
     #[command(flatten)]

@@ -14,7 +14,7 @@ use podwright_core::NodeConfig;
 use crate::cli::RunFlags;
 
 mod check;
-mod duration;
+pub(crate) mod duration;
 mod facts;
 mod fields;
 mod file;

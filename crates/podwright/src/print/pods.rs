@@ -28,8 +28,37 @@ pub(crate) struct Columns {
     pub(crate) wide: bool,
 }
 
+/// A table that grows: what comes later lines up with what was printed.
+pub(crate) struct Sheet {
+    columns: Columns,
+    paint: Paint,
+    widths: Vec<usize>,
+}
+
+impl Sheet {
+    /// Nothing is printed yet.
+    pub(crate) fn new(columns: Columns, paint: Paint) -> Self {
+        Self { columns, paint, widths: vec![] }
+    }
+
+    /// More lines, under the head if they are the first.
+    pub(crate) fn more(&mut self, pods: &[Pod], now: Timestamp) -> String {
+        if pods.is_empty() {
+            return String::new();
+        }
+        let (table, first) = (lines(pods, self.columns, now), self.widths.is_empty());
+        table.widen(&mut self.widths);
+        let text = table.render_to(&self.widths, self.paint);
+        if first { text } else { text.split_once('\n').map(|(_, rest)| rest.to_owned()).unwrap_or_default() }
+    }
+}
+
 /// The table of these pods.
 pub(crate) fn table(pods: &[Pod], columns: Columns, now: Timestamp, paint: Paint) -> String {
+    lines(pods, columns, now).render(paint)
+}
+
+fn lines(pods: &[Pod], columns: Columns, now: Timestamp) -> Table {
     let mut head = vec!["NAME", "READY", "STATUS", "RESTARTS", "AGE"];
     if columns.namespace {
         head.insert(0, "NAMESPACE");
@@ -65,7 +94,7 @@ pub(crate) fn table(pods: &[Pod], columns: Columns, now: Timestamp, paint: Paint
         }
         table.row(row);
     }
-    table.render(paint)
+    table
 }
 
 /// One pod in short.

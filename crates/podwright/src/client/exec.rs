@@ -1,0 +1,184 @@
+//! `podwright exec`: a command in a running container, its streams tied to ours.
+
+mod spdy;
+mod terminal;
+
+use std::io;
+use std::process::ExitCode;
+
+use http::{Method, StatusCode, header};
+use http_body_util::BodyExt;
+use hyper_util::rt::TokioIo;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::{Client, ClientError, encode, find, pod_path};
+use crate::cli::ExecFlags;
+use spdy::{Frame, Sender, StreamId};
+
+/// The exit code when the command could not be run at all, or its end is not known.
+const NOT_RUN: u8 = 126;
+
+/// Run the command; its exit code is ours.
+pub(super) async fn run(flags: &ExecFlags) -> Result<ExitCode, ClientError> {
+    let client = Client::new(&flags.socket.run_dir);
+    let pod = find(&client, flags.namespace(), &flags.pod).await?;
+    let tty = flags.tty && terminal::is_there();
+    if flags.tty && !tty {
+        eprintln!("podwright: stdin is no terminal: -t has no effect");
+    }
+    let mut query = format!("stdout=true&stderr={}&stdin={}&tty={tty}", !tty, flags.stdin);
+    if let Some(container) = &flags.container {
+        query.push_str(&format!("&container={}", encode(container)));
+    }
+    for word in &flags.command {
+        query.push_str(&format!("&command={}", encode(word)));
+    }
+    let path = format!("{}/exec?{query}", pod_path(&pod));
+    let mut response = client
+        .request(Method::POST, &path, None, |request| {
+            request
+                .header(header::CONNECTION, "Upgrade")
+                .header(header::UPGRADE, "SPDY/3.1")
+                .header("x-stream-protocol-version", "v4.channel.k8s.io")
+        })
+        .await?;
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        let status = response.status();
+        let body = response.body_mut().collect().await.map_err(|error| client.broken(error))?.to_bytes();
+        return Err(ClientError::said(status, &body));
+    }
+    let upgraded = hyper::upgrade::on(response).await.map_err(|error| client.broken(error))?;
+    let raw = if tty { terminal::Raw::enter().map_err(|error| client.broken(error)).map(Some)? } else { None };
+    let result = session(TokioIo::new(upgraded), flags.stdin, tty).await;
+    drop(raw);
+    let end = result.map_err(|error| client.broken(error))?;
+    if let Some(words) = &end.words {
+        eprintln!("podwright: {words}");
+    }
+    Ok(ExitCode::from(end.code))
+}
+
+/// How the command ended.
+#[derive(Debug, PartialEq)]
+struct End {
+    code: u8,
+    /// What there is to say beyond the code.
+    words: Option<String>,
+}
+
+/// The streams of a session.
+struct Streams {
+    error: StreamId,
+    stdin: Option<StreamId>,
+    stdout: StreamId,
+    stderr: Option<StreamId>,
+    resize: Option<StreamId>,
+}
+
+/// Carry bytes both ways until the command's end is told.
+async fn session(io: impl AsyncRead + AsyncWrite, stdin: bool, tty: bool) -> io::Result<End> {
+    let (mut from, to) = tokio::io::split(io);
+    let mut to = Sender::new(to);
+    let streams = open(&mut to, stdin, tty).await?;
+    let (mut input, mut keys) = (tokio::io::stdin(), vec![0; spdy::CHUNK]);
+    let (mut out, mut err) = (tokio::io::stdout(), tokio::io::stderr());
+    let mut resizes = terminal::resizes()?;
+    let (mut told, mut open_input) = (Vec::new(), streams.stdin);
+    if let (Some(stream), Some(size)) = (streams.resize, terminal::size()) {
+        to.data(stream, size.as_bytes(), false).await?;
+    }
+    // Frames are read by a task of their own: half a read frame must not be lost when a key is hit.
+    let (frames, mut received) = tokio::sync::mpsc::channel(16);
+    let reader = async move {
+        loop {
+            let frame = spdy::receive(&mut from).await;
+            let end = !matches!(frame, Ok(Some(_)));
+            if frames.send(frame).await.is_err() || end {
+                return;
+            }
+        }
+    };
+    tokio::pin!(reader);
+    let mut reading = true;
+    loop {
+        tokio::select! {
+            () = &mut reader, if reading => reading = false,
+            frame = received.recv() => match frame.transpose()?.flatten() {
+                Some(Frame::Data { stream, data, .. }) if stream == streams.error => told.extend_from_slice(&data),
+                Some(Frame::Data { stream, data, .. }) if stream == streams.stdout => {
+                    out.write_all(&data).await?;
+                    out.flush().await?;
+                }
+                Some(Frame::Data { stream, data, .. }) if Some(stream) == streams.stderr => {
+                    err.write_all(&data).await?;
+                    err.flush().await?;
+                }
+                Some(Frame::Ping(id)) => to.pong(id).await?,
+                Some(Frame::Reset { stream }) if Some(stream) == streams.stdin => open_input = None,
+                Some(Frame::Data { .. } | Frame::Reset { .. } | Frame::Other) => {}
+                Some(Frame::GoAway) | None => return Ok(end(&told)),
+            },
+            read = input.read(&mut keys), if open_input.is_some() => {
+                let read = read?;
+                if let Some(stream) = open_input {
+                    to.data(stream, &keys[..read], read == 0).await?;
+                }
+                if read == 0 {
+                    open_input = None;
+                }
+            }
+            Some(()) = resizes.recv(), if streams.resize.is_some() => {
+                if let (Some(stream), Some(size)) = (streams.resize, terminal::size()) {
+                    to.data(stream, size.as_bytes(), false).await?;
+                }
+            }
+        }
+    }
+}
+
+async fn open<W: AsyncWrite + Unpin>(to: &mut Sender<W>, stdin: bool, tty: bool) -> io::Result<Streams> {
+    let error = to.open("error").await?;
+    let stdin = if stdin { Some(to.open("stdin").await?) } else { None };
+    let stdout = to.open("stdout").await?;
+    let stderr = if tty { None } else { Some(to.open("stderr").await?) };
+    let resize = if tty { Some(to.open("resize").await?) } else { None };
+    Ok(Streams { error, stdin, stdout, stderr, resize })
+}
+
+/// What the error stream told: a Status with the exit code in it, or nothing at all.
+fn end(told: &[u8]) -> End {
+    let Ok(status) = serde_json::from_slice::<Status>(told) else {
+        let words = if told.is_empty() { "the connection ended before the command did".into() } else { lossy(told) };
+        return End { code: NOT_RUN, words: Some(words) };
+    };
+    if status.status.as_deref() == Some("Success") {
+        return End { code: 0, words: None };
+    }
+    let causes = status.details.iter().flat_map(|details| details.causes.iter().flatten());
+    let code = causes.filter(|cause| cause.reason.as_deref() == Some("ExitCode")).find_map(|c| c.message.clone());
+    match code.and_then(|code| code.parse().ok()) {
+        Some(code) => End { code, words: Some(format!("command terminated with exit code {code}")) },
+        None => End { code: NOT_RUN, words: Some(status.message.unwrap_or_else(|| lossy(told))) },
+    }
+}
+
+fn lossy(text: &[u8]) -> String {
+    crate::print::plain(&String::from_utf8_lossy(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_command_is_its_exit_code_or_a_word() {
+        assert_eq!(end(br#"{"status":"Success"}"#), End { code: 0, words: None });
+        let failed =
+            br#"{"status":"Failure","message":"x","details":{"causes":[{"reason":"ExitCode","message":"7"}]}}"#;
+        assert_eq!(end(failed).code, 7);
+        let broken = br#"{"status":"Failure","message":"no such file"}"#;
+        assert_eq!(end(broken), End { code: NOT_RUN, words: Some("no such file".into()) });
+        assert!(end(b"").words.is_some_and(|words| words.contains("before the command did")));
+    }
+}

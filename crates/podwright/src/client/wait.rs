@@ -1,0 +1,194 @@
+//! `podwright wait`, and waiting for the end of pods: by a watch, never by asking again and again.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::lines::Lines;
+use super::{Client, ClientError, encode, find, path};
+use crate::cli::{Awaited, WaitFlags};
+
+/// Wait for every pod that was named.
+pub(super) async fn wait(flags: &WaitFlags) -> Result<ExitCode, ClientError> {
+    let client = Client::new(&flags.socket.run_dir);
+    for name in &flags.pods {
+        let waited = timeout(flags.timeout, one(&client, flags, name)).await;
+        match waited {
+            Ok(shown) => println!("pod/{} {}", shown?, flags.awaited.met()),
+            Err(_) => {
+                let name = name.strip_prefix("pod/").unwrap_or(name);
+                return Err(ClientError::Usage(format!("timed out waiting for the condition on pods/{name}")));
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn one(client: &Client, flags: &WaitFlags, name: &str) -> Result<String, ClientError> {
+    let namespace = flags.namespace();
+    let pod = match find(client, namespace, name).await {
+        Err(error) if error.is_not_found() && flags.awaited == Awaited::Delete => return Ok(name.to_owned()),
+        Err(error) if error.is_not_found() && flags.awaited == Awaited::Create => {
+            let bare = name.strip_prefix("pod/").unwrap_or(name);
+            return until(client, namespace, None, |kind, pod| {
+                let full = pod.metadata.name.as_deref().unwrap_or_default();
+                let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+                kind != "DELETED" && super::is_named(full, bare, node)
+            })
+            .await;
+        }
+        found => found?,
+    };
+    if flags.awaited == Awaited::Delete {
+        gone(client, &pod, None).await?;
+        return Ok(pod.metadata.name.unwrap_or_default());
+    }
+    let uid = pod.metadata.uid.clone();
+    let name = pod.metadata.name.clone().unwrap_or_default();
+    until(client, namespace, Some(&name), |kind, pod| {
+        kind != "DELETED"
+            && pod.metadata.uid == uid
+            && flags.awaited.holds(&serde_json::to_value(pod).unwrap_or_default())
+    })
+    .await
+}
+
+/// This very pod is gone.
+pub(super) async fn gone(client: &Client, pod: &Pod, limit: Option<Duration>) -> Result<(), ClientError> {
+    until_of(client, pod, limit, |_| false).await
+}
+
+/// Nothing of this pod runs any more.
+pub(super) async fn stopped(client: &Client, pod: &Pod, limit: Duration) -> Result<(), ClientError> {
+    let ended = |pod: &Pod| {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        matches!(phase, Some("Succeeded" | "Failed"))
+    };
+    until_of(client, pod, Some(limit), ended).await
+}
+
+/// The pod is gone, or as `enough` says.
+async fn until_of(
+    client: &Client,
+    pod: &Pod,
+    limit: Option<Duration>,
+    enough: impl Fn(&Pod) -> bool,
+) -> Result<(), ClientError> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let same = |other: &Pod| other.metadata.uid == pod.metadata.uid;
+    // The watch begins with what is there: a pod that is not among it is gone already.
+    let watched = async {
+        match client.get::<Pod>(&format!("{}/{}", path("pods", Some(namespace)), encode(name))).await {
+            Err(error) if error.is_not_found() => Ok(()),
+            Ok(now) if !same(&now) || enough(&now) => Ok(()),
+            Ok(now) => {
+                let version = now.metadata.resource_version.unwrap_or_default();
+                let done = |kind: &str, pod: &Pod| (kind == "DELETED" && same(pod)) || !same(pod) || enough(pod);
+                follow(client, namespace, Some(name), &version, done).await.map(drop)
+            }
+            Err(error) => Err(error),
+        }
+    };
+    let Some(limit) = limit else { return watched.await };
+    let late = |_| ClientError::Usage(format!("timed out waiting for the end of pods/{name}"));
+    timeout(limit, watched).await.map_err(late)?
+}
+
+/// Watch from the beginning until a change is as wanted; the name of its pod.
+async fn until(
+    client: &Client,
+    namespace: &str,
+    name: Option<&str>,
+    wanted: impl Fn(&str, &Pod) -> bool,
+) -> Result<String, ClientError> {
+    follow(client, namespace, name, "", wanted).await
+}
+
+async fn follow(
+    client: &Client,
+    namespace: &str,
+    name: Option<&str>,
+    version: &str,
+    wanted: impl Fn(&str, &Pod) -> bool,
+) -> Result<String, ClientError> {
+    let mut query = "watch=true".to_owned();
+    if !version.is_empty() {
+        query.push_str(&format!("&resourceVersion={}", encode(version)));
+    }
+    if let Some(name) = name {
+        query.push_str(&format!("&fieldSelector=metadata.name%3D{}", encode(name)));
+    }
+    let mut lines = Lines::new(client.follow(&format!("{}?{query}", path("pods", Some(namespace)))).await?);
+    while let Some((kind, pod)) = lines.change(client).await? {
+        if wanted(&kind, &pod) {
+            return Ok(pod.metadata.name.unwrap_or_default());
+        }
+    }
+    Err(client.broken("the watch ended: is the agent being restarted?"))
+}
+
+impl Awaited {
+    /// The pod is so.
+    fn holds(&self, pod: &Value) -> bool {
+        match self {
+            Self::Create => true,
+            Self::Delete => false,
+            Self::Condition { kind, status } => pod["status"]["conditions"].as_array().is_some_and(|all| {
+                let same = |c: &Value| c["type"].as_str().is_some_and(|k| k.eq_ignore_ascii_case(kind));
+                all.iter().any(|c| same(c) && c["status"].as_str().is_some_and(|s| s.eq_ignore_ascii_case(status)))
+            }),
+            Self::Field { path, value } => {
+                let found = path.iter().try_fold(pod, |at, step| match step.parse::<usize>() {
+                    Ok(place) if at.is_array() => at.get(place),
+                    _ => at.get(step),
+                });
+                let text = match found {
+                    None | Some(Value::Null) => return false,
+                    Some(Value::String(text)) => text.clone(),
+                    Some(other) => other.to_string(),
+                };
+                value.as_ref().is_none_or(|wanted| text == *wanted)
+            }
+        }
+    }
+
+    /// What is said when it has come.
+    fn met(&self) -> &'static str {
+        match self {
+            Self::Delete => "deleted",
+            _ => "condition met",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_is_as_awaited_or_not() {
+        let pod = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [{"restartCount": 2}]}});
+        for (text, holds) in [
+            ("condition=Ready", true),
+            ("condition=ready=true", true),
+            ("condition=Ready=False", false),
+            ("condition=Initialized", false),
+            ("jsonpath={.status.phase}=Running", true),
+            ("jsonpath={.status.phase}=Pending", false),
+            ("jsonpath={.status.containerStatuses[0].restartCount}=2", true),
+            ("jsonpath='{.status.podIP}'", false),
+        ] {
+            assert_eq!(text.parse::<Awaited>().unwrap().holds(&pod), holds, "{text}");
+        }
+        for wrong in ["", "Ready", "condition=", "jsonpath=.status"] {
+            assert!(wrong.parse::<Awaited>().is_err(), "{wrong}");
+        }
+    }
+}
