@@ -4,6 +4,7 @@
 //! taken from the decoded document itself and not from our types: comments, the order of keys, and our own releases don't
 //! change it. The UID becomes the name of a directory and a cgroup; one given in a manifest is held to that.
 
+mod findings;
 mod references;
 mod unknown;
 
@@ -19,6 +20,7 @@ use crate::defaults::default_pod;
 use crate::model::{Manifest, Pod, Source};
 use crate::validate::{FieldError, validate_pod};
 
+pub use findings::warnings_in;
 pub use references::api_reference;
 pub use unknown::{unknown_fields, unknown_in};
 
@@ -88,24 +90,64 @@ pub fn from_value(
     node_name: &str,
     seen: Timestamp,
 ) -> Result<Vec<Manifest>, ManifestError> {
+    let place = Place { source, origin, node_name, seen };
+    let one = |(path, document)| place.make(document, path).map_err(|mut errors| errors.remove(0).1);
+    whole(value)?.into_iter().map(one).collect()
+}
+
+/// As [`from_value`], with everything that is wrong with every pod of the document, by field.
+pub fn read_value(
+    value: Value,
+    source: Source,
+    origin: &str,
+    node_name: &str,
+    seen: Timestamp,
+) -> Result<Vec<Manifest>, Vec<FieldError>> {
+    let place = Place { source, origin, node_name, seen };
+    let (mut pods, mut errors) = (Vec::new(), Vec::new());
+    for (path, document) in whole(value).map_err(|error| findings::of(&error, ""))? {
+        match place.make(document, path) {
+            Ok(pod) => pods.push(pod),
+            Err(wrong) => errors.extend(wrong.iter().flat_map(|(path, error)| findings::of(error, path))),
+        }
+    }
+    if errors.is_empty() { Ok(pods) } else { Err(errors) }
+}
+
+/// Where a document's pods come from and go to.
+struct Place<'a> {
+    source: Source,
+    origin: &'a str,
+    node_name: &'a str,
+    seen: Timestamp,
+}
+
+impl Place<'_> {
+    /// One pod, or all that is wrong with it: at least one thing, each with the pod's place in a list.
+    fn make(&self, document: Value, path: String) -> Result<Manifest, Vec<(String, ManifestError)>> {
+        let hash = content_hash(&document, self.source, self.origin, self.node_name);
+        let mut pod = decode(document, &path).map_err(|error| vec![(path.clone(), error)])?;
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        let mut wrong = check_as_written(&pod, &name);
+        place(&mut pod, self.source, self.node_name, hash, self.seen);
+        default_pod(&mut pod);
+        let mut errors = validate_pod(&pod);
+        errors.retain(|error| !wrong.iter().flat_map(|w| findings::of(w, "")).any(|known| known.path == error.path));
+        if !errors.is_empty() {
+            wrong.push(ManifestError::Invalid { pod: name, errors });
+        }
+        if wrong.is_empty() {
+            return Ok(Manifest { pod: Arc::new(pod), origin: self.origin.into() });
+        }
+        Err(wrong.into_iter().map(|error| (path.clone(), error)).collect())
+    }
+}
+
+fn whole(value: Value) -> Result<Vec<(String, Value)>, ManifestError> {
     if !fits(&value, MAX_DEPTH) {
         return Err(ManifestError::TooDeep);
     }
-    let mut manifests = Vec::new();
-    for (path, document) in documents(value)? {
-        let hash = content_hash(&document, source, origin, node_name);
-        let mut pod = decode(document, &path)?;
-        let name = pod.metadata.name.clone().unwrap_or_default();
-        check_as_written(&pod, &name)?;
-        place(&mut pod, source, node_name, hash, seen);
-        default_pod(&mut pod);
-        let errors = validate_pod(&pod);
-        if !errors.is_empty() {
-            return Err(ManifestError::Invalid { pod: name, errors });
-        }
-        manifests.push(Manifest { pod: Arc::new(pod), origin: origin.into() });
-    }
-    Ok(manifests)
+    documents(value)
 }
 
 /// The pods in a document, each with its place in a list and with kind and apiVersion.
@@ -160,12 +202,15 @@ fn type_of(object: &Map<String, Value>) -> (String, String) {
 fn decode(document: Value, path: &str) -> Result<Pod, ManifestError> {
     serde_path_to_error::deserialize(document).map_err(|error| {
         let field = error.path().to_string();
-        ManifestError::Decode { path: format!("{path}{field}"), message: error.into_inner().to_string() }
+        ManifestError::Decode {
+            path: format!("{path}{field}"),
+            message: findings::in_plain_words(&error.into_inner().to_string()),
+        }
     })
 }
 
 /// What is wrong before the node adds its part.
-fn check_as_written(pod: &Pod, name: &str) -> Result<(), ManifestError> {
+fn check_as_written(pod: &Pod, name: &str) -> Vec<ManifestError> {
     let mut errors = Vec::new();
     let mut wrong = |path: &str, message: String| errors.push(FieldError { path: path.into(), message });
     if name.is_empty() {
@@ -181,13 +226,12 @@ fn check_as_written(pod: &Pod, name: &str) -> Result<(), ManifestError> {
     if pod.spec.as_ref().and_then(|s| s.ephemeral_containers.as_ref()).is_some_and(|list| !list.is_empty()) {
         wrong("spec.ephemeralContainers", "can't be given in a manifest: write them as containers".into());
     }
+    let mut wrong = Vec::new();
     if !errors.is_empty() {
-        return Err(ManifestError::Invalid { pod: name.into(), errors });
+        wrong.push(ManifestError::Invalid { pod: name.into(), errors });
     }
-    match api_reference(pod) {
-        Some((path, what)) => Err(ManifestError::Reference { pod: name.into(), path, what }),
-        None => Ok(()),
-    }
+    wrong.extend(api_reference(pod).map(|(path, what)| ManifestError::Reference { pod: name.into(), path, what }));
+    wrong
 }
 
 /// Gives the pod its place on this node.

@@ -1,0 +1,131 @@
+//! What is to be said of a manifest, field by field: what is wrong with it, and what in it does nothing.
+
+use serde_json::Value;
+
+use super::{ManifestError, documents, unknown_in};
+use crate::fields;
+use crate::validate::FieldError;
+
+/// What is wrong, with the field. `list` is the pod's place in a list, ending in a dot.
+pub(super) fn of(error: &ManifestError, list: &str) -> Vec<FieldError> {
+    let one = |path: String, message: String| vec![FieldError { path, message }];
+    match error {
+        ManifestError::NotAnObject(_) | ManifestError::TooDeep => one(String::new(), error.to_string()),
+        ManifestError::Kind { path, kind, api_version } => one(
+            format!("{path}kind"),
+            format!(
+                "{kind:?} of apiVersion {api_version:?} can't run on a node: write a Pod (or a List of Pods) of apiVersion v1"
+            ),
+        ),
+        ManifestError::Decode { path, message } => one(path.clone(), message.clone()),
+        ManifestError::Invalid { errors, .. } => {
+            let at = |error: &FieldError| FieldError { path: format!("{list}{}", error.path), ..error.clone() };
+            errors.iter().map(at).collect()
+        }
+        ManifestError::Reference { path, what, .. } => {
+            one(format!("{list}{path}"), format!("a static pod may not refer to {what}: remove it"))
+        }
+    }
+}
+
+/// The fields of a document that do nothing: those nobody knows, and those this agent does not support.
+pub fn warnings_in(document: &Value) -> Vec<FieldError> {
+    let unknown = unknown_in(document).into_iter().map(|path| {
+        let local =
+            path.strip_prefix("items[").and_then(|rest| rest.split_once("].")).map_or(path.as_str(), |(_, p)| p);
+        let like = meant(local).map_or(String::new(), |name| format!(", did you mean {name}?"));
+        FieldError { message: format!("unknown field, it does nothing{like}"), path }
+    });
+    let mut warnings: Vec<FieldError> = unknown.collect();
+    for (list, pod) in documents(document.clone()).unwrap_or_default() {
+        warnings.extend(fields::unsupported(&pod).into_iter().map(|(path, why)| FieldError {
+            path: format!("{list}{path}"),
+            message: format!("not supported, it does nothing: {why}"),
+        }));
+    }
+    warnings
+}
+
+/// The field that was likely meant: the same but for its case, or but for a letter or two.
+fn meant(path: &str) -> Option<&'static str> {
+    let name = path.rsplit('.').next()?;
+    let distance = |known: &&str| edits(&name.to_lowercase(), &known.to_lowercase());
+    fields::siblings(path).min_by_key(distance).filter(|known| distance(known) * 4 <= name.len())
+}
+
+/// How many letters have to be put in, taken out or changed.
+fn edits(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().take(64).collect());
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut corner = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let changed = corner + usize::from(x != y);
+            corner = row[j + 1];
+            row[j + 1] = changed.min(corner + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// The decoder's message as people say it: `invalid type: string "a", expected i32`.
+pub(super) fn in_plain_words(message: &str) -> String {
+    let Some((got, wanted)) = message.strip_prefix("invalid type: ").and_then(|text| text.split_once(", expected "))
+    else {
+        return message.to_owned();
+    };
+    let got = match got {
+        "map" => "a mapping",
+        "sequence" => "a list",
+        "null" | "unit value" => "nothing",
+        other => other,
+    };
+    let wanted = match wanted {
+        "i32" | "i64" => "a whole number",
+        "a boolean" => "true or false",
+        "a string" => "text, in quotes if it looks like a number or a word like yes",
+        "a sequence" => "a list",
+        "a map" => "a mapping",
+        other => return format!("must be a mapping ({other}), not {got}"),
+    };
+    format!("must be {wanted}, not {got}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_does_nothing_is_named_with_what_was_meant() {
+        let document = json!({"apiVersion": "v1", "kind": "PodList", "items": [{"metadata": {"name": "a"}, "spec": {
+            "hostnetwork": true, "restartPolcy": "Never", "wholly": 1, "ephemeralContainers": [{"name": "e"}],
+            "containers": [{"name": "c", "Image": "i"}],
+        }}]});
+        let mut said: Vec<String> = warnings_in(&document).iter().map(ToString::to_string).collect();
+        said.sort();
+        assert_eq!(
+            said,
+            [
+                "items[0].spec.containers[0].Image: unknown field, it does nothing, did you mean image?",
+                "items[0].spec.ephemeralContainers: not supported, it does nothing: not started yet; refused in manifests",
+                "items[0].spec.hostnetwork: unknown field, it does nothing, did you mean hostNetwork?",
+                "items[0].spec.restartPolcy: unknown field, it does nothing, did you mean restartPolicy?",
+                "items[0].spec.wholly: unknown field, it does nothing",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_wrong_type_is_said_in_plain_words() {
+        for (message, plain) in [
+            ("invalid type: string \"a\", expected i32", "must be a whole number, not string \"a\""),
+            ("invalid type: map, expected a sequence", "must be a list, not a mapping"),
+            ("invalid type: integer `1`, expected PodSpec", "must be a mapping (PodSpec), not integer `1`"),
+            ("something else", "something else"),
+        ] {
+            assert_eq!(in_plain_words(message), plain);
+        }
+    }
+}
