@@ -18,6 +18,9 @@ pub fn merge(ours: &PodStatus, base: &PodStatus) -> PodStatus {
     let all: Vec<PodCondition> = theirs.cloned().chain(own.iter().cloned()).collect();
     status.conditions = (!all.is_empty()).then_some(all);
     keep_fields(base, &mut status);
+    if base.qos_class.is_some() {
+        status.qos_class.clone_from(&base.qos_class);
+    }
     // The end of a pod is the end, whoever said it; our own word follows.
     if is_terminal(base.phase.as_deref()) && base.phase != status.phase {
         status.phase.clone_from(&base.phase);
@@ -47,9 +50,6 @@ fn keep_fields(from: &PodStatus, to: &mut PodStatus) {
     to.resize.clone_from(&from.resize);
     to.resource_claim_statuses.clone_from(&from.resource_claim_statuses);
     to.volume_health.clone_from(&from.volume_health);
-    if from.qos_class.is_some() {
-        to.qos_class.clone_from(&from.qos_class);
-    }
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ pub(super) struct Lab {
     pub(super) now: Time,
     pub(super) calls: Vec<(CallId, PodUid, Call)>,
     pub(super) looks: Vec<(PodUid, Seq)>,
+    pub(super) asks: Vec<(AskId, Ask)>,
+    pub(super) events: Vec<KubeEvent>,
     pub(super) records: BTreeMap<PodUid, PodRecord>,
 }
 
@@ -34,9 +36,14 @@ impl Lab {
     }
 
     pub(super) fn bare(records: Vec<PodRecord>) -> Self {
-        let config = NodeConfig { boot_id: "boot".into(), ..NodeConfig::default() };
-        let node = Node::new(config, records);
-        Self { node, now: Duration::from_secs(100), calls: vec![], looks: vec![], records: BTreeMap::new() }
+        Self::with(NodeConfig::default(), records)
+    }
+
+    pub(super) fn with(config: NodeConfig, records: Vec<PodRecord>) -> Self {
+        let node = Node::new(NodeConfig { boot_id: "boot".into(), ..config }, records);
+        let records = BTreeMap::new();
+        let now = Duration::from_secs(100);
+        Self { node, now, calls: vec![], looks: vec![], asks: vec![], events: vec![], records }
     }
 
     pub(super) fn bring_up(&mut self, listing: Listing) {
@@ -63,6 +70,8 @@ impl Lab {
                     self.calls.push((id, uid, call));
                 }
                 Effect::Observe { uid, seq } => self.looks.push((uid, seq)),
+                Effect::Ask { id, ask, .. } => self.asks.push((id, ask)),
+                Effect::Event(event) => self.events.push(event),
                 _ => {}
             }
         }
