@@ -48,6 +48,8 @@ pub struct StatusInput<'a> {
     pub runtime: &'a str,
     /// The moment, for what changes now.
     pub now: Timestamp,
+    /// More may run than was seen: the sight is old, or a start is under way.
+    pub unsure: bool,
     /// Static pods are not failed at their end: no API object waits for it.
     pub is_static: bool,
 }
@@ -85,7 +87,8 @@ pub fn pod_status(i: &StatusInput<'_>) -> PodStatus {
         ..PodStatus::default()
     };
     addresses(i, spec, old, &mut status);
-    let status = withhold(old, status, i.seen.alive().next().is_some(), i.now);
+    let may_run = i.unsure || i.seen.alive().next().is_some();
+    let status = withhold(old, status, may_run, i.now);
     if i.record.finished && !i.is_static { finished(status, i.now) } else { status }
 }
 

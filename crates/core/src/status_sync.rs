@@ -8,8 +8,8 @@
 //! ```
 //!
 //! At most one ask per pod is under way, and each is made from what is known when it is made: the newest always wins, and
-//! nothing has to be queued. What was sent and what became of it is remembered per object, so that a mirror made anew gets
-//! everything, and a keeper that drops a field is not asked for it again and again.
+//! nothing has to be queued. All this is per object: a mirror made anew gets everything. A keeper that drops a field is not
+//! asked for it again and again.
 
 mod merge;
 mod patch;
@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::model::{Ask, AskError, AskId, AskResult, FullName, ObjectRef, Pod, PodStatus, PodUid, Source, Time};
 use crate::mutate::{self, Mutant};
@@ -79,8 +80,8 @@ struct Object {
     /// The newest known: of the watch and of answers.
     kept: Kept,
     under_way: Option<UnderWay>,
-    /// The last status that was sent, and what the keeper made of it.
-    acked: Option<(Arc<PodStatus>, Arc<PodStatus>)>,
+    /// A patch that had no effect: it is not sent again.
+    idle: Option<Value>,
     listening: Listening,
     retry: Retry,
 }
@@ -95,8 +96,8 @@ struct Kept {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct UnderWay {
     id: AskId,
-    /// The status that was sent; `None`: the object was to be deleted.
-    sent: Option<Arc<PodStatus>>,
+    /// What it was sent from, and the status that was sent; `None`: the object was to be deleted.
+    sent: Option<(Arc<PodStatus>, Arc<PodStatus>)>,
 }
 
 /// Whether the keeper has this object.
@@ -127,7 +128,7 @@ impl StatusSync {
             _ => {
                 let retry = Retry::default();
                 let listening = Listening::Yes;
-                let new = Object { keeper, uid, is_mirror, kept, under_way: None, acked: None, listening, retry };
+                let new = Object { keeper, uid, is_mirror, kept, under_way: None, idle: None, listening, retry };
                 self.objects.insert(pod.clone(), new);
             }
         }
@@ -162,7 +163,8 @@ impl StatusSync {
         let name = ObjectRef { full_name: ours.full_name.clone(), uid: object.uid.clone() };
         let (ask, sent) = if object.differs(&status) {
             let (base, urgent) = (Arc::clone(&object.kept.status), is_urgent(&object.kept.status, &status));
-            (Ask::PatchStatus { object: name, base, status: Arc::clone(&status), urgent }, Some(status))
+            let sent = Some((Arc::clone(&base), Arc::clone(&status)));
+            (Ask::PatchStatus { object: name, base, status, urgent }, sent)
         } else if object.may_go(ours.finished) {
             (Ask::Delete { object: name }, None)
         } else {
@@ -196,7 +198,7 @@ impl StatusSync {
             }
             Err(AskError::Refused(message)) => {
                 let first = object.retry.refused.is_none();
-                object.retry.refuse(sent, now);
+                object.retry.refuse(sent.map(|(_, status)| status), now);
                 first.then(|| format!("the keeper of this pod's object refuses its status: {message}"))
             }
             Err(AskError::Unavailable { after, .. }) => {
@@ -238,9 +240,9 @@ impl Object {
     }
 
     /// The keeper did it: what it has now is the base of what comes next.
-    fn done(&mut self, sent: Option<Arc<PodStatus>>, kept: Option<&Pod>) {
+    fn done(&mut self, sent: Option<(Arc<PodStatus>, Arc<PodStatus>)>, kept: Option<&Pod>) {
         self.retry = Retry::default();
-        let Some(sent) = sent else {
+        let Some((base, sent)) = sent else {
             self.listening = Listening::Over;
             return;
         };
@@ -248,17 +250,20 @@ impl Object {
             Some(pod) => Kept::of(pod),
             None => Kept { status: Arc::clone(&sent), ..self.kept.clone() },
         };
-        self.acked = Some((sent, Arc::clone(&got.status)));
+        // It had this already, and what was sent changed nothing: it will not take the rest.
+        if got.status == base {
+            self.idle = patch(&self.uid, &base, &sent);
+        }
         if !mutate::made(Mutant::BaseIsOld) {
             self.newest(got);
         }
     }
 
-    /// There is something to send that was not sent already, and taken for what it is.
+    /// There is something to send, and it was not sent in vain already.
     fn differs(&self, status: &Arc<PodStatus>) -> bool {
         let base = &self.kept.status;
-        let acked = |(sent, got): &(Arc<PodStatus>, Arc<PodStatus>)| sent == status && got == base;
-        status != base && !self.acked.as_ref().is_some_and(acked) && patch(&self.uid, base, status).is_some()
+        let patch = if status == base { None } else { patch(&self.uid, base, status) };
+        patch.is_some() && patch != self.idle
     }
 
     /// Deleted, finished, and its end is known to everybody: now, and not earlier, the object may go.

@@ -445,8 +445,13 @@ impl Machine {
             host_ips: &ctx.config.host_ips,
             runtime: ctx.runtime,
             now: ctx.now.wall,
+            unsure: !self.record.terminated && self.may_run_unseen(),
             is_static: self.is_static(),
         })
+    }
+
+    fn may_run_unseen(&self) -> bool {
+        !self.sight.fresh() || self.calls.starting() || self.calls.in_doubt()
     }
 
     fn note_phase(&mut self, status: &PodStatus, ctx: &Ctx<'_>) {

@@ -54,7 +54,7 @@ impl Machine {
             return true;
         }
         // Only a fresh look may end a pod, and nothing that is still coming up may be overlooked.
-        if self.sight.fresh() && !self.calls.starting() && !self.calls.in_doubt() {
+        if !self.may_run_unseen() {
             let status = self.compute_status(ctx);
             if is_terminal(status.phase.as_deref()) {
                 self.kill(Cause::Ended, KillOptions::default(), ctx);

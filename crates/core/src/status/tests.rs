@@ -21,6 +21,7 @@ fn input(case: &Case) -> StatusInput<'_> {
         host_ips: &[],
         runtime: "containerd",
         now: now(),
+        unsure: false,
         is_static: false,
     }
 }

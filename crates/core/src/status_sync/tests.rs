@@ -110,9 +110,26 @@ fn what_a_keeper_makes_of_a_status_is_taken_for_what_it_is() {
     let (id, ..) = lab.patched(&ours, at(1)).unwrap();
     // A server that does not know the field drops it.
     lab.taken(id, "6", &phase("Running"));
+    let (id, ..) = lab.patched(&ours, at(1)).expect("the base may have been old: once more");
+    lab.taken(id, "6", &phase("Running"));
     assert_eq!(lab.next(&ours, at(1)), None);
     lab.watch("6", false, &phase("Running"));
     assert_eq!(lab.next(&ours, at(20)), None, "its own echo is nothing new");
+    let ours = status(json!({"phase": "Failed", "observedGeneration": 3}));
+    let (id, ..) = lab.patched(&ours, at(20)).unwrap();
+    lab.taken(id, "7", &phase("Failed"));
+    assert_eq!(lab.next(&ours, at(20)), None, "what it does not take is known by now");
+}
+
+#[test]
+fn a_patch_made_from_old_news_is_mended_by_the_next() {
+    let mut lab = Lab::new(&phase("Running"));
+    // The list was old: the object has got a reason since, of which this patch knows nothing.
+    let ours = status(json!({"phase": "Running", "message": "m"}));
+    let (id, ..) = lab.patched(&ours, at(1)).unwrap();
+    lab.taken(id, "9", &status(json!({"phase": "Running", "message": "m", "reason": "stale"})));
+    let (_, ask) = lab.next(&ours, at(1)).unwrap();
+    assert!(matches!(ask, Ask::PatchStatus { base, .. } if base.reason.is_some()));
 }
 
 #[test]
