@@ -16,6 +16,8 @@ pub mod client;
 pub mod error;
 pub mod keeper;
 pub mod kubeconfig;
+pub mod lease;
+pub mod node;
 pub mod pods;
 pub mod trimmed;
 

@@ -25,14 +25,14 @@ use crate::error::ApiError;
 use crate::lines::Lines;
 use known::{Kind, Known, Object};
 
-/// Follow the pods of `node` once `there` says that its object exists; ends when nobody listens any more.
+/// Follow the pods of `node` once the UID of its object is known; ends when nobody listens any more.
 pub async fn run(
     cluster: Cluster,
     node: String,
-    mut there: watch::Receiver<bool>,
+    mut uid: watch::Receiver<Option<String>>,
     changes: mpsc::Sender<(Source, SourceChange)>,
 ) {
-    if there.wait_for(|there| *there).await.is_err() {
+    if uid.wait_for(Option::is_some).await.is_err() {
         return;
     }
     let mut pods = Pods {

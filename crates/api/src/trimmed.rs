@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use podwright_core::model::Pod;
 use serde::Deserialize;
@@ -12,6 +12,12 @@ use serde::Deserialize;
 pub fn pod(json: &[u8]) -> Result<Pod, serde_json::Error> {
     let read: TrimmedPod = serde_json::from_slice(json)?;
     Ok(Pod { metadata: read.metadata.into(), spec: read.spec, status: read.status })
+}
+
+/// A node.
+pub fn node(json: &[u8]) -> Result<Node, serde_json::Error> {
+    let read: TrimmedNode = serde_json::from_slice(json)?;
+    Ok(Node { metadata: read.metadata.into(), spec: read.spec, status: read.status })
 }
 
 /// Who an object is, when the rest of it can't be read.
@@ -43,6 +49,13 @@ struct TrimmedPod {
     metadata: Meta,
     spec: Option<PodSpec>,
     status: Option<PodStatus>,
+}
+
+#[derive(Deserialize)]
+struct TrimmedNode {
+    metadata: Meta,
+    spec: Option<NodeSpec>,
+    status: Option<NodeStatus>,
 }
 
 /// `ObjectMeta` without `managedFields` and without what nobody sets any more.

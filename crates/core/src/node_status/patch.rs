@@ -1,0 +1,88 @@
+//! From the object that is there to the one that is wanted, in Kubernetes' strategic merge form.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::{ATTACH_ANNOTATION, NodeFacts};
+
+/// Labels the agent vouches for whenever it starts; others are set only when the object is made.
+const OWN_LABELS: [&str; 3] = ["kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch"];
+
+/// What an object needs that somebody else made, or an earlier agent: labels and the annotation, never taints.
+pub fn registration_patch(had: &Node, facts: &NodeFacts) -> Option<Value> {
+    let has = |map: &Option<BTreeMap<String, String>>, key: &str, value: &str| {
+        map.as_ref().and_then(|map| map.get(key)).is_some_and(|had| had == value)
+    };
+    let wanted = OWN_LABELS.iter().filter_map(|key| Some((*key, facts.labels.get(*key)?)));
+    let labels: Map<String, Value> = wanted
+        .filter(|(key, value)| !has(&had.metadata.labels, key, value))
+        .map(|(key, value)| (key.to_owned(), json!(value)))
+        .collect();
+    let mut metadata = Map::new();
+    if !labels.is_empty() {
+        metadata.insert("labels".into(), labels.into());
+    }
+    if !has(&had.metadata.annotations, ATTACH_ANNOTATION, "true") {
+        metadata.insert("annotations".into(), json!({ATTACH_ANNOTATION: "true"}));
+    }
+    (!metadata.is_empty()).then(|| json!({"metadata": metadata}))
+}
+
+/// What makes the status `had` into `wanted`; `None`: nothing differs, and `heartbeat` is not due.
+pub fn status_patch(had: &NodeStatus, wanted: &NodeStatus, heartbeat: bool) -> Option<Value> {
+    let mut status = Map::new();
+    let conditions = conditions(had, wanted, heartbeat);
+    if !conditions.is_empty() {
+        status.insert("conditions".into(), value(&conditions));
+    }
+    if had.addresses != wanted.addresses {
+        // Their merge key is the type, and two may have the same: the list is replaced as a whole.
+        let all = wanted.addresses.iter().flatten().map(value);
+        status.insert("addresses".into(), [json!({"$patch": "replace"})].into_iter().chain(all).collect());
+    }
+    for (name, had, wanted) in
+        [("capacity", &had.capacity, &wanted.capacity), ("allocatable", &had.allocatable, &wanted.allocatable)]
+    {
+        let had = |key: &str| had.as_ref().and_then(|map| map.get(key));
+        let differs = wanted.iter().flatten().filter(|(key, amount)| had(key) != Some(amount));
+        let differs: Map<String, Value> = differs.map(|(key, amount)| (key.clone(), json!(amount.0))).collect();
+        if !differs.is_empty() {
+            status.insert(name.into(), differs.into());
+        }
+    }
+    if had.node_info != wanted.node_info {
+        status.insert("nodeInfo".into(), value(&wanted.node_info));
+    }
+    if had.features != wanted.features {
+        status.insert("features".into(), value(&wanted.features));
+    }
+    // An empty list is not kept by the server.
+    let same = |had: &[Value], wanted: &[Value]| had == wanted;
+    let list = |items: Value| items.as_array().cloned().unwrap_or_default();
+    for (name, had, wanted) in [
+        ("images", value(&had.images), value(&wanted.images)),
+        ("runtimeHandlers", value(&had.runtime_handlers), value(&wanted.runtime_handlers)),
+    ] {
+        if !same(&list(had), &list(wanted.clone())) {
+            status.insert(name.into(), wanted);
+        }
+    }
+    (!status.is_empty()).then(|| json!({"status": status}))
+}
+
+/// Those that changed; all of ours with a heartbeat.
+fn conditions<'a>(had: &NodeStatus, wanted: &'a NodeStatus, heartbeat: bool) -> Vec<&'a NodeCondition> {
+    let said = |c: &NodeCondition| (c.status.clone(), c.reason.clone(), c.message.clone());
+    let had = |kind: &str| had.conditions.iter().flatten().find(|c| c.type_ == kind).map(said);
+    let wanted: Vec<&NodeCondition> = wanted.conditions.iter().flatten().collect();
+    let changed = wanted.iter().any(|c| had(&c.type_) != Some(said(c)));
+    if changed || heartbeat { wanted } else { vec![] }
+}
+
+fn value(of: &impl Serialize) -> Value {
+    // Plain data: there is nothing in it that can't be written.
+    serde_json::to_value(of).unwrap_or_default()
+}

@@ -1,0 +1,64 @@
+//! This machine as a node of a cluster: the parts that speak to the API server, started together.
+
+use std::sync::Arc;
+
+use podwright_agent::keeper::Keeper;
+use podwright_agent::the_loop::{BoxFuture, Handle};
+use podwright_api::keeper::PodKeeper;
+use podwright_api::{Cluster, lease, node, pods};
+use podwright_core::model::{Ask, AskResult, Event, Source, SourceChange};
+use podwright_cri::{ImageService, RuntimeService};
+use tokio::sync::{mpsc, watch};
+
+use crate::config::Config;
+
+mod machine;
+mod runtime;
+
+/// What the parts need of the rest.
+pub(crate) struct Parts {
+    pub(crate) runtime: Arc<dyn RuntimeService>,
+    pub(crate) images: Arc<dyn ImageService>,
+    pub(crate) handle: Handle,
+    pub(crate) changes: mpsc::Sender<(Source, SourceChange)>,
+}
+
+/// The API server as the keeper of pod objects.
+pub(crate) fn keeper(cluster: &Cluster) -> Arc<dyn Keeper> {
+    Arc::new(ApiKeeper(Arc::new(PodKeeper::new(cluster.clone()))))
+}
+
+struct ApiKeeper(Arc<PodKeeper>);
+
+impl Keeper for ApiKeeper {
+    fn ask(&self, ask: Ask) -> BoxFuture<AskResult> {
+        let keeper = Arc::clone(&self.0);
+        Box::pin(async move { keeper.ask(ask).await })
+    }
+}
+
+/// Register the node, keep it alive, and follow its pods. A server that is away holds nothing else up.
+pub(crate) fn start(cluster: Cluster, config: &Config, parts: Parts) {
+    let Some(settings) = config.cluster.clone() else { return };
+    let facts = machine::facts(config, settings.taints);
+    let name = facts.name.clone();
+    tracing::info!(server = %cluster.server(), node = name, "joining the cluster");
+    let (uid_sender, uid) = watch::channel(None);
+    tokio::spawn(tell_of_node(uid.clone(), parts.handle));
+    tokio::spawn(lease::run(cluster.another(), name.clone(), uid.clone()));
+    tokio::spawn(pods::run(cluster.clone(), name, uid, parts.changes));
+    let registration = node::Registration { facts, register: settings.register };
+    tokio::spawn(async move {
+        // The first word about the node says how its runtime is.
+        let (looks, runtime) = runtime::follow(parts.runtime, parts.images).await;
+        tokio::join!(looks, node::run(cluster, registration, runtime, uid_sender));
+    });
+}
+
+/// Mirrors belong to the node's object.
+async fn tell_of_node(mut uid: watch::Receiver<Option<String>>, handle: Handle) {
+    while uid.changed().await.is_ok() {
+        let uid = uid.borrow_and_update().clone();
+        handle.tell(Event::NodeKnown { uid }).await;
+    }
+}
