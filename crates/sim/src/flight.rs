@@ -210,7 +210,11 @@ impl World {
     fn runtime_call(&mut self, flight: u64, limit: Duration) {
         let Some(f) = self.flights.get_mut(&flight) else { return };
         let stuck = self.checks.stuck_pod.as_ref() == Some(&f.uid);
-        let fate = if stuck { Fate::Never } else { self.faults.runtime_call(limit, &mut self.rng) };
+        let fate = match self.next_fate.take() {
+            Some(fate) => fate,
+            None if stuck => Fate::Never,
+            None => self.faults.runtime_call(limit, &mut self.rng),
+        };
         if !matches!(fate, Fate::Fine(_)) {
             self.checks.disturb(&f.uid);
         }

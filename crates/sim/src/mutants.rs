@@ -1,10 +1,11 @@
-//! Deliberate mistakes in core, one at a time: each must be caught by some seed or by the termination matrix.
+//! Deliberate mistakes in core, one at a time: each must be caught by some seed or by the termination matrix, some by the
+//! model check too.
 
 #[cfg(test)]
 mod tests {
     use podwright_core::mutate::{self, ALL, Mutant};
 
-    use crate::{schedule, termination};
+    use crate::{explore, schedule, termination};
 
     /// What caught it, if anything did.
     fn caught(mutant: Mutant) -> Option<String> {
@@ -31,6 +32,22 @@ mod tests {
         }
         let missed: Vec<_> = found.iter().filter(|(_, by)| by.is_none()).map(|(mutant, _)| mutant).collect();
         assert!(missed.is_empty(), "not caught: {missed:?}");
+    }
+
+    #[test]
+    fn the_model_check_catches_its_share() {
+        let share = [
+            (Mutant::OldSight, "16 "),
+            (Mutant::DeadlineMovesLater, "3 "),
+            (Mutant::ExitNotRecorded, "10 "),
+            (Mutant::DoubtIsFailure, "16 "),
+        ];
+        for (mutant, rule) in share {
+            mutate::make(Some(mutant));
+            let broken = explore::explore(1, 3).broken;
+            mutate::make(None);
+            assert!(broken.as_ref().is_some_and(|(_, v)| v.rule.starts_with(rule)), "{mutant:?}: {broken:?}");
+        }
     }
 
     /// Enough for the rarest of them.

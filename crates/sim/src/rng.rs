@@ -4,22 +4,32 @@ use std::time::Duration;
 
 /// A stream of numbers that one seed fixes for ever.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Rng {
+    state: u64,
+    /// No chance at all: always the least, never what may or may not be.
+    flat: bool,
+}
 
 impl Rng {
     /// The stream of this seed.
     pub fn new(seed: u64) -> Self {
         // Neighbouring seeds must not begin alike.
-        let mut rng = Self(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 0x5851_f42d_4c95_7f2d);
+        let state = seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 0x5851_f42d_4c95_7f2d;
+        let mut rng = Self { state, flat: false };
         rng.next();
         rng
+    }
+
+    /// A world without chance.
+    pub fn flat() -> Self {
+        Self { state: 0, flat: true }
     }
 
     /// The next number.
     #[expect(clippy::should_implement_trait, reason = "numbers without an end are no iterator to collect")]
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
@@ -27,7 +37,7 @@ impl Rng {
 
     /// A number below `n`; 0 for `n` = 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        if n == 0 { 0 } else { self.next() % n }
+        if n == 0 || self.flat { 0 } else { self.next() % n }
     }
 
     /// An index into something of this length.
@@ -37,7 +47,7 @@ impl Rng {
 
     /// True so many times in a thousand.
     pub fn chance(&mut self, per_mille: u32) -> bool {
-        per_mille > 0 && self.below(1000) < u64::from(per_mille)
+        per_mille > 0 && !self.flat && self.below(1000) < u64::from(per_mille)
     }
 
     /// A time between the two, in milliseconds.

@@ -21,7 +21,7 @@ use podwright_core::record;
 use crate::behaviour::Behaviour;
 use crate::check::{Checks, Violation};
 use crate::clock::Clock;
-use crate::faults::Faults;
+use crate::faults::{Fate, Faults};
 use crate::flight::Flight;
 use crate::host::Host;
 use crate::journal::Journal;
@@ -68,6 +68,8 @@ pub struct World {
     pub workload: Workload,
     /// How long the agent stays dead; by chance if not told.
     pub restart_after: Option<Duration>,
+    /// What becomes of the next runtime call, whatever the dice would say.
+    pub next_fate: Option<Fate>,
     /// Panics of core are caught as the agent's loop does, and cost one pod. Else they end the run.
     pub catch_panics: bool,
     pub(crate) epoch: u32,
@@ -189,6 +191,7 @@ impl World {
             calm: false,
             workload: Workload::default(),
             restart_after: None,
+            next_fate: None,
             catch_panics: false,
             epoch: 0,
             queue: BTreeMap::new(),
