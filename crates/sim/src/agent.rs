@@ -8,6 +8,7 @@ use podwright_core::node::Node;
 use podwright_core::record;
 
 use crate::flight::Stage;
+use crate::keeper::Wire;
 use crate::world::{Item, World, trace};
 
 impl World {
@@ -152,9 +153,10 @@ impl World {
         self.journal.broken = false;
         self.retry_commit();
         self.runtime_up();
+        self.api_up();
         let pending = self.queue.iter().filter(|(_, item)| {
             let fault = matches!(item, Item::RuntimeDown | Item::Reboot | Item::Jump | Item::SandboxDies | Item::Act);
-            fault || matches!(item, Item::Disk { full: true } | Item::Crash)
+            fault || matches!(item, Item::Disk { full: true } | Item::Crash | Item::Wire(Wire::Down))
         });
         let pending: Vec<_> = pending.map(|(at, _)| *at).collect();
         for at in pending {

@@ -47,6 +47,16 @@ pub struct Faults {
     pub sandbox_deaths: u32,
     /// A source reports late after a start of the agent.
     pub source_late: u32,
+    /// The API server does not do what it is asked.
+    pub api_fails: u32,
+    /// It does it, and the answer is lost.
+    pub api_lost: u32,
+    /// How often it goes away.
+    pub api_outages: u32,
+    /// Its watch, or an answer, is late.
+    pub watch_late: u32,
+    /// Its watch or list shows an old version.
+    pub watch_old: u32,
 }
 
 /// What becomes of one call.
@@ -71,14 +81,31 @@ impl Faults {
         let none = Self::default();
         match n {
             0 => ("calm", none),
-            1 => ("crashes", Self { crash: 40, source_late: 300, ..none }),
+            1 => ("crashes", Self { crash: 40, source_late: 300, watch_late: 100, ..none }),
             2 => (
                 "failures",
-                Self { call_fails: 120, host_fails: 80, pull_fails: 200, look_fails: 80, crash: 5, ..none },
+                Self {
+                    call_fails: 120,
+                    host_fails: 80,
+                    pull_fails: 200,
+                    look_fails: 80,
+                    crash: 5,
+                    api_fails: 200,
+                    api_lost: 100,
+                    ..none
+                },
             ),
             3 => (
                 "hangs",
-                Self { call_hangs: 100, hang_is_forever: 400, host_hangs: 30, pull_hangs: 150, crash: 10, ..none },
+                Self {
+                    call_hangs: 100,
+                    hang_is_forever: 400,
+                    host_hangs: 30,
+                    pull_hangs: 150,
+                    crash: 10,
+                    api_lost: 150,
+                    ..none
+                },
             ),
             4 => (
                 "blind",
@@ -89,6 +116,8 @@ impl Faults {
                     look_late: 400,
                     look_fails: 30,
                     crash: 5,
+                    watch_late: 300,
+                    watch_old: 300,
                     ..none
                 },
             ),
@@ -101,6 +130,7 @@ impl Faults {
                     crash: 15,
                     source_late: 200,
                     sandbox_deaths: 1,
+                    api_outages: 2,
                     ..none
                 },
             ),
@@ -126,6 +156,11 @@ impl Faults {
                     jumps: 1,
                     sandbox_deaths: 1,
                     source_late: 150,
+                    api_fails: 80,
+                    api_lost: 50,
+                    api_outages: 1,
+                    watch_late: 100,
+                    watch_old: 100,
                     ..none
                 },
             ),

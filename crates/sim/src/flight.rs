@@ -100,8 +100,8 @@ impl World {
                 self.after(delay, Item::Wake { epoch, token });
                 self.wake = Some(token);
             }
-            // No source of these flights has a keeper yet.
-            Effect::Ask { .. } | Effect::Event(_) | Effect::StatusChanged { .. } => {}
+            Effect::Ask { id, ask, .. } => self.ask(id, ask),
+            Effect::Event(_) | Effect::StatusChanged { .. } => {}
         }
     }
 

@@ -13,6 +13,7 @@ pub mod faults;
 pub mod flight;
 pub mod host;
 pub mod journal;
+pub mod keeper;
 pub mod manifest;
 #[cfg(feature = "mutants")]
 mod mutants;

@@ -112,6 +112,12 @@ impl PodPlan {
         }
     }
 
+    /// What tells this content from another of the same pod.
+    fn hash(&self) -> String {
+        let images: Vec<&str> = self.apps.iter().map(|part| part.image.as_str()).collect();
+        format!("{}-{}-{}-{}", self.uid, self.grace, self.apps[0].behaviour, images.join("-"))
+    }
+
     /// As a source delivers it.
     pub fn manifest(&self) -> Manifest {
         let volume =
@@ -120,7 +126,7 @@ impl PodPlan {
         let volumes: Vec<Volume> = (0..self.volumes).map(volume).collect();
         let annotations = BTreeMap::from([
             ("kubernetes.io/config.source".to_owned(), self.source.as_str().to_owned()),
-            ("kubernetes.io/config.hash".to_owned(), self.uid.clone()),
+            ("kubernetes.io/config.hash".to_owned(), self.hash()),
         ]);
         let pod = Pod {
             metadata: ObjectMeta {

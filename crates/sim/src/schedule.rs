@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::check::Violation;
 use crate::faults::Faults;
+use crate::keeper::Wire;
 use crate::world::{Item, World};
 
 /// How a run ended.
@@ -48,6 +49,10 @@ pub fn prepare(seed: u64) -> World {
     let mix = usize::try_from(seed % Faults::MIXES as u64).expect("small");
     let (_, faults) = Faults::mix(mix);
     let mut world = World::new(seed, faults);
+    // Every second round of the mixes has an API server.
+    if (seed / Faults::MIXES as u64) % 2 == 1 {
+        world.join();
+    }
     world.boot();
     let (actions, names) = (2 + world.rng.below(8), 1 + world.rng.below(3));
     world.begin_work(u32::try_from(actions).unwrap_or(2), u32::try_from(names).unwrap_or(1));
@@ -56,6 +61,9 @@ pub fn prepare(seed: u64) -> World {
     accidents(&mut world, f.reboots, &[Item::Reboot]);
     accidents(&mut world, f.jumps, &[Item::Jump]);
     accidents(&mut world, f.sandbox_deaths, &[Item::SandboxDies]);
+    if world.has_api() {
+        accidents(&mut world, f.api_outages, &[Item::Wire(Wire::Down)]);
+    }
     for _ in 0..f.full_disk {
         let (begin, length) = (world.rng.millis(0, 60_000), world.rng.millis(100, 20_000));
         world.after(begin, Item::Disk { full: true });

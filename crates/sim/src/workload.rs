@@ -36,6 +36,17 @@ impl World {
             return;
         }
         self.workload.left -= 1;
+        if self.has_api() && self.rng.chance(550) {
+            self.act_on_objects();
+        } else {
+            self.act_on_files();
+        }
+        let quick = self.rng.chance(400);
+        let delay = if quick { self.rng.millis(0, 400) } else { self.rng.millis(200, 25_000) };
+        self.after(delay, Item::Act);
+    }
+
+    fn act_on_files(&mut self) {
         match self.rng.below(20) {
             0..=6 => self.write_new(),
             7..=9 => self.edit_in_place(),
@@ -47,9 +58,6 @@ impl World {
             18 => self.stranger(),
             _ => self.double(),
         }
-        let quick = self.rng.chance(400);
-        let delay = if quick { self.rng.millis(0, 400) } else { self.rng.millis(200, 25_000) };
-        self.after(delay, Item::Act);
     }
 
     /// A new pod, or new content for a file: a new UID under the same name.
@@ -214,7 +222,7 @@ impl World {
 
     // --- drawing ---
 
-    fn draw_plan(&mut self) -> PodPlan {
+    pub(crate) fn draw_plan(&mut self) -> PodPlan {
         self.workload.made += 1;
         let slot = self.rng.below(u64::from(self.workload.names));
         let name = format!("p{slot}");

@@ -25,6 +25,7 @@ use crate::faults::{Fate, Faults};
 use crate::flight::Flight;
 use crate::host::Host;
 use crate::journal::Journal;
+use crate::keeper::{ApiServer, Wire};
 use crate::rng::Rng;
 use crate::runtime::Runtime;
 use crate::workload::Workload;
@@ -48,6 +49,8 @@ pub struct World {
     pub behaviours: Vec<Behaviour>,
     /// The manifests.
     pub sources: BTreeMap<Source, Files>,
+    /// The API server, if the world has joined one.
+    pub api: ApiServer,
     /// The agent; `None` while it is dead.
     pub node: Option<Node>,
     /// The agent's settings.
@@ -148,6 +151,8 @@ pub(crate) enum Item {
     Act,
     /// The agent dies now.
     Crash,
+    /// To or from the API server.
+    Wire(Wire),
 }
 
 /// One line of trace, only built when someone reads it.
@@ -181,6 +186,7 @@ impl World {
             faults,
             behaviours: vec![Behaviour::default()],
             sources,
+            api: ApiServer::default(),
             node: None,
             config,
             checks: Checks::default(),
@@ -314,12 +320,13 @@ impl World {
             Item::SandboxDies => self.sandbox_dies(),
             Item::Act => self.act(),
             Item::Crash => self.crash("asked for"),
+            Item::Wire(wire) => self.wire(wire),
         }
         self.check_world();
     }
 
     /// Core handles one event.
-    fn turn(&mut self, event: Event) {
+    pub(crate) fn turn(&mut self, event: Event) {
         if self.node.is_none() {
             return;
         }
@@ -410,6 +417,9 @@ impl World {
         self.pending_sets.remove(&source);
         if self.node.is_none() {
             return;
+        }
+        if source == Source::Api {
+            return self.say_objects();
         }
         let files = self.sources.entry(source).or_default();
         let pods: Vec<Manifest> = files.files.values().filter(|f| !f.broken).flat_map(|f| f.pods.clone()).collect();

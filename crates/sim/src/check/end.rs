@@ -45,6 +45,7 @@ impl World {
         for (uid, manifest) in self.sources.values().flat_map(|f| &f.told) {
             names.entry(full_name(&manifest.pod)).or_default().push((uid, manifest));
         }
+        self.objects_settled()?;
         for group in names.values() {
             self.group_settled(group)?;
         }

@@ -4,6 +4,7 @@
 //! what is left when the world has become quiet.
 
 mod end;
+mod keeper;
 mod record;
 mod truth;
 mod turn;
@@ -62,6 +63,8 @@ pub struct Checks {
     /// Exits that are, or were, in a record.
     exits: BTreeSet<ContainerId>,
     waiters: BTreeSet<u64>,
+    /// What core was told of objects.
+    objects: keeper::Told,
     /// Pods whose end someone asked for, in this life.
     kills: BTreeSet<PodUid>,
     restarts: BTreeSet<PodUid>,
@@ -92,6 +95,8 @@ pub struct Marks {
     pub starts: Vec<(Duration, PodUid, String)>,
     /// When the record was dropped.
     pub forgotten: BTreeMap<PodUid, Duration>,
+    /// When the object of a deleted pod went.
+    pub deleted: BTreeMap<PodUid, Duration>,
 }
 
 /// A stop signal.
@@ -155,6 +160,7 @@ impl Checks {
         self.calls.clear();
         self.patience.clear();
         self.doubts.clear();
+        self.objects.clear();
     }
 
     pub(crate) fn reboot(&mut self, runtime: &Runtime, wiped: bool) {

@@ -1,6 +1,6 @@
 //! What core writes down, judged by what it wrote before and by the truth.
 
-use podwright_core::model::{Cause, Manifest, PodRecord, PodUid, RunState};
+use podwright_core::model::{Cause, Manifest, PodRecord, PodSpec, PodStatus, PodUid, RunState};
 use podwright_core::restart;
 use podwright_core::status::is_terminal;
 
@@ -87,7 +87,7 @@ impl World {
                 let lost = self.checks.tainted.contains(uid);
                 (told.is_none() || dropped || lost) && self.source_has_spoken(uid)
             }
-            Cause::Deleted => false,
+            Cause::Deleted => told.is_some_and(|m| m.pod.metadata.deletion_timestamp.is_some()),
         };
         if !fine {
             let text = format!(
@@ -158,29 +158,8 @@ impl World {
         if self.checks.tainted.contains(uid) || new.ending.as_ref().is_some_and(|e| e.cause == Cause::Orphan) {
             return;
         }
-        let Some(spec) = &new.pod.spec else { return };
-        let life = self.checks.life(uid);
         let status = new.status.clone().unwrap_or_default();
-        let shown: Vec<_> =
-            [status.init_container_statuses, status.container_statuses].into_iter().flatten().flatten().collect();
-        let mut missing = None;
-        for c in spec.init_containers.iter().flatten().chain(&spec.containers) {
-            let ran = self
-                .runtime
-                .ever(uid)
-                .filter(|(_, i)| i.name.as_str() == c.name && i.life == life && i.finished_at.is_some());
-            let Some((id, newest)) = ran.max_by_key(|(_, i)| i.made) else { continue };
-            let shows = shown.iter().filter(|s| s.name == c.name).any(|s| {
-                let states = [&s.state, &s.last_state];
-                let mut ends = states.into_iter().flatten().filter_map(|s| s.terminated.as_ref());
-                ends.any(|t| t.exit_code == newest.exit_code && text_id(t.container_id.as_deref()) == id.as_str())
-            });
-            if !shows {
-                missing =
-                    Some(format!("{uid} {}: {id} exited {} and the status has {shown:?}", c.name, newest.exit_code));
-            }
-        }
-        if let Some(text) = missing {
+        if let Some(text) = missing_end(self, uid, new.pod.spec.as_ref(), &status) {
             self.broken("8 the last status has every exit code", text);
         }
     }
@@ -250,6 +229,30 @@ impl World {
         self.checks.marks.forgotten.insert(uid.clone(), now);
         self.checks.marks.accepted.remove(uid);
     }
+}
+
+/// A container that ran, and whose exit code this status does not have.
+pub(super) fn missing_end(world: &World, uid: &PodUid, spec: Option<&PodSpec>, status: &PodStatus) -> Option<String> {
+    let life = world.checks.life(uid);
+    let lists = [&status.init_container_statuses, &status.container_statuses];
+    let shown: Vec<_> = lists.into_iter().flatten().flatten().collect();
+    let mut missing = None;
+    for c in spec?.init_containers.iter().flatten().chain(&spec?.containers) {
+        let ran = world.runtime.ever(uid).filter(|(_, i)| i.name.as_str() == c.name && i.life == life);
+        let Some((id, newest)) = ran.filter(|(_, i)| i.finished_at.is_some()).max_by_key(|(_, i)| i.made) else {
+            continue;
+        };
+        let shows = shown.iter().filter(|s| s.name == c.name).any(|s| {
+            let states = [&s.state, &s.last_state];
+            let mut ends = states.into_iter().flatten().filter_map(|s| s.terminated.as_ref());
+            ends.any(|t| t.exit_code == newest.exit_code && text_id(t.container_id.as_deref()) == id.as_str())
+        });
+        if !shows {
+            let text = format!("{uid} {}: {id} exited {} and the status has {shown:?}", c.name, newest.exit_code);
+            missing = Some(text);
+        }
+    }
+    missing
 }
 
 /// `containerd://id` as its id.

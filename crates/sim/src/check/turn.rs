@@ -9,6 +9,7 @@ use podwright_core::model::{
 use podwright_core::pod::full_name;
 use podwright_core::restart;
 
+use crate::keeper::{is_mirror, uid_of, version};
 use crate::manifest::find;
 use crate::world::World;
 
@@ -16,17 +17,28 @@ impl World {
     /// An event is about to be handled.
     pub(crate) fn check_event(&mut self, event: &Event) {
         let turn = self.turns;
+        self.note_objects(event);
         match event {
             Event::Source { source, change: SourceChange::Set { pods, broken } } => {
                 let files = self.sources.entry(*source).or_default();
                 let stays = |origin: &str| broken.iter().any(|(path, _)| path == origin);
                 files.told.retain(|_, m| stays(&m.origin));
-                for manifest in pods {
+                for manifest in pods.iter().filter(|m| !is_mirror(&m.pod)) {
                     if let Some(uid) = podwright_core::sources::uid_of(manifest) {
                         files.told.insert(uid, manifest.clone());
                     }
                 }
                 files.reported = true;
+            }
+            Event::Source { source, change: SourceChange::Put(manifest) } if !is_mirror(&manifest.pod) => {
+                let told = &mut self.sources.entry(*source).or_default().told;
+                let uid = uid_of(&manifest.pod);
+                if told.get(&uid).is_none_or(|had| version(&had.pod) <= version(&manifest.pod)) {
+                    told.insert(uid, manifest.clone());
+                }
+            }
+            Event::Source { source, change: SourceChange::Remove(uid) } => {
+                self.sources.entry(*source).or_default().told.remove(uid);
             }
             Event::Listed { seq, result: Ok(listing) } => {
                 let drawn = self.checks.drawn.remove(seq).unwrap_or(0);
@@ -102,6 +114,7 @@ impl World {
                     self.checks.calls.insert(*id, (uid.clone(), call.clone()));
                 }
                 Effect::Cancel { id } => self.check_cancel(id),
+                Effect::Ask { ask, .. } => self.check_ask(ask),
                 Effect::Observe { seq, .. } | Effect::List { seq } => {
                     self.checks.drawn.insert(*seq, self.turns);
                 }
@@ -184,6 +197,9 @@ impl World {
         }
         if call.is_runtime() && !call.is_stop() {
             self.check_sight(uid, call);
+        }
+        if is_setting_up(call) {
+            self.check_begun_for_object(uid, &format!("{call:?}"));
         }
         if is_setting_up(call) && record.ending.is_some() {
             self.broken("1 nothing is started after the end was asked for", format!("{uid} {call:?}"));
