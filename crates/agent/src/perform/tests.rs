@@ -87,7 +87,7 @@ impl Bench {
             host: Arc::clone(&host) as Arc<dyn HostHands>,
             features: SharedFeatures::default(),
             pool: Pool::default(),
-            pulls: PullConfig { parallel: 5, parallel_per_host: 2, credential_dirs: Vec::new() },
+            pulls: PullConfig { parallel: 5, parallel_per_host: 2, rate: None, credential_dirs: Vec::new() },
             sandbox_parallel: 2,
             max_pods: 10,
         };

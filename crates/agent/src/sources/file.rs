@@ -23,6 +23,7 @@ use super::{Changes, Decode};
 mod look;
 mod memory;
 
+pub use look::is_manifest;
 use look::{Look, Question};
 use memory::Memory;
 

@@ -12,22 +12,47 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use podwright_core::model::{Manifest, Source, SourceChange};
 use podwright_core::static_pod;
+use podwright_core::validate::FieldError;
 use tokio::sync::mpsc;
 
 pub mod file;
+mod lines;
+mod manifest;
 mod parse;
 pub mod url;
 
+pub use manifest::{Finding, Read, read};
 pub use parse::documents;
 
 /// Turns one decoded document (a Pod or a list of them) and the place it came from into pods, or says what is wrong with it.
-pub type Decode = Arc<dyn Fn(serde_json::Value, &str) -> Result<Vec<Manifest>, String> + Send + Sync>;
+pub type Decode = Arc<dyn Fn(serde_json::Value, &str) -> Result<Vec<Manifest>, Vec<FieldError>> + Send + Sync>;
+
+/// What comes of fields that do nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strictness {
+    /// They are named, and the pod runs.
+    #[default]
+    Lenient,
+    /// They are errors.
+    Strict,
+}
 
 /// The usual way: documents of this source become static pods of this node, first seen now.
-pub fn static_pods(source: Source, node_name: &str) -> Decode {
+pub fn static_pods(source: Source, node_name: &str, strictness: Strictness) -> Decode {
     let node_name = node_name.to_owned();
     Arc::new(move |value, origin| {
-        static_pod::from_value(value, source, origin, &node_name, Timestamp::now()).map_err(|error| error.to_string())
+        let mut errors = match strictness {
+            Strictness::Strict => static_pod::warnings_in(&value),
+            Strictness::Lenient => vec![],
+        };
+        match static_pod::read_value(value, source, origin, &node_name, Timestamp::now()) {
+            Ok(pods) if errors.is_empty() => Ok(pods),
+            Ok(_) => Err(errors),
+            Err(wrong) => {
+                errors.extend(wrong);
+                Err(errors)
+            }
+        }
     })
 }
 
@@ -37,17 +62,24 @@ pub type Changes = mpsc::Sender<(Source, SourceChange)>;
 /// The most one manifest may have, in a file or a body.
 pub const MANIFEST_MAX: u64 = 10 << 20;
 
-/// All pods of one text, or the reason why none of them counts.
+/// All pods of one text, or the reason why none of them counts. What does nothing is named, never ignored in silence.
 fn pods(bytes: &[u8], origin: &str, decode: &Decode) -> Result<Vec<Manifest>, String> {
-    let documents = documents(bytes)?;
-    let many = documents.len() > 1;
-    let mut pods = Vec::new();
-    for (i, document) in documents.into_iter().enumerate() {
-        let decoded = decode(document, origin);
-        pods.extend(decoded.map_err(|e| if many { format!("document {}: {e}", i + 1) } else { e })?);
+    let Read { pods, errors, warnings } = read(bytes, origin, decode);
+    if errors.is_empty() {
+        for warning in warnings {
+            tracing::warn!(origin, "{warning}");
+        }
+        return Ok(pods);
     }
-    Ok(pods)
+    let mut text = errors.iter().take(ERRORS_TOLD).map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    if errors.len() > ERRORS_TOLD {
+        text.push_str(&format!("; and {} more", errors.len() - ERRORS_TOLD));
+    }
+    Err(text)
 }
+
+/// `podwright check` tells all of them.
+const ERRORS_TOLD: usize = 10;
 
 #[cfg(test)]
 mod tests {
@@ -55,7 +87,7 @@ mod tests {
 
     #[test]
     fn documents_become_static_pods_or_say_what_is_wrong() {
-        let decode = static_pods(Source::File, "node");
+        let decode = static_pods(Source::File, "node", Strictness::Lenient);
         let good = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c, image: i}]}\n";
         let found = pods(good.as_bytes(), "/m/web.yaml", &decode).unwrap();
         assert_eq!(found[0].pod.metadata.name.as_deref(), Some("web-node"));

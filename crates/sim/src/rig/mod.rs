@@ -113,7 +113,7 @@ impl Rig {
             host: Arc::new(self.host.clone()),
             features,
             pool,
-            pulls: PullConfig { parallel: 5, parallel_per_host: 5, credential_dirs: vec![] },
+            pulls: PullConfig { parallel: 5, parallel_per_host: 5, rate: None, credential_dirs: vec![] },
             sandbox_parallel: self.config.sandbox_parallel,
             max_pods: self.config.max_pods,
         });

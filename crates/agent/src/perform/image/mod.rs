@@ -14,6 +14,7 @@ use crate::host::Pool;
 use crate::objects::Held;
 
 mod credentials;
+mod pace;
 mod pull_secrets;
 mod pulls;
 mod reference;
@@ -30,6 +31,8 @@ pub struct PullConfig {
     pub parallel: usize,
     /// Of these, from one registry host: a registry that hangs must not take every place.
     pub parallel_per_host: usize,
+    /// Pulls that may begin in a second, and how many of them at once (`registryPullQPS`, `registryBurst`); `None`: no limit.
+    pub rate: Option<(u32, u32)>,
     /// Directories in which `config.json` or `.dockercfg` is looked for, the first one preferred.
     pub credential_dirs: Vec<PathBuf>,
 }
@@ -38,7 +41,8 @@ impl PullConfig {
     /// The usual: five at once, two from one host; credentials from the root directory, then the user's.
     pub fn usual(root_dir: PathBuf, home: Option<PathBuf>) -> Self {
         let home = home.into_iter().flat_map(|home| [home.join(".docker"), home]);
-        Self { parallel: 5, parallel_per_host: 2, credential_dirs: [root_dir].into_iter().chain(home).collect() }
+        let credential_dirs = [root_dir].into_iter().chain(home).collect();
+        Self { parallel: 5, parallel_per_host: 2, rate: None, credential_dirs }
     }
 }
 
@@ -56,7 +60,7 @@ impl Images {
         let parallel = config.parallel.max(1);
         let per_host = config.parallel_per_host.clamp(1, parallel);
         Self {
-            pulls: Pulls::new(Arc::clone(&service), parallel, per_host),
+            pulls: Pulls::new(Arc::clone(&service), parallel, per_host, config.rate),
             service,
             credential_dirs: config.credential_dirs,
             pool,

@@ -12,6 +12,7 @@ use tokio::task::AbortHandle;
 
 use super::ImageReference;
 use super::credentials::Credential;
+use super::pace::Pace;
 
 /// What is pulled with what.
 type Key = (String, Vec<Credential>);
@@ -23,6 +24,7 @@ type Outcome = Result<String, PullFailure>;
 pub(super) struct Pulls {
     service: Arc<dyn ImageService>,
     slots: Arc<Semaphore>,
+    pace: Option<Arc<Pace>>,
     per_host: usize,
     /// Places per registry host; a host that nobody pulls from is forgotten.
     hosts: Mutex<HashMap<String, Weak<Semaphore>>>,
@@ -50,10 +52,16 @@ impl Drop for Flight {
 }
 
 impl Pulls {
-    pub(super) fn new(service: Arc<dyn ImageService>, parallel: usize, per_host: usize) -> Self {
+    pub(super) fn new(
+        service: Arc<dyn ImageService>,
+        parallel: usize,
+        per_host: usize,
+        rate: Option<(u32, u32)>,
+    ) -> Self {
         Self {
             service,
             slots: Arc::new(Semaphore::new(parallel)),
+            pace: rate.map(|(per_second, burst)| Arc::new(Pace::new(per_second, burst))),
             per_host,
             hosts: Mutex::default(),
             flights: Mutex::default(),
@@ -81,11 +89,14 @@ impl Pulls {
             return flight;
         }
         let (send, outcome) = watch::channel(None);
-        let (service, slots) = (Arc::clone(&self.service), Arc::clone(&self.slots));
+        let (service, slots, pace) = (Arc::clone(&self.service), Arc::clone(&self.slots), self.pace.clone());
         let (full, credentials) = key.clone();
         let task = tokio::spawn(async move {
             let _host = host.acquire().await.expect("the semaphore is never closed");
             let _slot = slots.acquire().await.expect("the semaphore is never closed");
+            if let Some(pace) = pace {
+                pace.turn().await;
+            }
             send.send_replace(Some(attempt(&*service, &full, &credentials, limit).await));
         });
         let flight = Arc::new(Flight { outcome, task: task.abort_handle() });

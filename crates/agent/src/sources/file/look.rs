@@ -92,8 +92,8 @@ pub(super) fn look(question: Question, decode: &Decode) -> Look {
     Look { inner, outer, found }
 }
 
-/// A file of this name in the directory counts.
-pub(super) fn is_manifest(name: &OsStr, all: bool) -> bool {
+/// A file of this name in a directory of manifests counts. `all`: whatever it ends in.
+pub fn is_manifest(name: &OsStr, all: bool) -> bool {
     let bytes = name.as_bytes();
     let known = [&b".yaml"[..], b".yml", b".json"].iter().any(|end| bytes.ends_with(end));
     !bytes.starts_with(b".") && (all || known)

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use podwright_core::model::{Manifest, Pod};
+use podwright_core::validate::FieldError;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
@@ -91,10 +92,14 @@ fn manifest(pod: &str) -> String {
     format!("kind: Pod\nmetadata:\n  name: {pod}\n")
 }
 
+fn nameless() -> Vec<FieldError> {
+    vec![FieldError { path: "metadata.name".into(), message: "Required value".into() }]
+}
+
 fn decode(count: Arc<AtomicUsize>) -> Decode {
     Arc::new(move |value: Value, origin: &str| {
         count.fetch_add(1, Ordering::Relaxed);
-        let name = value["metadata"]["name"].as_str().ok_or("metadata.name: Required value")?;
+        let name = value["metadata"]["name"].as_str().ok_or_else(nameless)?;
         let mut pod = Pod::default();
         pod.metadata.name = Some(name.into());
         Ok(vec![Manifest { pod: Arc::new(pod), origin: origin.into() }])
@@ -110,7 +115,7 @@ async fn what_comes_during_the_very_first_look_is_not_missed() {
     // Files are decoded after the directory was listed.
     let meddling: Decode = Arc::new(move |value: Value, origin: &str| {
         if !late.exists() {
-            fs::write(&late, manifest("late")).map_err(|e| e.to_string())?;
+            fs::write(&late, manifest("late")).expect("written");
         }
         plain(value, origin)
     });
@@ -288,9 +293,10 @@ async fn a_broken_file_is_named_and_touches_no_other() {
     assert!(broken[0].1.starts_with("line "), "{broken:?}");
     // All documents of a file or none.
     fs::write(bench.path("b.yaml"), format!("{}---\nmetadata: {{}}\n", manifest("good"))).unwrap();
+    let line = manifest("good").lines().count() + 2;
     assert_eq!(
         bench.next().await,
-        (vec!["a".into()], vec![("b.yaml".into(), "document 2: metadata.name: Required value".into())])
+        (vec!["a".into()], vec![("b.yaml".into(), format!("line {line}: metadata.name: Required value"))])
     );
     fs::write(bench.path("b.yaml"), "").unwrap();
     assert_eq!(bench.broken().await, ("b.yaml".into(), "it is empty".into()));

@@ -8,6 +8,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use podwright_core::model::{Manifest, Pod};
+use podwright_core::validate::FieldError;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -77,13 +78,17 @@ async fn serve(listener: TcpListener, script: Script, seen: mpsc::Sender<HeaderM
     }
 }
 
-fn decode(value: Value, origin: &str) -> Result<Vec<Manifest>, String> {
+fn nameless() -> Vec<FieldError> {
+    vec![FieldError { path: "metadata.name".into(), message: "Required value".into() }]
+}
+
+fn decode(value: Value, origin: &str) -> Result<Vec<Manifest>, Vec<FieldError>> {
     let items = value["items"].as_array().cloned().unwrap_or_else(|| vec![value.clone()]);
     items
         .iter()
         .map(|item| {
             let mut pod = Pod::default();
-            pod.metadata.name = Some(item["metadata"]["name"].as_str().ok_or("metadata.name: Required value")?.into());
+            pod.metadata.name = Some(item["metadata"]["name"].as_str().ok_or_else(nameless)?.into());
             Ok(Manifest { pod: Arc::new(pod), origin: origin.into() })
         })
         .collect()
