@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build release lint test test-vm test-peers peers debs bench soak demo ci clean
+.PHONY: help build release lint test man test-vm test-peers peers debs bench soak demo ci clean
 
 export PODWRIGHT_CACHE ?= $(HOME)/.cache/podwright
 # What could not run is noted here and named at the end; on the build server (CI=true) it fails the run.
@@ -27,6 +27,11 @@ lint: ## format, clippy, docs, dependency rules, every crate on its own (6 min)
 test: ## everything that needs only crates and Debian packages (12 min)
 	@hack/need cargo cc root
 	@hack/timed test 12 hack/test
+
+man: ## write the manual pages and docs/FIELDS.md anew, from the code
+	@hack/need cargo
+	PODWRIGHT_BLESS=1 cargo test --quiet -p podwright --bin podwright man::
+	PODWRIGHT_BLESS=1 cargo test --quiet -p podwright-core --lib fields::
 
 test-vm: ## what needs another kernel or cgroup v2, in a qemu VM (4 min)
 	@hack/need cargo cc
