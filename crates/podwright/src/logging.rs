@@ -1,4 +1,7 @@
 //! The log: lines on stderr. Under journald without time and colour, which it has itself, and with the level it sorts by.
+//!
+//! No place in the code may flood it: after [`limit::LINES`] lines in [`limit::INTERVAL`] the rest is counted, and one line tells
+//! how many there were.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
@@ -11,16 +14,26 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::cli::LogFormat;
+
+mod limit;
+
 /// Begin to log, as loud as `--v` asks for.
-pub(crate) fn start(verbosity: u8) {
+pub(crate) fn start(verbosity: u8, log_format: LogFormat) {
     let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr);
-    let registry = tracing_subscriber::registry().with(filter(verbosity));
-    if under_journald() {
-        let plain = format().without_time().with_level(false).with_ansi(false);
-        registry.with(layer.with_ansi(false).event_format(Leveled(plain))).init();
-    } else {
-        let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        registry.with(layer.with_ansi(colour)).init();
+    let limit = limit::Limit::default();
+    limit.clone().tell_in_background();
+    let registry = tracing_subscriber::registry().with(filter(verbosity)).with(limit);
+    match log_format {
+        LogFormat::Json => registry.with(layer.json().flatten_event(true)).init(),
+        LogFormat::Text if under_journald() => {
+            let plain = format().without_time().with_level(false).with_ansi(false);
+            registry.with(layer.with_ansi(false).event_format(Leveled(plain))).init();
+        }
+        LogFormat::Text => {
+            let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+            registry.with(layer.with_ansi(colour)).init();
+        }
     }
 }
 
@@ -52,14 +65,18 @@ where
     F: FormatEvent<S, N>,
 {
     fn format_event(&self, ctx: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
-        let level = match *event.metadata().level() {
-            Level::ERROR => 3,
-            Level::WARN => 4,
-            Level::INFO => 6,
-            Level::DEBUG | Level::TRACE => 7,
-        };
-        write!(writer, "<{level}>")?;
+        write!(writer, "<{}>", syslog(*event.metadata().level()))?;
         self.0.format_event(ctx, writer, event)
+    }
+}
+
+/// The level as syslog counts it.
+fn syslog(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        Level::DEBUG | Level::TRACE => 7,
     }
 }
 

@@ -20,6 +20,11 @@ fn kill_9_ninety_times_with_an_event_stream() {
 }
 
 #[test]
+fn ten_minutes_of_faults_are_replayed_bit_for_bit() {
+    suite::flight::a_run_with_faults_is_recorded_and_replayed_bit_for_bit(Flavor::V2, 600);
+}
+
+#[test]
 fn a_thousand_edits() {
     for _ in 0..5 {
         suite::edits::edited_200_times_the_last_content_runs_and_never_two_at_once(Flavor::Debian16);

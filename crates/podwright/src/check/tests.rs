@@ -1,0 +1,55 @@
+//! What is found in manifests, and how it is shown.
+
+use super::*;
+
+const GOOD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - {name: c, image: i}\n";
+const BAD: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\nspec:\n  hostNetwrk: true\n  restartPolicy: Often\n  containers:\n  - name: c\n---\napiVersion: v1\nkind: Pod\nmetadata:\n  name: two\nspec:\n  containers:\n  - name: c\n    image: i\n    volumeDevices: [{name: x, devicePath: /d}]\n";
+
+fn flags(dir: &Path, strict: bool) -> CheckFlags {
+    CheckFlags { files: vec![dir.to_owned()], strict, all_names: false, output: None }
+}
+
+fn fill(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    for (name, text) in files {
+        fs::write(dir.path().join(name), text).expect("written");
+    }
+    dir
+}
+
+fn shown(text: &str, dir: &Path) -> String {
+    text.replace(&format!("{}/", dir.display()), "")
+}
+
+#[test]
+fn everything_is_found_in_the_files_an_agent_would_take() {
+    let dir =
+        fill(&[("a.yaml", GOOD), ("b.yml", BAD), ("c.json", "{\n \"kind\": 1"), (".d.yaml", "x"), ("e.txt", "x")]);
+    let checked = check(&flags(dir.path(), false)).expect("read");
+    insta::assert_snapshot!("text", shown(&as_text(&checked), dir.path()));
+    insta::assert_snapshot!("json", shown(&as_json(&checked), dir.path()));
+}
+
+#[test]
+fn strictly_a_warning_is_an_error() {
+    let text = GOOD.replace("spec:", "spec:\n  hostNetwrk: true");
+    let dir = fill(&[("a.yaml", &text)]);
+    let counts = |strict| {
+        let checked = check(&flags(dir.path(), strict)).expect("read");
+        (checked[0].errors.len(), checked[0].warnings.len())
+    };
+    assert_eq!((counts(false), counts(true)), ((0, 1), (1, 0)));
+}
+
+#[test]
+fn two_pods_of_one_name_are_told() {
+    let dir = fill(&[("a.yaml", GOOD), ("b.yaml", GOOD)]);
+    let checked = check(&flags(dir.path(), false)).expect("read");
+    assert!(checked[0].errors.is_empty());
+    assert!(checked[1].errors[0].message.contains("pod default/web is already defined in"), "{:?}", checked[1].errors);
+}
+
+#[test]
+fn what_is_not_there_can_not_be_read() {
+    assert!(check(&flags(Path::new("/no/such/file"), false)).is_err());
+}
