@@ -6,6 +6,7 @@
 //!                                                 ├─ node: the Node object and its status
 //!                                                 └─ events
 //!                another connection of its own ───── lease
+//!                and one for watches ─────────────── objects: ConfigMaps, Secrets, services, tokens, claims
 //! ```
 //!
 //! Nothing here decides what becomes of a pod. Every call has a deadline, every retry a cap, every queue a bound; a server
@@ -18,7 +19,10 @@ pub mod keeper;
 pub mod kubeconfig;
 pub mod lease;
 pub mod node;
+pub mod objects;
 pub mod pods;
+pub mod services;
+pub mod token;
 pub mod trimmed;
 
 mod connect;
@@ -28,3 +32,4 @@ mod lines;
 pub use client::Cluster;
 pub use error::ApiError;
 pub use kubeconfig::{Kubeconfig, KubeconfigError};
+pub use objects::Objects;

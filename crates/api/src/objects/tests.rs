@@ -1,0 +1,316 @@
+//! Against a small server that lists, watches and grants tokens over HTTP/2.
+
+use std::convert::Infallible;
+use std::future::Future;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::*;
+use crate::token::TokenKey;
+
+type Answer = Response<BoxBody<Bytes, Infallible>>;
+
+/// What the server has and was asked.
+#[derive(Default)]
+struct World {
+    objects: BTreeMap<String, Value>,
+    version: u64,
+    watchers: Vec<(String, UnboundedSender<Bytes>)>,
+    asked: Vec<String>,
+    /// Answers with this code instead.
+    refuses: Option<u16>,
+    tokens: u64,
+}
+
+#[derive(Clone, Default)]
+struct Server(Arc<Mutex<World>>);
+
+impl Server {
+    async fn start(&self) -> (Objects, mpsc::Receiver<Event>, tempfile::TempDir) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = self.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let server = server.clone();
+                let service = hyper::service::service_fn(move |request| {
+                    let server = server.clone();
+                    async move { Ok::<_, Infallible>(server.answer(request).await) }
+                });
+                let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                tokio::spawn(async move { builder.serve_connection(TokioIo::new(stream), service).await });
+            }
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("kubeconfig");
+        let config = format!(
+            "{{clusters: [{{name: c, cluster: {{server: 'http://{address}'}}}}], users: [{{name: u, user: {{token: t}}}}], \
+             contexts: [{{name: x, context: {{cluster: c, user: u}}}}], current-context: x}}"
+        );
+        std::fs::write(&file, config).unwrap();
+        let (events, heard) = mpsc::channel(64);
+        (Objects::new(&Cluster::open(&file).unwrap(), events), heard, dir)
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        let (path, query) = (request.uri().path().to_owned(), request.uri().query().unwrap_or_default().to_owned());
+        let mut world = self.0.lock().unwrap();
+        let verb = if query.contains("watch=true") { "watch" } else { request.method().as_str() };
+        world.asked.push(format!("{verb} {path}?{query}"));
+        if let Some(code) = world.refuses {
+            return whole(code, json!({"kind": "Status", "code": code, "reason": "Refused", "message": "no"}));
+        }
+        if path.ends_with("/token") {
+            world.tokens += 1;
+            let token = format!("token-{}", world.tokens);
+            return whole(201, json!({"spec": {"expirationSeconds": 600}, "status": {"token": token}}));
+        }
+        let name = query.split('&').find_map(|part| part.strip_prefix("fieldSelector=metadata.name%3D"));
+        if verb == "watch" {
+            let (sender, lines) = unbounded_channel();
+            world.watchers.push((format!("{path}/{}", name.unwrap_or_default()), sender));
+            return Response::new(body_of(lines));
+        }
+        let prefix = format!("{path}/");
+        let fits = |key: &str| key.strip_prefix(&prefix).is_some_and(|rest| name.is_none_or(|name| rest == name));
+        if name.is_none()
+            && let Some(object) = world.objects.get(&path)
+        {
+            return whole(200, object.clone());
+        }
+        if name.is_none() && !path.ends_with('s') {
+            return whole(404, json!({"reason": "NotFound"}));
+        }
+        let items: Vec<&Value> = world.objects.iter().filter(|(key, _)| fits(key)).map(|(_, o)| o).collect();
+        whole(200, json!({"metadata": {"resourceVersion": world.version.to_string()}, "items": items}))
+    }
+
+    /// Puts an object, or takes it away, and tells the watchers.
+    fn put(&self, path: &str, object: Option<Value>) {
+        let mut world = self.0.lock().unwrap();
+        world.version += 1;
+        let name = path.rsplit('/').next().unwrap();
+        let kind = if object.is_some() { "MODIFIED" } else { "DELETED" };
+        let mut stored = object.clone().unwrap_or_else(|| json!({}));
+        stored["metadata"] = json!({"name": name, "resourceVersion": world.version.to_string()});
+        let line = format!("{}\n", json!({"type": kind, "object": stored}));
+        match object {
+            Some(_) => drop(world.objects.insert(path.to_owned(), stored)),
+            None => drop(world.objects.remove(path)),
+        }
+        let all = format!("{}/", path.rsplit_once('/').unwrap().0);
+        world
+            .watchers
+            .retain(|(at, watcher)| (*at != path && *at != all) || watcher.send(Bytes::from(line.clone())).is_ok());
+    }
+
+    fn refuse(&self, code: Option<u16>) {
+        self.0.lock().unwrap().refuses = code;
+    }
+
+    fn asked(&self, what: &str) -> usize {
+        self.0.lock().unwrap().asked.iter().filter(|asked| asked.contains(what)).count()
+    }
+
+    async fn is_watched(&self, path: &str) {
+        until(async || self.0.lock().unwrap().watchers.iter().any(|(at, w)| at == path && !w.is_closed())).await;
+    }
+}
+
+fn whole(code: u16, body: Value) -> Answer {
+    let mut answer = Response::new(Full::new(Bytes::from(body.to_string())).boxed());
+    *answer.status_mut() = StatusCode::from_u16(code).unwrap();
+    answer
+}
+
+fn body_of(lines: UnboundedReceiver<Bytes>) -> BoxBody<Bytes, Infallible> {
+    let next = |mut lines: UnboundedReceiver<Bytes>| async move {
+        lines.recv().await.map(|line| (Ok::<_, Infallible>(Frame::data(line)), lines))
+    };
+    BodyExt::boxed(StreamBody::new(Box::pin(futures::stream::unfold(lines, next)) as std::pin::Pin<Box<_>>))
+}
+
+async fn until<F: Future<Output = bool>>(test: impl Fn() -> F) {
+    for _ in 0..500 {
+        if test().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it did not come to pass within 5 s");
+}
+
+async fn told(heard: &mut mpsc::Receiver<Event>) -> String {
+    match tokio::time::timeout(Duration::from_secs(1), heard.recv()).await {
+        Ok(Some(Event::ObjectsChanged { uid })) => uid.as_str().to_owned(),
+        other => panic!("not told within a second: {other:?}"),
+    }
+}
+
+const MAP: &str = "/api/v1/namespaces/n/configmaps/c";
+
+fn value(map: &ConfigMap) -> &str {
+    &map.data.as_ref().unwrap()["k"]
+}
+
+#[tokio::test]
+async fn an_object_is_watched_while_pods_need_it_and_each_hears_of_changes() {
+    let server = Server::default();
+    let (objects, mut heard, _dir) = server.start().await;
+    server.put(MAP, Some(json!({"data": {"k": "1"}})));
+    let (a, b) = ("a".into(), "b".into());
+    assert_eq!(value(&objects.config_map(&a, "n", "c").await.unwrap()), "1");
+    assert_eq!(value(&objects.config_map(&a, "n", "c").await.unwrap()), "1");
+    assert_eq!(server.asked("GET /api/v1/namespaces/n/configmaps?fieldSelector=metadata.name%3Dc"), 1);
+    objects.config_map(&b, "n", "c").await.unwrap();
+    assert_eq!(server.asked("GET"), 2, "a new pod gets what is read after it came");
+    server.is_watched(MAP).await;
+    server.put(MAP, Some(json!({"data": {"k": "2"}})));
+    assert_eq!([told(&mut heard).await, told(&mut heard).await], ["a", "b"]);
+    assert_eq!(value(&objects.config_map(&a, "n", "c").await.unwrap()), "2");
+    server.put(MAP, Some(json!({"data": {"k": "2"}, "note": "only the version differs"})));
+    objects.release(&a);
+    server.put(MAP, None);
+    assert_eq!(told(&mut heard).await, "b", "a version alone is no news, and who is gone hears nothing");
+    assert!(objects.config_map(&b, "n", "c").await.unwrap_err().is_not_found());
+    assert_eq!(server.asked("watch"), 1, "one watch for all");
+    objects.release(&b);
+    assert_eq!(objects.inner.config_maps.len(), 0);
+    until(async || server.0.lock().unwrap().watchers.iter().all(|(_, watcher)| watcher.is_closed())).await;
+}
+
+#[tokio::test]
+async fn what_is_missing_is_heard_of_when_it_comes() {
+    let server = Server::default();
+    let (objects, mut heard, _dir) = server.start().await;
+    let pod = "p".into();
+    let error = objects.secret(&pod, "n", "s").await.unwrap_err();
+    assert!(error.is_not_found());
+    let path = "/api/v1/namespaces/n/secrets/s";
+    server.is_watched(path).await;
+    server.put(path, Some(json!({"type": "Opaque", "data": {"k": "aHVudGVyMg=="}})));
+    assert_eq!(told(&mut heard).await, "p");
+    let secret = objects.secret(&pod, "n", "s").await.unwrap();
+    assert_eq!(secret.data.as_ref().unwrap()["k"].0, b"hunter2");
+}
+
+#[tokio::test]
+async fn what_can_not_change_is_not_watched() {
+    let server = Server::default();
+    let (objects, _heard, _dir) = server.start().await;
+    server.put(MAP, Some(json!({"immutable": true, "data": {"k": "1"}})));
+    objects.config_map(&"a".into(), "n", "c").await.unwrap();
+    objects.config_map(&"b".into(), "n", "c").await.unwrap();
+    assert_eq!((server.asked("watch"), server.asked("GET")), (0, 2));
+}
+
+#[tokio::test]
+async fn an_outage_serves_what_is_known_and_its_end_is_told() {
+    let server = Server::default();
+    let (objects, mut heard, _dir) = server.start().await;
+    server.put(MAP, Some(json!({"data": {"k": "1"}})));
+    objects.config_map(&"a".into(), "n", "c").await.unwrap();
+    server.refuse(Some(500));
+    assert_eq!(value(&objects.config_map(&"b".into(), "n", "c").await.unwrap()), "1", "known, if not fresh");
+    let other = "/api/v1/namespaces/n/configmaps/d";
+    server.put(other, Some(json!({"data": {"k": "x"}})));
+    let error = objects.config_map(&"b".into(), "n", "d").await.unwrap_err();
+    assert_eq!(error.code(), Some(500), "never read");
+    server.refuse(None);
+    assert_eq!(told(&mut heard).await, "b");
+    assert_eq!(value(&objects.config_map(&"b".into(), "n", "d").await.unwrap()), "x");
+}
+
+#[tokio::test]
+async fn a_refusal_is_waited_out_for_a_moment() {
+    let server = Server::default();
+    let (objects, _heard, _dir) = server.start().await;
+    server.put(MAP, Some(json!({"data": {"k": "1"}})));
+    server.refuse(Some(403));
+    let late = server.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        late.refuse(None);
+    });
+    assert_eq!(value(&objects.config_map(&"a".into(), "n", "c").await.unwrap()), "1");
+}
+
+#[tokio::test]
+async fn services_of_the_namespace_and_the_server_itself() {
+    let server = Server::default();
+    let (objects, _heard, _dir) = server.start().await;
+    let service = |ip: &str| Some(json!({"spec": {"clusterIP": ip, "ports": [{"port": 80}], "selector": {"a": "b"}}}));
+    server.put("/api/v1/namespaces/default/services/kubernetes", service("10.0.0.1"));
+    server.put("/api/v1/namespaces/default/services/other", service("10.0.0.2"));
+    server.put("/api/v1/namespaces/n/services/db", service("10.0.0.3"));
+    let names = |found: &[Arc<k8s_openapi::api::core::v1::Service>]| -> Vec<String> {
+        found.iter().map(|service| service.metadata.name.clone().unwrap()).collect()
+    };
+    let pod = "p".into();
+    assert_eq!(names(&objects.services().known_to_pod(&pod, "n", true)), [] as [&str; 0]);
+    assert_eq!(names(&objects.services().of_pod(&pod, "n", true).await.unwrap()), ["db", "kubernetes"]);
+    assert_eq!(names(&objects.services().of_pod(&pod, "n", false).await.unwrap()), ["kubernetes"]);
+    assert_eq!(names(&objects.services().known_to_pod(&pod, "n", true)), ["db", "kubernetes"]);
+}
+
+#[tokio::test]
+async fn tokens_are_kept_and_their_pods_told_when_they_are_due() {
+    let server = Server::default();
+    let (objects, mut heard, _dir) = server.start().await;
+    let key = TokenKey {
+        uid: "u".into(),
+        pod: "p".into(),
+        namespace: "n".into(),
+        account: "default".into(),
+        audience: "vault".into(),
+        expiration_seconds: 600,
+    };
+    assert_eq!(**objects.tokens().get(&key).await.unwrap(), *"token-1");
+    assert_eq!(**objects.tokens().get(&key).await.unwrap(), *"token-1");
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(481)).await;
+    let uid = match heard.recv().await {
+        Some(Event::ObjectsChanged { uid }) => uid,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(uid, key.uid);
+    tokio::time::resume();
+    server.refuse(Some(500));
+    assert_eq!(**objects.tokens().get(&key).await.unwrap(), *"token-1", "good until it ends");
+    server.refuse(None);
+    assert_eq!(**objects.tokens().get(&key).await.unwrap(), *"token-2");
+    objects.release(&key.uid);
+    assert_eq!(**objects.tokens().get(&key).await.unwrap(), *"token-3");
+}
+
+#[tokio::test]
+async fn classes_and_claims_are_read_when_needed() {
+    let server = Server::default();
+    let (objects, _heard, _dir) = server.start().await;
+    server.put("/apis/node.k8s.io/v1/runtimeclasses/fast", Some(json!({"handler": "crun"})));
+    assert_eq!(objects.runtime_handler("fast").await.unwrap(), "crun");
+    assert!(objects.runtime_handler("none").await.unwrap_err().is_not_found());
+    let claim = "/api/v1/namespaces/n/persistentvolumeclaims/c";
+    server.put(claim, Some(json!({"spec": {"volumeName": "pv"}, "status": {"phase": "Pending"}})));
+    assert!(objects.claim("n", "c").await.unwrap().1.is_none());
+    server.put(claim, Some(json!({"spec": {"volumeName": "pv"}, "status": {"phase": "Bound"}})));
+    server.put("/api/v1/persistentvolumes/pv", Some(json!({"spec": {"local": {"path": "/d"}}})));
+    let volume = objects.claim("n", "c").await.unwrap().1.unwrap();
+    assert_eq!(volume.spec.unwrap().local.unwrap().path, "/d");
+}
+
+#[test]
+fn no_name_becomes_another_path() {
+    for bad in ["", "..", "a/b", "a?b", "a%2fb", "a b", &"x".repeat(300)] {
+        assert!(checked(bad).is_err(), "{bad:?}");
+    }
+    assert!(checked("kube-root-ca.crt").is_ok() && checked("system:x").is_ok());
+}
