@@ -249,7 +249,7 @@ impl Node {
     fn ask_for_wake(&mut self, now: Now, out: &mut Out) {
         let list = if self.health.up { self.pleg.wake() } else { None };
         let all = [self.wakes.first(), list, self.health.wake(), self.housekeeping.wake()];
-        let asks = [self.status_sync.wake(now.boot), self.mirrors.wake()];
+        let asks = [self.status_sync.wake(), self.mirrors.wake()];
         let wake = all.into_iter().chain(asks).flatten().min().map(|at| at.max(now.boot));
         if wake.is_some() && wake != self.wakes.asked {
             out.effects.extend(wake.map(Effect::WakeAt));

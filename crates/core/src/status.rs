@@ -64,6 +64,8 @@ pub fn pod_status(i: &StatusInput<'_>) -> PodStatus {
     let statuses = Statuses::of(i, spec);
     let (phase, reason, message) = phase_and_reason(i, spec, &statuses, old, api);
     let requests = quantities(pod_requests(i.pod));
+    // A pod that was not let in has no containers to speak of.
+    let refused = !i.record.admitted && i.record.ending.as_ref().is_some_and(|e| e.status_override.is_some());
     let mut status = PodStatus {
         conditions: Some(conditions::of(i, spec, &statuses, phase, old, api)),
         phase: Some(phase.into()),
@@ -72,9 +74,9 @@ pub fn pod_status(i: &StatusInput<'_>) -> PodStatus {
         start_time: Some(old.start_time.clone().unwrap_or_else(|| second(i.now))),
         qos_class: Some(api.qos_class.clone().unwrap_or_else(|| crate::qos::qos_class(i.pod).into())),
         observed_generation: i.pod.metadata.generation.max(old.observed_generation),
-        init_container_statuses: non_empty(statuses.init),
-        container_statuses: non_empty(statuses.app),
-        ephemeral_container_statuses: non_empty(statuses.ephemeral),
+        init_container_statuses: non_empty(statuses.init).filter(|_| !refused),
+        container_statuses: non_empty(statuses.app).filter(|_| !refused),
+        ephemeral_container_statuses: non_empty(statuses.ephemeral).filter(|_| !refused),
         allocated_resources: requests.clone().or_else(|| api.allocated_resources.clone()),
         resources: resources(spec, requests, quantities(pod_limits(i.pod))).or_else(|| api.resources.clone()),
         // Not ours: kept as they are.

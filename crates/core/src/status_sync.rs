@@ -215,13 +215,13 @@ impl StatusSync {
         if all {
             self.compare_at = now + COMPARE;
         }
-        let due = |o: &Object| o.retry.at.is_some_and(|at| at <= now);
-        self.objects.iter().filter(|(_, o)| all || due(o)).map(|(uid, _)| uid.clone()).collect()
+        let due = |o: &mut Object| o.retry.at.take_if(|at| *at <= now).is_some();
+        self.objects.iter_mut().filter_map(|(uid, o)| (due(o) || all).then(|| uid.clone())).collect()
     }
 
     /// When to look again.
-    pub(crate) fn wake(&self, now: Time) -> Option<Time> {
-        let retries = self.objects.values().filter_map(|o| o.retry.at).filter(|at| *at > now);
+    pub(crate) fn wake(&self) -> Option<Time> {
+        let retries = self.objects.values().filter_map(|o| o.retry.at);
         let compare = (!self.objects.is_empty()).then_some(self.compare_at);
         retries.chain(compare).min()
     }

@@ -220,7 +220,8 @@ impl Node {
             self.housekeeping.retry_held(now.boot);
             return Some(Waiting { reason, message });
         }
-        let options = KillOptions { evicted: Some((reason, message)), ..KillOptions::default() };
+        let refused = (reason, format!("Pod was rejected: {message}"));
+        let options = KillOptions { evicted: Some(refused), ..KillOptions::default() };
         self.with(uid, now, out, |machine, ctx, _| machine.kill(Cause::Ended, options, ctx));
         None
     }

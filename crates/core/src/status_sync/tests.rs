@@ -157,7 +157,7 @@ fn what_failed_is_tried_again_and_nothing_is_lost() {
     let (id, ..) = lab.patched(&phase("Running"), at(1)).unwrap();
     lab.answer(id, unavailable(None), at(1));
     assert_eq!(lab.next(&phase("Running"), at(1)), None, "not at once");
-    let wake = lab.sync.wake(at(1)).unwrap();
+    let wake = lab.sync.wake().unwrap();
     assert!(wake <= at(2), "soon: {wake:?}");
     assert_eq!(lab.sync.due(at(2)), [PodUid::from(POD)]);
     let (id, ..) = lab.patched(&phase("Failed"), at(2)).unwrap();
@@ -253,9 +253,9 @@ fn a_mirror_is_never_deleted_as_a_pod_is() {
 fn everything_is_compared_every_ten_seconds() {
     let mut lab = Lab::new(&phase("Running"));
     assert_eq!(lab.sync.due(at(100)), [PodUid::from(POD)]);
-    assert_eq!(lab.sync.wake(at(100)), Some(at(110)));
+    assert_eq!(lab.sync.wake(), Some(at(110)));
     assert!(lab.sync.due(at(109)).is_empty());
     assert_eq!(lab.sync.due(at(110)), [PodUid::from(POD)]);
     lab.sync.forget(&POD.into());
-    assert_eq!(lab.sync.wake(at(110)), None, "without objects nothing is compared");
+    assert_eq!(lab.sync.wake(), None, "without objects nothing is compared");
 }

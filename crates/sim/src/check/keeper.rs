@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use podwright_core::model::{Ask, Event, FullName, Pod, PodStatus, PodUid, Source, SourceChange};
+use podwright_core::model::{Ask, Event, FullName, Manifest, Pod, PodStatus, PodUid, Source, SourceChange};
 use podwright_core::pod::full_name;
 use podwright_core::static_pod::CONFIG_MIRROR;
 use podwright_core::status::is_terminal;
@@ -24,7 +24,12 @@ impl World {
                 pods.iter().map(|m| Arc::clone(&m.pod)).collect()
             }
             Event::Source { source: Source::Api, change: SourceChange::Put(manifest) } => {
+                self.note_wanted(manifest);
                 vec![Arc::clone(&manifest.pod)]
+            }
+            Event::Source { source, change: SourceChange::Remove(uid) } => {
+                self.sources.entry(*source).or_default().told.remove(uid);
+                return;
             }
             Event::Answered { result: Ok(Some(pod)), .. } => vec![Arc::clone(pod)],
             _ => return,
@@ -35,6 +40,16 @@ impl World {
             if version >= told.0 {
                 *told = (version, pod.status.clone().unwrap_or_default());
             }
+        }
+    }
+
+    /// A pod is wanted as its newest version says.
+    fn note_wanted(&mut self, manifest: &Manifest) {
+        let told = &mut self.sources.entry(Source::Api).or_default().told;
+        let uid = uid_of(&manifest.pod);
+        let newer = told.get(&uid).is_none_or(|had| version(&had.pod) <= version(&manifest.pod));
+        if newer && !is_mirror(&manifest.pod) {
+            told.insert(uid, manifest.clone());
         }
     }
 

@@ -9,7 +9,7 @@ use podwright_core::model::{
 use podwright_core::pod::full_name;
 use podwright_core::restart;
 
-use crate::keeper::{is_mirror, uid_of, version};
+use crate::keeper::is_mirror;
 use crate::manifest::find;
 use crate::world::World;
 
@@ -29,16 +29,6 @@ impl World {
                     }
                 }
                 files.reported = true;
-            }
-            Event::Source { source, change: SourceChange::Put(manifest) } if !is_mirror(&manifest.pod) => {
-                let told = &mut self.sources.entry(*source).or_default().told;
-                let uid = uid_of(&manifest.pod);
-                if told.get(&uid).is_none_or(|had| version(&had.pod) <= version(&manifest.pod)) {
-                    told.insert(uid, manifest.clone());
-                }
-            }
-            Event::Source { source, change: SourceChange::Remove(uid) } => {
-                self.sources.entry(*source).or_default().told.remove(uid);
             }
             Event::Listed { seq, result: Ok(listing) } => {
                 let drawn = self.checks.drawn.remove(seq).unwrap_or(0);

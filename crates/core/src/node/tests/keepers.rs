@@ -127,7 +127,8 @@ fn a_pod_without_room_fails_and_goes_once_it_is_deleted() {
     clean_up(&mut lab);
     let ask = take(&mut lab, 8, |_| {});
     assert_eq!((patched(&ask).phase.as_deref(), patched(&ask).reason.as_deref()), (Some("Failed"), Some("OutOfpods")));
-    assert!(patched(&ask).message.is_some());
+    assert!(patched(&ask).message.as_ref().is_some_and(|m| m.starts_with("Pod was rejected: ")));
+    assert_eq!(patched(&ask).container_statuses, None, "none was ever meant to be");
     assert!(lab.asks.is_empty(), "nobody deleted it: {:?}", lab.asks);
     let status = patched(&ask).clone();
     put(

@@ -1,0 +1,63 @@
+//! What its source says of a pod, as far as it concerns this one life.
+
+use std::sync::Arc;
+
+use super::{Ctx, KillOptions, Machine, is_terminal};
+use crate::model::{Cause, Pod};
+use crate::mutate::{self, Mutant};
+use crate::resize;
+use crate::status_sync::foreign;
+
+impl Machine {
+    /// The newest spec. A living pod takes it; a dying one only learns of an earlier end.
+    pub(crate) fn update(&mut self, pod: Arc<Pod>, origin: Option<String>, ctx: &mut Ctx<'_>) {
+        let pod = self.without_resize(pod);
+        if self.record.pod != pod {
+            self.story.tell(ctx.now, "spec updated", "its source changed it");
+            self.record.pod = pod;
+            if mutate::made(Mutant::KillIsLost) && !self.record.terminated {
+                self.record.ending = None;
+            }
+            self.refresh_volumes();
+            self.calls.forgive();
+            self.unsaved = true;
+        }
+        if origin.is_some() && self.record.origin != origin {
+            self.record.origin = origin;
+            self.unsaved = true;
+        }
+        self.take_word(ctx);
+    }
+
+    /// Only the object's status changed. Ours comes back to us all the time: what others say in it is what counts.
+    pub(crate) fn reconcile(&mut self, pod: Arc<Pod>, ctx: &mut Ctx<'_>) {
+        if foreign(self.record.pod.status.as_ref()) != foreign(pod.status.as_ref()) {
+            self.record.pod = self.without_resize(pod);
+            self.unsaved = true;
+        }
+        self.take_word(ctx);
+    }
+
+    /// A pod of an API keeps the resources it was given.
+    fn without_resize(&mut self, pod: Arc<Pod>) -> Arc<Pod> {
+        if self.is_static() || !self.record.admitted {
+            return pod;
+        }
+        let (pod, refused) = resize::refuse(&self.record.pod, pod);
+        self.unsaved |= self.record.resize_refused != refused;
+        self.record.resize_refused = refused;
+        pod
+    }
+
+    /// Its source has it; what that says of its end is done.
+    fn take_word(&mut self, ctx: &mut Ctx<'_>) {
+        self.has_config = true;
+        let meta = &self.record.pod.metadata;
+        if meta.deletion_timestamp.is_some() {
+            self.kill(Cause::Deleted, KillOptions::default(), ctx);
+        } else if self.record.pod.status.as_ref().is_some_and(|s| is_terminal(s.phase.as_deref())) && !self.is_static()
+        {
+            self.kill(Cause::Ended, KillOptions::default(), ctx);
+        }
+    }
+}
