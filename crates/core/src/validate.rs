@@ -1,23 +1,28 @@
 //! The API server's rules for pods, so that nothing strange reaches the hands.
 //!
 //! Pods from an API server were held to these rules there; manifests are held to them here. Every message says what to write
-//! instead. Rules that only concern schedulers, Windows, or volume plugins that no node agent here has are not checked. The
+//! instead. Rules that only concern Windows, or volume plugins that no node agent here has, are not checked. The
 //! pod has its defaults filled in; nothing said in a field that has a default is no error.
 
 mod container;
+mod devices;
 mod downward;
 mod handler;
 mod names;
 mod resources;
+mod scheduling;
 mod security;
 mod spec;
+mod update;
 mod volume;
 
 use std::fmt;
+use std::net::IpAddr;
 
 use crate::model::Pod;
 
 pub use names::{is_dns_label, is_dns_subdomain};
+pub use update::validate_pod_update;
 
 /// One thing wrong with a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +64,13 @@ fn metadata(pod: &Pod, findings: &mut Findings) {
         names::qualified(key, &at, findings);
         names::label_value(value, &at, findings);
     }
+    for (i, finalizer) in meta.finalizers.iter().flatten().enumerate() {
+        let at = format!("metadata.finalizers[{i}]");
+        names::qualified(finalizer, &at, findings);
+        if !finalizer.contains('/') && !["orphan", "foregroundDeletion", "kubernetes"].contains(&finalizer.as_str()) {
+            findings.add(at, format!("{} must have a domain, as in example.com/name", shown(finalizer)));
+        }
+    }
     let mut size = 0;
     for (key, value) in meta.annotations.iter().flatten() {
         size += key.len() + value.len();
@@ -85,6 +97,13 @@ impl Findings {
     /// The value must be one of these, if it is given.
     fn one_of(&mut self, value: Option<&str>, allowed: &[&str], path: impl Into<String>) {
         if let Some(value) = value.filter(|value| !value.is_empty() && !allowed.contains(value)) {
+            self.add(path, format!("{} must be one of {}", shown(value), allowed.join(", ")));
+        }
+    }
+
+    /// As [`Self::one_of`], where an empty text is a value like any other.
+    fn given_one_of(&mut self, value: Option<&str>, allowed: &[&str], path: impl Into<String>) {
+        if let Some(value) = value.filter(|value| !allowed.contains(value)) {
             self.add(path, format!("{} must be one of {}", shown(value), allowed.join(", ")));
         }
     }
@@ -120,8 +139,12 @@ impl Findings {
     }
 
     fn ip(&mut self, text: &str, path: impl Into<String>) {
-        if text.parse::<std::net::IpAddr>().is_err() {
-            self.add(path, format!("{} must be an IP address, such as 10.0.0.1 or fd00::1", shown(text)));
+        match text.parse::<IpAddr>() {
+            Err(_) => self.add(path, format!("{} must be an IP address, such as 10.0.0.1 or fd00::1", shown(text))),
+            Ok(IpAddr::V6(ip)) if ip.to_ipv4_mapped().is_some() => {
+                self.add(path, format!("{} must be written as an IPv4 address", shown(text)));
+            }
+            Ok(_) => {}
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{ContainerPort, PodSpec, VolumeMount};
 
-use super::{Findings, downward, handler, names, resources, security, shown};
+use super::{Findings, devices, downward, handler, names, resources, security, shown};
 use crate::model::Container;
 use crate::qos::is_sidecar;
 
@@ -55,8 +55,10 @@ fn check(container: &Container, spec: &PodSpec, volumes: &BTreeSet<&str>, at: &s
         format!("{at}.terminationMessagePolicy"),
     );
     ports(container.ports.as_deref().unwrap_or_default(), spec.host_network == Some(true), at, findings);
-    environment(container, at, findings);
+    environment(container, spec, at, findings);
+    resize(container, at, findings);
     mounts(container, volumes, at, findings);
+    devices::check(container, spec, at, findings);
     if let Some(given) = &container.resources {
         resources::check(given, &format!("{at}.resources"), resources::is_container_resource, findings);
     }
@@ -125,7 +127,7 @@ fn host_port_conflicts<'a>(
     }
 }
 
-fn environment(container: &Container, at: &str, findings: &mut Findings) {
+fn environment(container: &Container, spec: &PodSpec, at: &str, findings: &mut Findings) {
     for (i, source) in container.env_from.iter().flatten().enumerate() {
         let at = format!("{at}.envFrom[{i}]");
         if let Some(prefix) = source.prefix.as_deref().filter(|prefix| !prefix.is_empty()) {
@@ -145,7 +147,7 @@ fn environment(container: &Container, at: &str, findings: &mut Findings) {
             if variable.value.as_ref().is_some_and(|value| !value.is_empty()) {
                 findings.add(format!("{at}.valueFrom"), "must not be given beside value");
             }
-            downward::check_env_source(from, &format!("{at}.valueFrom"), findings);
+            downward::check_env_source(from, spec, &format!("{at}.valueFrom"), findings);
         }
     }
 }
@@ -171,23 +173,19 @@ fn mounts(container: &Container, volumes: &BTreeSet<&str>, at: &str, findings: &
         }
         check_mount(mount, privileged, &at, findings);
     }
-    for (i, device) in container.volume_devices.iter().flatten().enumerate() {
-        let at = format!("{at}.volumeDevices[{i}]");
-        if !volumes.contains(device.name.as_str()) {
-            findings.add(
-                format!("{at}.name"),
-                format!("{} is no volume of the pod: add it to spec.volumes", shown(&device.name)),
-            );
+}
+
+/// Which resources may change without a restart.
+fn resize(container: &Container, at: &str, findings: &mut Findings) {
+    let mut seen = BTreeSet::new();
+    for (i, policy) in container.resize_policy.iter().flatten().enumerate() {
+        let at = format!("{at}.resizePolicy[{i}]");
+        findings.given_one_of(Some(&policy.resource_name), &["cpu", "memory"], format!("{at}.resourceName"));
+        let known = ["NotRequired", "RestartContainer"];
+        findings.given_one_of(Some(&policy.restart_policy), &known, format!("{at}.restartPolicy"));
+        if !seen.insert(&policy.resource_name) {
+            findings.add(at, format!("{} is there twice", shown(&policy.resource_name)));
         }
-        if device.device_path.is_empty() {
-            findings.add(format!("{at}.devicePath"), "must be given");
-        } else if !paths.insert(device.device_path.as_str()) {
-            findings.add(
-                format!("{at}.devicePath"),
-                format!("{} is used by another mount or device", shown(&device.device_path)),
-            );
-        }
-        findings.no_backsteps(&device.device_path, &format!("{at}.devicePath"));
     }
 }
 
@@ -201,13 +199,13 @@ fn check_mount(mount: &VolumeMount, privileged: bool, at: &str, findings: &mut F
     }
     let propagation = mount.mount_propagation.as_deref();
     let known = ["None", "HostToContainer", "Bidirectional"];
-    findings.one_of(propagation, &known, format!("{at}.mountPropagation"));
+    findings.given_one_of(propagation, &known, format!("{at}.mountPropagation"));
     if propagation == Some("Bidirectional") && !privileged {
         findings.add(format!("{at}.mountPropagation"), "Bidirectional is for privileged containers only");
     }
     let recursive = mount.recursive_read_only.as_deref();
     let known = ["Disabled", "IfPossible", "Enabled"];
-    findings.one_of(recursive, &known, format!("{at}.recursiveReadOnly"));
+    findings.given_one_of(recursive, &known, format!("{at}.recursiveReadOnly"));
     if matches!(recursive, Some("IfPossible" | "Enabled")) {
         let here = format!("{at}.recursiveReadOnly");
         if mount.read_only != Some(true) {
@@ -225,7 +223,7 @@ fn restart(container: &Container, at: &str, findings: &mut Findings) {
         None if !rules.is_empty() => {
             findings.add(format!("{at}.restartPolicy"), "must be given beside restartPolicyRules")
         }
-        policy => findings.one_of(policy, &["Always", "OnFailure", "Never"], format!("{at}.restartPolicy")),
+        policy => findings.given_one_of(policy, &["Always", "OnFailure", "Never"], format!("{at}.restartPolicy")),
     }
     if rules.len() > 20 {
         findings.add(format!("{at}.restartPolicyRules"), "must not have more than 20 rules");

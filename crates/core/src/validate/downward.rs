@@ -1,11 +1,13 @@
 //! References from environment variables and files to the pod's own fields and resources.
 
-use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, EnvVarSource, ObjectFieldSelector, ResourceFieldSelector};
+use k8s_openapi::api::core::v1::{
+    DownwardAPIVolumeFile, EnvVarSource, ObjectFieldSelector, PodSpec, ResourceFieldSelector,
+};
 
 use super::{Findings, names, shown};
 use crate::quantity::Amount;
 
-pub(super) fn check_env_source(from: &EnvVarSource, at: &str, findings: &mut Findings) {
+pub(super) fn check_env_source(from: &EnvVarSource, spec: &PodSpec, at: &str, findings: &mut Findings) {
     let given = [
         from.field_ref.is_some(),
         from.resource_field_ref.is_some(),
@@ -29,6 +31,16 @@ pub(super) fn check_env_source(from: &EnvVarSource, at: &str, findings: &mut Fin
         let at = format!("{at}.fileKeyRef");
         names::environment(&file.key, format!("{at}.key"), findings);
         names::label(&file.volume_name, format!("{at}.volumeName"), findings);
+        match spec.volumes.iter().flatten().find(|volume| volume.name == file.volume_name) {
+            None => findings.add(
+                format!("{at}.volumeName"),
+                format!("{} is no volume of the pod: add it to spec.volumes", shown(&file.volume_name)),
+            ),
+            Some(volume) if volume.empty_dir.is_none() => {
+                findings.add(format!("{at}.volumeName"), "must be a volume of kind emptyDir");
+            }
+            Some(_) => {}
+        }
         if file.path.is_empty() {
             findings.add(format!("{at}.path"), "must be given");
         }
@@ -38,9 +50,7 @@ pub(super) fn check_env_source(from: &EnvVarSource, at: &str, findings: &mut Fin
     let secret = from.secret_key_ref.as_ref().map(|r| (&r.name, &r.key, "secretKeyRef"));
     for (name, key, field) in map.into_iter().chain(secret) {
         names::subdomain(name, format!("{at}.{field}.name"), findings);
-        if key.is_empty() {
-            findings.add(format!("{at}.{field}.key"), "must be given");
-        }
+        names::config_key(key, format!("{at}.{field}.key"), findings);
     }
 }
 

@@ -109,3 +109,15 @@ pub(super) fn environment(text: &str, path: impl Into<String>, findings: &mut Fi
         findings.add(path, format!("{text} must be printable ASCII characters other than '='"));
     }
 }
+
+/// A key of a ConfigMap or Secret, which may become the name of a file.
+pub(super) fn config_key(text: &str, path: impl Into<String>, findings: &mut Findings) {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    if text.is_empty() || text.len() > 253 || text == "." || text.starts_with("..") || !text.bytes().all(plain) {
+        let text = shown(text);
+        findings.add(
+            path,
+            format!("{text} must be at most 253 letters, digits, '-', '_' and '.', not beginning with '..'"),
+        );
+    }
+}

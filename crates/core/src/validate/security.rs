@@ -19,9 +19,15 @@ pub(super) fn check_pod(spec: &PodSpec, findings: &mut Findings) {
         check_id(Some(*group), format!("{at}.supplementalGroups[{i}]"), findings);
     }
     let policies = ["Merge", "Strict"];
-    findings.one_of(context.supplemental_groups_policy.as_deref(), &policies, format!("{at}.supplementalGroupsPolicy"));
+    findings.given_one_of(
+        context.supplemental_groups_policy.as_deref(),
+        &policies,
+        format!("{at}.supplementalGroupsPolicy"),
+    );
     let policies = ["OnRootMismatch", "Always"];
-    findings.one_of(context.fs_group_change_policy.as_deref(), &policies, format!("{at}.fsGroupChangePolicy"));
+    findings.given_one_of(context.fs_group_change_policy.as_deref(), &policies, format!("{at}.fsGroupChangePolicy"));
+    let policies = ["Recursive", "MountOption"];
+    findings.given_one_of(context.se_linux_change_policy.as_deref(), &policies, format!("{at}.seLinuxChangePolicy"));
     profiles(context.seccomp_profile.as_ref(), context.app_armor_profile.as_ref(), at, findings);
     let mut seen = BTreeSet::new();
     for (i, sysctl) in context.sysctls.iter().flatten().enumerate() {
@@ -58,7 +64,7 @@ fn namespaces(spec: &PodSpec, findings: &mut Findings) {
 pub(super) fn check_container(context: &SecurityContext, host_users: bool, at: &str, findings: &mut Findings) {
     check_id(context.run_as_user, format!("{at}.runAsUser"), findings);
     check_id(context.run_as_group, format!("{at}.runAsGroup"), findings);
-    findings.one_of(context.proc_mount.as_deref(), &["Default", "Unmasked"], format!("{at}.procMount"));
+    findings.given_one_of(context.proc_mount.as_deref(), &["Default", "Unmasked"], format!("{at}.procMount"));
     if host_users && context.proc_mount.as_deref() == Some("Unmasked") {
         findings.add(format!("{at}.procMount"), "Unmasked needs hostUsers: false");
     }

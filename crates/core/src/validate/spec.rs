@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, PodDNSConfig, PodSpec, Toleration};
+use k8s_openapi::api::core::v1::{PodDNSConfig, PodSpec};
 
-use super::{Findings, container, names, resources, security, shown, volume};
+use super::{Findings, container, names, resources, scheduling, security, shown, volume};
 
 pub(super) fn check(spec: &PodSpec, findings: &mut Findings) {
     let volumes = volume::check(spec, findings);
@@ -18,13 +18,11 @@ pub(super) fn check(spec: &PodSpec, findings: &mut Findings) {
     }
     dns(spec, findings);
     names_of_hosts(spec, findings);
-    scheduling(spec, findings);
+    scheduling::check(spec, findings);
     for (i, gate) in spec.readiness_gates.iter().flatten().enumerate() {
         names::qualified(&gate.condition_type, format!("spec.readinessGates[{i}].conditionType"), findings);
     }
-    for (i, toleration) in spec.tolerations.iter().flatten().enumerate() {
-        check_toleration(toleration, &format!("spec.tolerations[{i}]"), findings);
-    }
+    resource_claims(spec, findings);
 }
 
 fn dns(spec: &PodSpec, findings: &mut Findings) {
@@ -74,15 +72,12 @@ fn names_of_hosts(spec: &PodSpec, findings: &mut Findings) {
         (&spec.runtime_class_name, "spec.runtimeClassName"),
         (&spec.priority_class_name, "spec.priorityClassName"),
         (&spec.service_account_name, "spec.serviceAccountName"),
-        (&spec.hostname_override, "spec.hostnameOverride"),
     ] {
         if let Some(name) = name.as_deref().filter(|name| !name.is_empty()) {
             names::subdomain(name, path, findings);
         }
     }
-    if spec.hostname_override.as_ref().is_some_and(|name| name.len() > 64) {
-        findings.add("spec.hostnameOverride", "must not be longer than 64 characters");
-    }
+    hostname_override(spec, findings);
     for (i, alias) in spec.host_aliases.iter().flatten().enumerate() {
         findings.ip(&alias.ip, format!("spec.hostAliases[{i}].ip"));
         for (j, name) in alias.hostnames.iter().flatten().enumerate() {
@@ -91,91 +86,49 @@ fn names_of_hosts(spec: &PodSpec, findings: &mut Findings) {
     }
 }
 
-fn scheduling(spec: &PodSpec, findings: &mut Findings) {
-    for (key, value) in spec.node_selector.iter().flatten() {
-        let at = format!("spec.nodeSelector[{}]", shown(key));
-        names::qualified(key, &at, findings);
-        names::label_value(value, &at, findings);
+fn hostname_override(spec: &PodSpec, findings: &mut Findings) {
+    let Some(name) = spec.hostname_override.as_deref() else { return };
+    let at = "spec.hostnameOverride";
+    names::subdomain(name, at, findings);
+    if name.len() > 64 {
+        findings.add(at, "must not be longer than 64 characters");
     }
-    if let Some(os) = &spec.os {
-        match os.name.as_str() {
-            "" => findings.add("spec.os.name", "must be given: linux"),
-            name => findings.one_of(Some(name), &["linux", "windows"], "spec.os.name"),
+    for (other, field) in [(spec.host_network, "hostNetwork"), (spec.set_hostname_as_fqdn, "setHostnameAsFQDN")] {
+        if other == Some(true) {
+            findings.add(at, format!("must not be given when {field} is true"));
         }
     }
-    let mut gates = BTreeSet::new();
-    for (i, gate) in spec.scheduling_gates.iter().flatten().enumerate() {
-        names::qualified(&gate.name, format!("spec.schedulingGates[{i}].name"), findings);
-        if !gates.insert(&gate.name) {
-            findings.add(format!("spec.schedulingGates[{i}].name"), format!("{} is there twice", shown(&gate.name)));
+}
+
+/// Devices asked for by claims, and that containers use none that the pod doesn't have.
+fn resource_claims(spec: &PodSpec, findings: &mut Findings) {
+    let mut known = BTreeSet::new();
+    for (i, claim) in spec.resource_claims.iter().flatten().enumerate() {
+        let at = format!("spec.resourceClaims[{i}]");
+        names::label(&claim.name, format!("{at}.name"), findings);
+        if !known.insert(claim.name.as_str()) {
+            findings.add(format!("{at}.name"), format!("{} is taken by another claim", shown(&claim.name)));
+        }
+        match (&claim.resource_claim_name, &claim.resource_claim_template_name) {
+            (Some(name), None) => names::subdomain(name, format!("{at}.resourceClaimName"), findings),
+            (None, Some(name)) => names::subdomain(name, format!("{at}.resourceClaimTemplateName"), findings),
+            _ => findings.add(at, "must have exactly one of resourceClaimName and resourceClaimTemplateName"),
         }
     }
-    if !gates.is_empty() && spec.node_name.as_ref().is_some_and(|name| !name.is_empty()) {
-        findings.add("spec.schedulingGates", "must be empty for a pod that has its node");
-    }
-    let required = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
-    let required = required.and_then(|n| n.required_during_scheduling_ignored_during_execution.as_ref());
-    let at = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
-    if required.is_some_and(|selector| selector.node_selector_terms.is_empty()) {
-        findings.add(at, "must have at least one term");
-    }
-    for (i, term) in required.iter().flat_map(|selector| &selector.node_selector_terms).enumerate() {
-        for (j, requirement) in term.match_expressions.iter().flatten().enumerate() {
-            check_requirement(requirement, &format!("{at}[{i}].matchExpressions[{j}]"), findings);
-            names::qualified(&requirement.key, format!("{at}[{i}].matchExpressions[{j}].key"), findings);
-        }
-        for (j, requirement) in term.match_fields.iter().flatten().enumerate() {
-            let at = format!("{at}[{i}].matchFields[{j}]");
-            findings.one_of(Some(&requirement.key), &["metadata.name"], format!("{at}.key"));
-            findings.one_of(Some(&requirement.operator), &["In", "NotIn"], format!("{at}.operator"));
-            if requirement.values.as_ref().map_or(0, Vec::len) != 1 {
-                findings.add(format!("{at}.values"), "must have exactly one value");
+    let lists = [("containers", Some(&spec.containers)), ("initContainers", spec.init_containers.as_ref())];
+    for (field, list) in lists {
+        for (i, container) in list.into_iter().flatten().enumerate() {
+            let mut used = BTreeSet::new();
+            let claims = container.resources.iter().flat_map(|resources| resources.claims.iter().flatten());
+            for (j, claim) in claims.enumerate() {
+                let at = format!("spec.{field}[{i}].resources.claims[{j}]");
+                if !known.contains(claim.name.as_str()) {
+                    findings.add(&at, format!("{} must be one of spec.resourceClaims", shown(&claim.name)));
+                }
+                if !used.insert((&claim.name, &claim.request)) {
+                    findings.add(at, format!("{} is there twice", shown(&claim.name)));
+                }
             }
         }
-    }
-}
-
-fn check_requirement(requirement: &NodeSelectorRequirement, at: &str, findings: &mut Findings) {
-    let values = requirement.values.as_deref().unwrap_or_default();
-    let here = format!("{at}.values");
-    match requirement.operator.as_str() {
-        "In" | "NotIn" if values.is_empty() => findings.add(here, "must have at least one value for In or NotIn"),
-        "Exists" | "DoesNotExist" if !values.is_empty() => {
-            findings.add(here, "must be empty for Exists or DoesNotExist");
-        }
-        "Gt" | "Lt" if values.len() != 1 => findings.add(here, "must have exactly one value for Gt or Lt"),
-        "" => findings.add(format!("{at}.operator"), "must be given"),
-        operator => {
-            let known = ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"];
-            findings.one_of(Some(operator), &known, format!("{at}.operator"));
-        }
-    }
-    for (i, value) in values.iter().enumerate() {
-        names::label_value(value, format!("{at}.values[{i}]"), findings);
-    }
-}
-
-fn check_toleration(toleration: &Toleration, at: &str, findings: &mut Findings) {
-    let key = toleration.key.as_deref().unwrap_or_default();
-    let operator = toleration.operator.as_deref().unwrap_or_default();
-    let value = toleration.value.as_deref().unwrap_or_default();
-    let effect = toleration.effect.as_deref().unwrap_or_default();
-    if !key.is_empty() {
-        names::qualified(key, format!("{at}.key"), findings);
-    } else if operator != "Exists" {
-        findings.add(format!("{at}.operator"), "must be Exists when there is no key");
-    }
-    findings.one_of(Some(operator), &["Equal", "Exists", "Lt", "Gt"], format!("{at}.operator"));
-    findings.one_of(Some(effect), &["NoSchedule", "PreferNoSchedule", "NoExecute"], format!("{at}.effect"));
-    match operator {
-        "Exists" if !value.is_empty() => findings.add(format!("{at}.value"), "must be empty when operator is Exists"),
-        "Equal" | "" => names::label_value(value, format!("{at}.value"), findings),
-        "Lt" | "Gt" if value.parse::<i64>().is_err() => {
-            findings.add(format!("{at}.value"), "must be a whole number for Lt or Gt");
-        }
-        _ => {}
-    }
-    if toleration.toleration_seconds.is_some() && effect != "NoExecute" {
-        findings.add(format!("{at}.effect"), "must be NoExecute when tolerationSeconds is given");
     }
 }

@@ -120,7 +120,11 @@ fn check_projected(projected: &ProjectedVolumeSource, at: &str, findings: &mut F
         }
         if let Some(token) = &source.service_account_token {
             downward::check_file_path(&token.path, &format!("{at}.serviceAccountToken"), findings);
-            findings.at_least(token.expiration_seconds, 600, format!("{at}.serviceAccountToken.expirationSeconds"));
+            let at = format!("{at}.serviceAccountToken.expirationSeconds");
+            if token.expiration_seconds.is_some_and(|seconds| seconds > 1 << 32) {
+                findings.add(&at, "must not be more than 2^32 seconds");
+            }
+            findings.at_least(token.expiration_seconds, 600, at);
         }
         for path in placed.into_iter().filter(|path| !path.is_empty()) {
             if !paths.insert(path) {

@@ -1,0 +1,153 @@
+//! The same pods before a real API server and before our own rules: the same verdict, and the same defaults.
+
+#[path = "validation/known.rs"]
+mod known;
+#[path = "validation/pods.rs"]
+mod pods;
+#[path = "validation/tables.rs"]
+mod tables;
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use podwright_core::defaults::default_pod;
+use podwright_core::model::Pod;
+use podwright_core::qos::qos_class;
+use podwright_core::validate::validate_pod;
+use podwright_testbed::{Cache, ControlPlane};
+use serde_json::{Value, json};
+
+use pods::Case;
+
+const NAMESPACE: &str = "x";
+/// Questions asked at once.
+const ASKERS: usize = 3;
+
+/// What was said of one pod: refused with a reason, or taken, with its defaults.
+type Verdict = Result<Value, String>;
+
+#[test]
+fn pods_are_judged_and_defaulted_as_the_api_server_does() {
+    let plane = prepared();
+    let cases = pods::all();
+    let next = AtomicUsize::new(0);
+    let outcomes = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..ASKERS {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let (theirs, ours) = (api_server(plane, &case.pod), ours(&case.pod));
+                    outcomes.lock().expect("no panic").push((case, theirs, ours));
+                }
+            });
+        }
+    });
+    let outcomes = outcomes.into_inner().expect("no panic");
+    let valid = outcomes.iter().filter(|(_, theirs, _)| theirs.is_ok()).count();
+    let invalid = outcomes.len() - valid;
+    let (mut wrong, mut used) = (vec![], BTreeSet::new());
+    for (case, theirs, ours) in &outcomes {
+        for difference in differences(case, theirs, ours) {
+            match known::why(&difference) {
+                Some(rule) => _ = used.insert(rule),
+                None => wrong.push(difference),
+            }
+        }
+    }
+    wrong.sort();
+    println!("{valid} valid and {invalid} invalid pods: {} differences known, {} not", used.len(), wrong.len());
+    assert!(valid >= 150 && invalid >= 150, "too few to mean anything");
+    assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), wrong.join("\n"));
+    let stale = known::unused(&used);
+    assert!(stale.is_empty(), "known, but no longer seen: {stale:#?}");
+}
+
+#[test]
+fn kubectl_says_what_the_api_server_says() {
+    let plane = prepared();
+    let cases = pods::all();
+    for case in cases.iter().step_by(cases.len() / 5).take(5) {
+        let mut command = Command::new(Cache::find().peer("kubectl").expect("kubectl"));
+        command.arg("--kubeconfig").arg(plane.admin_kubeconfig());
+        command.args(["create", "--dry-run=server", "--validate=ignore", "-n", NAMESPACE, "-f", "-"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("kubectl runs");
+        child.stdin.take().expect("a pipe").write_all(case.pod.to_string().as_bytes()).expect("written");
+        let took = child.wait().expect("it ends").success();
+        assert_eq!(took, api_server(plane, &case.pod).is_ok(), "{}", case.name);
+    }
+}
+
+/// The control plane with what pods of the tables refer to.
+fn prepared() -> &'static ControlPlane {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    let plane = ControlPlane::shared();
+    ONCE.call_once(|| {
+        plane.namespace(NAMESPACE).expect("a namespace");
+        let account = json!({"metadata": {"name": "builder"}});
+        plane.api().create(&format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts"), &account).expect("an account");
+        let class = json!({"metadata": {"name": "rc"}, "handler": "runc"});
+        plane.api().create("/apis/node.k8s.io/v1/runtimeclasses", &class).expect("a class");
+    });
+    plane
+}
+
+fn api_server(plane: &ControlPlane, pod: &Value) -> Verdict {
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All");
+    let response = plane.api().request("POST", &path, Some(pod)).expect("it answers");
+    let mut answer: Value = serde_json::from_str(&response.body).expect("JSON");
+    if response.status != 201 {
+        return Err(answer["message"].as_str().unwrap_or_default().to_owned());
+    }
+    known::without_admission(&mut answer, pod);
+    Ok(json!({"spec": answer["spec"], "qosClass": answer["status"]["qosClass"]}))
+}
+
+/// What `podwright check` does.
+fn ours(pod: &Value) -> Verdict {
+    let mut decoded: Pod = serde_json::from_value(pod.clone()).map_err(|e| e.to_string())?;
+    default_pod(&mut decoded);
+    let errors: Vec<String> = validate_pod(&decoded).iter().map(ToString::to_string).collect();
+    if !errors.is_empty() {
+        return Err(errors.join("; "));
+    }
+    Ok(json!({"spec": decoded.spec, "qosClass": qos_class(&decoded)}))
+}
+
+fn differences(case: &Case, theirs: &Verdict, ours: &Verdict) -> Vec<String> {
+    let mut found = vec![];
+    match (theirs, ours) {
+        (Ok(theirs), Ok(ours)) => compare(ours, theirs, &format!("{}: default", case.name), &mut found),
+        (Err(why), Ok(_)) => found.push(format!("{}: only the API server refuses: {why}", case.name)),
+        (Ok(_), Err(why)) => found.push(format!("{}: only we refuse: {why}", case.name)),
+        (Err(_), Err(_)) => {}
+    }
+    found
+}
+
+/// Go leaves out what is false, 0 or empty; that and absence mean the same.
+fn compare(ours: &Value, theirs: &Value, path: &str, found: &mut Vec<String>) {
+    let nothing = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Number(number) => number.as_i64() == Some(0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::Bool(true) => false,
+    };
+    match (ours, theirs) {
+        (Value::Object(a), Value::Object(b)) => {
+            for key in a.keys().chain(b.keys().filter(|key| !a.contains_key(*key))) {
+                compare(&ours[key], &theirs[key], &format!("{path}.{key}"), found);
+            }
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            a.iter().zip(b).enumerate().for_each(|(i, (a, b))| compare(a, b, &format!("{path}[{i}]"), found));
+        }
+        (a, b) if a == b || nothing(a) && nothing(b) => {}
+        (a, b) => found.push(format!("{path}: ours {a}, the API server's {b}")),
+    }
+}
