@@ -29,7 +29,7 @@ impl Backoff {
     }
 
     /// It failed: how long to wait now.
-    pub fn next(&mut self) -> Duration {
+    pub fn failed(&mut self) -> Duration {
         let whole = self.first.saturating_mul(1u32 << self.failures.min(20)).min(self.most);
         self.failures = self.failures.saturating_add(1);
         // Nodes that lost their server together must not come back together.
@@ -45,12 +45,12 @@ mod tests {
     #[test]
     fn waits_grow_to_the_cap_and_start_anew() {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
-        let waits: Vec<Duration> = (0..40).map(|_| backoff.next()).collect();
+        let waits: Vec<Duration> = (0..40).map(|_| backoff.failed()).collect();
         assert!(waits[0] >= Duration::from_millis(50) && waits[0] <= Duration::from_millis(100), "{waits:?}");
         assert!(waits[3] >= Duration::from_millis(400), "{waits:?}");
         assert!(waits.iter().all(|wait| *wait <= Duration::from_secs(10)), "{waits:?}");
         assert!(waits[39] >= Duration::from_secs(5), "{waits:?}");
         backoff.reset();
-        assert!(backoff.next() <= Duration::from_millis(100));
+        assert!(backoff.failed() <= Duration::from_millis(100));
     }
 }

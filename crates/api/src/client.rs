@@ -188,7 +188,9 @@ impl Inner {
         let mut live = self.live.lock().expect("no panic under this lock");
         let same = live.as_ref().is_some_and(|live| Arc::ptr_eq(&live.access, &by.access));
         if same && let Some(live) = live.as_mut() {
-            let access = Access { renew_at: Timestamp::now() + REREAD_REFUSED, ..Access::clone(&live.access) };
+            // Not moved later by the refusals that follow.
+            let renew_at = live.access.renew_at.min(Timestamp::now() + REREAD_REFUSED);
+            let access = Access { renew_at, ..Access::clone(&live.access) };
             live.access = Arc::new(access);
         }
     }

@@ -85,7 +85,7 @@ impl Pauses {
         if well {
             backoff.reset();
         } else {
-            *until = Instant::now() + backoff.next();
+            *until = Instant::now() + backoff.failed();
         }
     }
 }

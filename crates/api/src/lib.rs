@@ -15,6 +15,7 @@
 pub mod backoff;
 pub mod client;
 pub mod error;
+pub mod events;
 pub mod keeper;
 pub mod kubeconfig;
 pub mod lease;

@@ -144,7 +144,7 @@ impl Keeper {
     }
 
     async fn failed(&mut self, what: &str, error: &ApiError) {
-        let wait = self.backoff.next().max(error.retry_after().unwrap_or_default());
+        let wait = self.backoff.failed().max(error.retry_after().unwrap_or_default());
         if self.backoff.failures() == 1 {
             tracing::warn!(%error, "can't {what}: trying on");
         } else {

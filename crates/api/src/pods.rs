@@ -192,7 +192,7 @@ impl Pods {
     }
 
     async fn failed(&mut self, what: &str, error: &ApiError) {
-        let wait = self.backoff.next().max(error.retry_after().unwrap_or_default());
+        let wait = self.backoff.failed().max(error.retry_after().unwrap_or_default());
         match self.backoff.failures() {
             n if n < QUIET_AFTER => tracing::info!(%error, "{what} of pods failed"),
             QUIET_AFTER => tracing::warn!(%error, "{what} of pods fails: trying on, quietly"),

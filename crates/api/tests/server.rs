@@ -1,0 +1,8 @@
+//! Everything that speaks to an API server, against one that can be made to do anything.
+
+#[path = "server/asks.rs"]
+mod asks;
+#[path = "server/fake.rs"]
+mod fake;
+#[path = "server/pods.rs"]
+mod pods;

@@ -1,0 +1,216 @@
+//! What is asked of an API server, and what its answers come to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::fake::{Fake, Reply, Seen, pod, status, until};
+use http::Method;
+use jiff::Timestamp;
+use podwright_api::client::request;
+use podwright_api::events::{self, Occurrence};
+use podwright_api::keeper::PodKeeper;
+use podwright_api::node::{self, Registration};
+use podwright_api::{Cluster, lease};
+use podwright_core::model::{Ask, AskError, FullName, KubeEvent, ObjectRef, PodStatus};
+use podwright_core::node_status::{NodeFacts, RuntimeFacts, initial};
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+
+fn object(name: &str) -> ObjectRef {
+    ObjectRef { full_name: FullName { namespace: "ns".into(), name: name.into() }, uid: "u1".into() }
+}
+
+fn patch(name: &str, urgent: bool) -> Ask {
+    let status = PodStatus { phase: Some("Running".into()), ..PodStatus::default() };
+    Ask::PatchStatus { object: object(name), base: Arc::default(), status: Arc::new(status), urgent }
+}
+
+#[tokio::test]
+async fn a_status_is_patched_with_its_uid_and_the_answer_comes_back() {
+    let server = Fake::start(|_| Reply::Json(200, pod("a", 7))).await;
+    let keeper = PodKeeper::new(server.cluster());
+    let answer = keeper.ask(patch("a", false)).await.unwrap().unwrap();
+    assert_eq!(answer.metadata.resource_version.as_deref(), Some("7"));
+    let seen = &server.requests("PATCH", "/api/v1/namespaces/ns/pods/a/status")[0];
+    assert_eq!(seen.content_type, "application/strategic-merge-patch+json");
+    assert_eq!(seen.body, json!({"metadata": {"uid": "u1"}, "status": {"phase": "Running"}}));
+    // Nothing to change, nothing sent.
+    let same = Ask::PatchStatus { object: object("b"), base: Arc::default(), status: Arc::default(), urgent: true };
+    assert_eq!(keeper.ask(same).await, Ok(None));
+    assert_eq!(server.seen.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_delete_has_grace_zero_and_the_uid() {
+    let server = Fake::start(|seen: &Seen| match seen.path.ends_with("/other") {
+        true => status(409, "Conflict", "Precondition failed: UID in precondition: u1, UID in object meta: u2"),
+        false if seen.path.ends_with("/gone") => status(404, "NotFound", "pods \"gone\" not found"),
+        false => Reply::Json(200, pod("a", 7)),
+    })
+    .await;
+    let keeper = PodKeeper::new(server.cluster());
+    assert_eq!(keeper.ask(Ask::Delete { object: object("a") }).await, Ok(None));
+    assert_eq!(keeper.ask(Ask::DeleteMirror { object: object("other") }).await, Err(AskError::OtherUid));
+    assert_eq!(keeper.ask(Ask::Delete { object: object("gone") }).await, Err(AskError::NotFound));
+    let options = &server.requests("DELETE", "/api/v1/namespaces/ns/pods/a")[0].body;
+    assert_eq!((&options["gracePeriodSeconds"], &options["preconditions"]["uid"]), (&json!(0), &json!("u1")));
+}
+
+#[tokio::test]
+async fn urgent_asks_pass_a_crowd_that_waits() {
+    let server = Fake::start(|seen: &Seen| match seen.path.contains("/slow") {
+        true => Reply::Hang,
+        false => Reply::Json(200, pod("a", 7)),
+    })
+    .await;
+    let keeper = Arc::new(PodKeeper::new(server.cluster()));
+    for n in 0..40 {
+        let keeper = Arc::clone(&keeper);
+        tokio::spawn(async move { keeper.ask(patch(&format!("slow{n}"), false)).await });
+    }
+    until("the crowd fills its places", || server.requests("PATCH", "/").len() >= 16).await;
+    let soon = Duration::from_secs(1);
+    tokio::time::timeout(soon, keeper.ask(patch("a", false))).await.expect_err("no place for what is not urgent");
+    tokio::time::timeout(soon, keeper.ask(patch("a", true))).await.expect("in time").unwrap();
+    tokio::time::timeout(soon, keeper.ask(Ask::Delete { object: object("a") })).await.expect("in time").unwrap();
+    assert_eq!(server.requests("PATCH", "/api/v1/namespaces/ns/pods/slow").len(), 16);
+}
+
+#[tokio::test]
+async fn slow_busy_and_absent_servers_are_unavailable() {
+    let server = Fake::start(|seen: &Seen| match seen.path.contains("/busy") {
+        true => Reply::Text(429, vec![("retry-after", "3".into())], String::new()),
+        false => Reply::Hang,
+    })
+    .await;
+    let cluster = server.cluster();
+    let late = cluster.call(request(Method::GET, "/hang", None), Duration::from_millis(200)).await;
+    assert_eq!(late, Err(podwright_api::ApiError::Timeout(Duration::from_millis(200))));
+    let busy = PodKeeper::new(cluster).ask(patch("busy", true)).await;
+    assert!(matches!(busy, Err(AskError::Unavailable { after: Some(after), .. }) if after.as_secs() == 3), "{busy:?}");
+
+    let text = std::fs::read_to_string(server.kubeconfig()).unwrap();
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (from, _) = text.split_once("server: '").unwrap();
+    let (_, rest) = text.split_once("'}}]").unwrap();
+    std::fs::write(server.kubeconfig(), format!("{from}server: 'http://{nobody}'}}}}]{rest}")).unwrap();
+    let away = PodKeeper::new(Cluster::open(&server.kubeconfig()).unwrap()).ask(patch("a", true)).await;
+    assert!(matches!(&away, Err(AskError::Unavailable { message, .. }) if message.contains("refused")), "{away:?}");
+}
+
+#[tokio::test]
+async fn a_token_that_was_renewed_is_used_after_a_refusal() {
+    let server = Fake::start(|seen: &Seen| match seen.authorization == "Bearer second" {
+        true => Reply::Json(200, pod("a", 7)),
+        false => status(401, "Unauthorized", "Unauthorized"),
+    })
+    .await;
+    let keeper = PodKeeper::new(server.cluster());
+    assert!(matches!(keeper.ask(patch("a", true)).await, Err(AskError::Unavailable { .. })));
+    std::fs::write(server.dir.path().join("token"), "second\n").unwrap();
+    for _ in 0..100 {
+        if keeper.ask(patch("a", true)).await.is_ok() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("the new token was not read");
+}
+
+fn facts() -> NodeFacts {
+    let labels = [("kubernetes.io/os".to_owned(), "linux".to_owned())].into();
+    NodeFacts { name: "n".into(), labels, ..NodeFacts::default() }
+}
+
+#[tokio::test]
+async fn a_node_that_is_there_is_mended_and_its_status_sent_on_change_only() {
+    let mut there = initial(&facts(), &RuntimeFacts::default(), Timestamp::now());
+    there.metadata.uid = Some("node-uid".into());
+    there.metadata.labels = None;
+    let there = serde_json::to_value(there).unwrap();
+    let server = Fake::start(move |seen: &Seen| match seen.method.as_str() {
+        "POST" => status(409, "AlreadyExists", "nodes \"n\" already exists"),
+        _ => Reply::Json(200, there.clone()),
+    })
+    .await;
+    let (looks, runtime) = watch::channel(RuntimeFacts::default());
+    let (sender, mut uid) = watch::channel(None);
+    let registration = Registration { facts: facts(), register: true };
+    tokio::spawn(node::run(server.cluster(), registration, runtime, sender));
+    let known = tokio::time::timeout(Duration::from_secs(5), uid.wait_for(Option::is_some)).await.unwrap().unwrap();
+    assert_eq!(known.as_deref(), Some("node-uid"));
+    drop(known);
+    let mended: Vec<Seen> = server.requests("PATCH", "/api/v1/nodes/n");
+    assert_eq!(mended[0].body, json!({"metadata": {"labels": {"kubernetes.io/os": "linux"}}}));
+
+    let of_status = || server.requests("PATCH", "/api/v1/nodes/n/status");
+    // The first one is the sign of life of this start.
+    until("the first status", || of_status().len() == 1).await;
+    looks.send_replace(RuntimeFacts { network: Some("no network".into()), ..RuntimeFacts::default() });
+    until("the change", || of_status().len() == 2).await;
+    let ready = of_status()[1].body["status"]["conditions"][3].clone();
+    assert_eq!((&ready["status"], &ready["message"]), (&json!("False"), &json!("no network")));
+    looks.send_replace(RuntimeFacts::default());
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    // The server has never said anything else than this.
+    assert_eq!(of_status().len(), 2);
+}
+
+#[tokio::test]
+async fn a_lease_is_made_once_and_then_renewed() {
+    let made = Arc::new(AtomicBool::new(false));
+    let server = Fake::start(move |seen: &Seen| match seen.method.as_str() {
+        "POST" => {
+            made.store(true, Ordering::SeqCst);
+            Reply::Json(201, json!({}))
+        }
+        _ if made.load(Ordering::SeqCst) => Reply::Json(200, json!({})),
+        _ => status(404, "NotFound", "leases \"n\" not found"),
+    })
+    .await;
+    let (sender, uid) = watch::channel(Some("node-uid".to_owned()));
+    tokio::spawn(lease::run(server.cluster(), "n".into(), uid));
+    let path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    until("the lease", || server.requests("POST", path).len() == 1).await;
+    let lease = &server.requests("POST", path)[0].body;
+    assert_eq!(lease["metadata"]["ownerReferences"][0]["uid"], "node-uid");
+    assert_eq!((&lease["spec"]["holderIdentity"], &lease["spec"]["leaseDurationSeconds"]), (&json!("n"), &json!(40)));
+    // Another object of the same name: renewed at once.
+    sender.send_replace(Some("other-uid".into()));
+    until("the renewal", || server.requests("PATCH", path).len() == 2).await;
+    assert_eq!(server.requests("POST", path).len(), 1);
+}
+
+#[tokio::test]
+async fn events_are_made_counted_up_and_made_again_when_forgotten() {
+    let patches = Arc::new(AtomicUsize::new(0));
+    let server = Fake::start(move |seen: &Seen| match seen.method.as_str() {
+        "PATCH" if patches.fetch_add(1, Ordering::SeqCst) == 1 => status(404, "NotFound", "events \"x\" not found"),
+        _ => Reply::Json(201, json!({})),
+    })
+    .await;
+    let (sender, receiver) = mpsc::channel(8);
+    tokio::spawn(events::run(server.cluster(), "n".into(), receiver));
+    let pod = FullName { namespace: "ns".into(), name: "web".into() };
+    let event = KubeEvent {
+        uid: "u".into(),
+        pod,
+        container: None,
+        warning: true,
+        reason: "BackOff",
+        message: "Back-off".into(),
+    };
+    let first = Timestamp::now();
+    let path = "/api/v1/namespaces/ns/events";
+    for (count, posts, counted) in [(1, 1, 0), (2, 1, 1), (3, 2, 2)] {
+        let occurrence = Occurrence { event: event.clone(), field_path: None, first, last: first, count };
+        sender.send(occurrence).await.unwrap();
+        until("it is sent", || {
+            (server.requests("POST", path).len(), server.requests("PATCH", path).len()) == (posts, counted)
+        })
+        .await;
+    }
+    assert_eq!(server.requests("PATCH", path)[0].body["count"], 2);
+    assert_eq!(server.requests("POST", path)[1].body["count"], 3);
+}

@@ -1,0 +1,156 @@
+//! An API server that says what a test wants it to say.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use podwright_api::Cluster;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+
+/// One request as it came.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) method: String,
+    /// Path and query.
+    pub(crate) path: String,
+    pub(crate) content_type: String,
+    pub(crate) authorization: String,
+    pub(crate) body: Value,
+}
+
+/// What the server says.
+pub(crate) enum Reply {
+    Json(u16, Value),
+    Text(u16, Vec<(&'static str, String)>, String),
+    /// What is sent into the channel, until it is dropped.
+    Stream(mpsc::Receiver<Bytes>),
+    /// Nothing.
+    Hang,
+}
+
+type Script = dyn Fn(&Seen) -> Reply + Send + Sync;
+
+/// The server.
+pub(crate) struct Fake {
+    pub(crate) seen: Arc<Mutex<Vec<Seen>>>,
+    pub(crate) dir: tempfile::TempDir,
+}
+
+impl Fake {
+    /// It answers by this script; gone with the test.
+    pub(crate) async fn start(script: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Self {
+        let script: Arc<Script> = Arc::new(script);
+        let seen = Arc::new(Mutex::new(vec![]));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let log = Arc::clone(&seen);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (script, log) = (Arc::clone(&script), Arc::clone(&log));
+                let service = service_fn(move |request| answer(request, Arc::clone(&script), Arc::clone(&log)));
+                let connection =
+                    http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service);
+                tokio::spawn(connection);
+            }
+        });
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("token"), "first").unwrap();
+        let kubeconfig = format!(
+            "current-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+             clusters: [{{name: k, cluster: {{server: 'http://127.0.0.1:{port}'}}}}]\n\
+             users: [{{name: u, user: {{tokenFile: token}}}}]\n"
+        );
+        std::fs::write(dir.path().join("kubeconfig"), kubeconfig).unwrap();
+        Self { seen, dir }
+    }
+
+    pub(crate) fn cluster(&self) -> Cluster {
+        Cluster::open(&self.kubeconfig()).unwrap()
+    }
+
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.dir.path().join("kubeconfig")
+    }
+
+    /// Requests of this method whose path begins so.
+    pub(crate) fn requests(&self, method: &str, path: &str) -> Vec<Seen> {
+        let seen = self.seen.lock().unwrap();
+        seen.iter().filter(|seen| seen.method == method && seen.path.starts_with(path)).cloned().collect()
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    script: Arc<Script>,
+    log: Arc<Mutex<Vec<Seen>>>,
+) -> Result<Response<BoxBody<Bytes, Infallible>>, Infallible> {
+    let header = |name: &str| request.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
+    let (content_type, authorization) = (header("content-type"), header("authorization"));
+    let (method, path) = (request.method().to_string(), request.uri().path_and_query().unwrap().to_string());
+    let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let body = serde_json::from_slice(&body).unwrap_or_default();
+    let seen = Seen { method, path, content_type, authorization, body };
+    log.lock().unwrap().push(seen.clone());
+    let whole = |text: String| Full::new(Bytes::from(text)).boxed();
+    let (code, headers, body) = match script(&seen) {
+        Reply::Json(code, value) => (code, vec![], whole(value.to_string())),
+        Reply::Text(code, headers, text) => (code, headers, whole(text)),
+        Reply::Stream(chunks) => {
+            let frames = ReceiverStream::new(chunks).map(|chunk| Ok(Frame::data(chunk)));
+            (200, vec![], StreamBody::new(frames).boxed())
+        }
+        Reply::Hang => std::future::pending().await,
+    };
+    let mut response = Response::builder().status(code);
+    for (name, value) in headers {
+        response = response.header(name, value);
+    }
+    Ok(response.body(body).unwrap())
+}
+
+/// A pod of node `n` as the server has it.
+pub(crate) fn pod(uid: &str, version: u64) -> Value {
+    json!({"kind": "Pod", "apiVersion": "v1",
+           "metadata": {"name": uid, "namespace": "ns", "uid": uid, "resourceVersion": version.to_string(),
+                        "managedFields": [{"manager": "x"}]},
+           "spec": {"nodeName": "n", "containers": []}})
+}
+
+/// A list of pods.
+pub(crate) fn list(version: u64, items: &[Value]) -> Value {
+    json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": version.to_string()}, "items": items})
+}
+
+/// A line of a watch.
+pub(crate) fn line(kind: &str, object: &Value) -> Bytes {
+    Bytes::from(format!("{}\n", json!({"type": kind, "object": object})))
+}
+
+/// A failure as Kubernetes words it.
+pub(crate) fn status(code: u16, reason: &str, message: &str) -> Reply {
+    Reply::Json(code, json!({"kind": "Status", "code": code, "reason": reason, "message": message}))
+}
+
+/// Wait until it is so.
+pub(crate) async fn until(what: &str, is: impl Fn() -> bool) {
+    for _ in 0..1000 {
+        if is() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("not within 10 s: {what}");
+}
