@@ -5,13 +5,14 @@ use std::sync::Arc;
 use podwright_agent::keeper::Keeper;
 use podwright_agent::the_loop::{BoxFuture, Handle};
 use podwright_api::keeper::PodKeeper;
-use podwright_api::{Cluster, lease, node, pods};
+use podwright_api::{Cluster, events as event_sink, lease, node, pods};
 use podwright_core::model::{Ask, AskResult, Event, Source, SourceChange};
 use podwright_cri::{ImageService, RuntimeService};
 use tokio::sync::{mpsc, watch};
 
 use crate::config::Config;
 
+mod events;
 mod machine;
 mod runtime;
 
@@ -44,13 +45,17 @@ pub(crate) fn start(cluster: Cluster, config: &Config, parts: Parts) {
     let name = facts.name.clone();
     tracing::info!(server = %cluster.server(), node = name, "joining the cluster");
     let (uid_sender, uid) = watch::channel(None);
-    tokio::spawn(tell_of_node(uid.clone(), parts.handle));
+    let (occurrences, occurred) = mpsc::channel(events::ON_THEIR_WAY_MAX);
+    tokio::spawn(events::hand_on(parts.handle.views().follow_events(), occurrences));
+    tokio::spawn(event_sink::run(cluster.clone(), name.clone(), occurred));
+    tokio::spawn(tell_of_node(uid.clone(), parts.handle.clone()));
     tokio::spawn(lease::run(cluster.another(), name.clone(), uid.clone()));
-    tokio::spawn(pods::run(cluster.clone(), name, uid, parts.changes));
+    tokio::spawn(pods::run(cluster.clone(), name.clone(), uid, parts.changes));
     let registration = node::Registration { facts, register: settings.register };
     tokio::spawn(async move {
         // The first word about the node says how its runtime is.
         let (looks, runtime) = runtime::follow(parts.runtime, parts.images).await;
+        tokio::spawn(events::tell_of_readiness(name, runtime.clone(), parts.handle));
         tokio::join!(looks, node::run(cluster, registration, runtime, uid_sender));
     });
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use podwright_core::model::{KubeEvent, Now, Pod};
+use tokio::sync::broadcast;
 
 /// Events kept over all pods.
 const KEPT_MAX: usize = 1000;
@@ -31,6 +32,16 @@ pub struct KeptEvent {
     pub count: u64,
 }
 
+/// Tells of every event as it is kept. Who is slow misses some.
+#[derive(Debug)]
+pub(super) struct Telling(pub(super) broadcast::Sender<KeptEvent>);
+
+impl Default for Telling {
+    fn default() -> Self {
+        Self(broadcast::Sender::new(KEPT_MAX))
+    }
+}
+
 /// The events kept, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Kept(VecDeque<KeptEvent>);
@@ -40,11 +51,11 @@ impl Kept {
         self.0.iter().cloned().collect()
     }
 
-    /// Keep it; `pod` tells which kind of container it is about.
-    pub(super) fn add(&mut self, event: &KubeEvent, pod: Option<&Pod>, now: Now) {
+    /// Keep it; `pod` tells which kind of container it is about. What is kept of it now.
+    pub(super) fn add(&mut self, event: &KubeEvent, pod: Option<&Pod>, now: Now) -> KeptEvent {
         if let Some(kept) = self.0.iter_mut().rev().find(|kept| kept.event == *event) {
             (kept.last, kept.count) = (now, kept.count + 1);
-            return;
+            return kept.clone();
         }
         let alike = |kept: &KeptEvent| {
             let (a, b) = (&kept.event, event);
@@ -57,12 +68,14 @@ impl Kept {
             let combined = self.0.iter_mut().find(|kept| alike(kept) && kept.event.message.starts_with(COMBINED));
             if let Some(kept) = combined {
                 (kept.event, kept.last, kept.count) = (event, now, kept.count + 1);
-                return;
+                return kept.clone();
             }
         }
         self.make_room(&event);
         let field_path = event.container.as_ref().map(|name| field_path(pod, name.as_str()));
-        self.0.push_back(KeptEvent { event, field_path, first: now, last: now, count: 1 });
+        let kept = KeptEvent { event, field_path, first: now, last: now, count: 1 };
+        self.0.push_back(kept.clone());
+        kept
     }
 
     fn make_room(&mut self, event: &KubeEvent) {

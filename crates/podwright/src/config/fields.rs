@@ -131,8 +131,11 @@ pub(super) const FIELDS: &[Field] = &[
     not_yet("providerID", Text),
     not_yet("qosReserved", TextMap),
     yes("readOnlyPort", Int),
-    not_yet("registerNode", Bool),
-    not_yet("registerWithTaints", Any),
+    yes("registerNode", Bool),
+    yes(
+        "registerWithTaints",
+        List(&[yes("key", Text), yes("value", Text), yes("effect", Text), not_yet("timeAdded", Text)]),
+    ),
     yes("registryBurst", Int),
     yes("registryPullQPS", Int),
     not_yet("reservedMemory", List(&[not_yet("numaNode", Int), not_yet("limits", Any)])),

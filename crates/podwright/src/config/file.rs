@@ -6,6 +6,7 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Taint;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
@@ -53,6 +54,8 @@ pub(super) struct KubeletFile {
     pub(super) pod_logs_dir: Option<String>,
     pub(super) pod_pids_limit: Option<i64>,
     pub(super) read_only_port: Option<i64>,
+    pub(super) register_node: Option<bool>,
+    pub(super) register_with_taints: Option<Vec<Taint>>,
     pub(super) registry_burst: Option<i64>,
     #[serde(rename = "registryPullQPS")]
     pub(super) registry_pull_qps: Option<i64>,
