@@ -21,7 +21,6 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::cli::Ask;
-use crate::socket;
 
 mod act;
 mod apply;
@@ -126,7 +125,7 @@ pub(crate) struct Client {
 impl Client {
     /// The agent with this run directory.
     pub(crate) fn new(run_dir: &Path) -> Self {
-        Self { socket: run_dir.join(socket::NAME) }
+        Self { socket: run_dir.join(podwright_server::local::NAME) }
     }
 
     /// `GET`, read as JSON.

@@ -6,15 +6,18 @@ use clap::error::ErrorKind;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+mod check;
 mod cli;
 mod client;
+mod cluster;
 mod config;
-mod listen;
 mod logging;
 mod logs;
+mod man;
 mod memory;
+mod notify;
 mod print;
-mod socket;
+mod replay;
 mod wire;
 
 use cli::{Ask, Cli, Command, RunFlags};
@@ -42,10 +45,19 @@ fn main() -> ExitCode {
         Command::Logs(flags) => client::run(&Ask::Logs(flags)),
         Command::Exec(flags) => client::run(&Ask::Exec(flags)),
         Command::Wait(flags) => client::run(&Ask::Wait(flags)),
+        Command::Check(flags) => check::run(&flags),
+        Command::Replay(flags) => replay::run(&flags),
         Command::Version => {
             println!("podwright {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
         }
+        Command::Man { dir } => match man::write(&dir) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("podwright: write {}: {error}", dir.display());
+                ExitCode::FAILURE
+            }
+        },
         Command::Completion { shell } => {
             Cli::complete(shell, &mut std::io::stdout());
             ExitCode::SUCCESS
@@ -55,7 +67,7 @@ fn main() -> ExitCode {
 
 fn run(flags: &RunFlags) -> ExitCode {
     memory::be_modest();
-    logging::start(flags.verbosity);
+    logging::start(flags.verbosity, flags.watching.logging_format);
     let config = match Config::load(flags) {
         Ok(config) => config,
         Err(error) => {

@@ -1,35 +1,41 @@
 //! Builds the parts from the configuration, ties them together, and takes them apart again at the end.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
-use jiff::Timestamp;
 use podwright_agent::hands::{MachineClock, MachineHands};
 use podwright_agent::host::pool::{Limits, Pool};
 use podwright_agent::host::{Allocatable, Host, HostConfig, HostPaths};
 use podwright_agent::images_gc::{self, ImageGc};
 use podwright_agent::journal::Journal;
+use podwright_agent::keeper::Keeper;
+use podwright_agent::local::{Store, StoreKeeper};
 use podwright_agent::observe::{Observer, check_cgroup_driver};
 use podwright_agent::perform::{Hands, HandsConfig, PullConfig, SharedFeatures};
-use podwright_agent::sources::{self, Decode};
+use podwright_agent::recorder::{self, Recorder};
+use podwright_agent::sources::{self, Changes, Decode};
 use podwright_agent::the_loop::{self, Clock, Handle, Loop};
 use podwright_agent::translate::{self, NodeFacts};
+use podwright_api::Cluster;
 use podwright_core::Node;
 use podwright_core::gc::ImagePolicy;
-use podwright_core::model::{Event, KubeEvent, Source};
-use podwright_core::static_pod;
+use podwright_core::model::{Event, KubeEvent, Source, SourceChange};
 use podwright_cri::RemoteRuntime;
 use podwright_linux::cgroup::CgroupTree;
+use podwright_server::local::{Local, Socket};
+use podwright_server::{BoxFuture, listen};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{CgroupDriver, Config};
-use crate::socket::{self, Socket};
-use crate::{listen, logs, memory};
+use crate::print::explain;
+use crate::{cluster, logs, memory, notify};
+
+/// What one source says.
+type Changed = (Source, SourceChange);
 
 /// Sources wait for the loop when it has this many of their changes before it.
 const CHANGES_MAX: usize = 16;
@@ -73,10 +79,18 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
         sandbox_parallel: config.node.sandbox_parallel,
         max_pods: config.node.max_pods,
     });
-    let hands = Arc::new(MachineHands::new(Arc::new(perform), observer.clone(), host, BTreeMap::new()));
+    let cluster = config.cluster.as_ref().map(|cluster| Cluster::open(&cluster.kubeconfig)).transpose()?;
+    let (views, (changes, taken)) = (Arc::<the_loop::Views>::default(), mpsc::channel(CHANGES_MAX));
+    let feed = Arc::clone(views.feed());
+    let store = Store::open(&config.dirs.root, &config.node.node_name, &records, feed.clone(), changes.clone())?;
+    let submitted: Arc<dyn Keeper> = Arc::new(StoreKeeper(store.clone()));
+    let keepers = cluster.iter().map(|cluster| (Source::Api, cluster::keeper(cluster)));
+    let keepers = keepers.chain([(Source::Local, submitted)]).collect();
+    let hands = Arc::new(MachineHands::new(Arc::new(perform), observer.clone(), host, keepers));
     let known = records.len();
     let node = Node::new(config.node.clone(), records);
-    let (main_loop, handle) = Loop::new(node, Some(journal), hands, Arc::new(MachineClock));
+    let (main_loop, handle) = Loop::shown_by(views, node, Some(journal), hands, Arc::new(MachineClock));
+    let main_loop = recorded(main_loop, config.record.clone())?;
     tracing::info!(node = config.node.node_name, root = %config.dirs.root.display(), known, "started");
 
     let follow = { (observer.clone(), stop.clone()) };
@@ -87,32 +101,55 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
             hinted.tell(hint).await;
         }
     });
-    start_sources(&config, &handle);
+    start_sources(&config, &handle, &changes, taken);
+    let first = store.clone();
+    tokio::spawn(async move { first.begin().await });
+    if let Some(cluster) = cluster {
+        let (runtime, images, handle) = (runtime.clone(), images.clone(), handle.clone());
+        cluster::start(cluster, &config, cluster::Parts { runtime, images, handle, changes });
+    }
     let gc = ImageGc::new(runtime.clone(), images.clone(), images_gc::measure(pool), image_policy(&config), limit);
     tokio::spawn(collect_images(gc, config.node.node_name.clone(), handle.clone()));
     tokio::spawn(memory::stay_small());
-    tokio::spawn(logs::rotate(config.logs, runtime, limit));
+    tokio::spawn(logs::rotate(config.logs, runtime.clone(), limit));
     let shown = Arc::new(Shown { handle: handle.clone() });
     if let Some(listener) = listener {
         tokio::spawn(listen::serve(listener, shown.clone(), stop.clone()));
     }
     tracing::debug!(socket = %socket.path().display(), "the local API listens");
-    let about = socket::About { node: config.node.node_name.clone(), pod_logs: config.dirs.pod_logs.clone() };
-    let api = tokio::spawn(socket.serve(about, shown, stop.clone()));
+    let local = Local {
+        node: config.node.node_name.clone(),
+        paths: paths(&config),
+        feed,
+        store,
+        runtime,
+        views: Arc::new(handle.clone()),
+        tell: explain::tell,
+    };
+    let api = tokio::spawn(socket.serve(local, stop.clone()));
+    let notified = tokio::spawn(notify::tell(handle, stop.clone()));
     main_loop.run(stop).await;
     // The socket goes with its task; a call under way may hold that up for a moment.
-    let _ = tokio::time::timeout(Duration::from_secs(1), api).await;
+    let _ = tokio::time::timeout(Duration::from_secs(1), async { (api.await, notified.await) }).await;
     tracing::info!("ended; containers go on running");
     Ok(())
 }
 
-fn start_sources(config: &Config, handle: &Handle) {
-    let (changes, mut taken) = mpsc::channel(CHANGES_MAX);
+fn recorded(main_loop: Loop, record: Option<recorder::Config>) -> anyhow::Result<Loop> {
+    let Some(record) = record else { return Ok(main_loop) };
+    let path = record.path.display().to_string();
+    let recorder = Recorder::start(record).with_context(|| format!("record to {path}"))?;
+    tracing::info!(path, core = podwright_core::record::CORE, "everything core is told is recorded");
+    Ok(main_loop.recorded_by(recorder))
+}
+
+/// Start the sources of static pods, and take the changes of all sources to the loop.
+fn start_sources(config: &Config, handle: &Handle, changes: &Changes, mut taken: mpsc::Receiver<Changed>) {
     if let Some(file) = config.sources.file.clone() {
         tokio::spawn(sources::file::run(file, decode(config, Source::File), changes.clone()));
     }
     if let Some(url) = config.sources.url.clone() {
-        tokio::spawn(sources::url::run(url, decode(config, Source::Url), changes));
+        tokio::spawn(sources::url::run(url, decode(config, Source::Url), changes.clone()));
     }
     let handle = handle.clone();
     tokio::spawn(async move {
@@ -136,15 +173,8 @@ fn image_policy(config: &Config) -> ImagePolicy {
     ImagePolicy { high_percent, low_percent, min_age: images.gc_min_age, max_age: images.gc_max_age }
 }
 
-/// From a document to pods; what it has and we don't know is named, never ignored in silence.
 fn decode(config: &Config, source: Source) -> Decode {
-    let node = config.node.node_name.clone();
-    Arc::new(move |value, origin| {
-        for field in static_pod::unknown_in(&value) {
-            tracing::warn!(origin, field, "unknown field, ignored");
-        }
-        static_pod::from_value(value, source, origin, &node, Timestamp::now()).map_err(|error| error.to_string())
-    })
+    sources::static_pods(source, &config.node.node_name, config.strictness)
 }
 
 fn driver(config: &Config) -> translate::CgroupDriver {
@@ -203,24 +233,25 @@ fn paths(config: &Config) -> HostPaths {
 fn pulls(config: &Config) -> PullConfig {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let usual = PullConfig::usual(config.dirs.root.clone(), home);
-    PullConfig { parallel: config.images.parallel, ..usual }
+    PullConfig { parallel: config.images.parallel, rate: config.images.rate, ..usual }
 }
 
-/// What `--listen` and the local API show.
+/// What `--listen` shows.
 struct Shown {
     handle: Handle,
 }
 
 impl listen::Views for Shown {
-    fn pods(&self) -> listen::BoxFuture<'_, Bytes> {
+    fn pods(&self) -> BoxFuture<'_, Bytes> {
         Box::pin(async {
-            let shown = self.handle.pods().await.unwrap_or_default();
-            let list = serde_json::json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": shown.pods});
+            let (version, pods) = self.handle.views().feed().all();
+            let metadata = serde_json::json!({"resourceVersion": version.to_string()});
+            let list = serde_json::json!({"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": pods});
             Bytes::from(list.to_string())
         })
     }
 
-    fn health(&self) -> listen::BoxFuture<'_, listen::Health> {
+    fn health(&self) -> BoxFuture<'_, listen::Health> {
         Box::pin(async {
             let now = podwright_linux::clock::boot_time();
             let silent = self.handle.views().last_beat().map(|beat| now.saturating_sub(beat.boot));
@@ -233,19 +264,5 @@ impl listen::Views for Shown {
             }
             listen::Health { dead, lacks }
         })
-    }
-}
-
-impl socket::Views for Shown {
-    fn pods(&self) -> listen::BoxFuture<'_, Option<the_loop::Shown>> {
-        Box::pin(self.handle.pods())
-    }
-
-    fn explain(&self, pod: String) -> listen::BoxFuture<'_, Option<Vec<the_loop::Told>>> {
-        Box::pin(self.handle.explain(pod))
-    }
-
-    fn events(&self) -> Vec<the_loop::KeptEvent> {
-        self.handle.views().events()
     }
 }

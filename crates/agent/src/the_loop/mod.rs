@@ -13,7 +13,6 @@ mod kept;
 mod queries;
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,10 +22,12 @@ use podwright_core::model::{
     Answer, Ask, AskResult, Call, CallError, CallId, Effect, Event, KubeEvent, Listing, Now, Out, Pod, PodSeen, PodUid,
     RuntimeReady, Source, Time,
 };
+use podwright_core::node::Caught;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::journal::Journal;
+use crate::recorder::Recorder;
 use committer::Committer;
 
 pub use kept::KeptEvent;
@@ -97,18 +98,38 @@ pub struct Loop {
     orders: BTreeMap<CallId, CancellationToken>,
     wake: Option<Time>,
     views: Arc<Views>,
+    recorder: Option<Recorder>,
 }
 
 impl Loop {
     /// A loop around this node. `journal` is `None` only where nothing has to survive.
     pub fn new(node: Node, journal: Option<Journal>, hands: Arc<dyn Hands>, clock: Arc<dyn Clock>) -> (Self, Handle) {
+        Self::shown_by(Arc::default(), node, journal, hands, clock)
+    }
+
+    /// The same, shown by views that others have already.
+    pub fn shown_by(
+        views: Arc<Views>,
+        node: Node,
+        journal: Option<Journal>,
+        hands: Arc<dyn Hands>,
+        clock: Arc<dyn Clock>,
+    ) -> (Self, Handle) {
         let (sender, events) = mpsc::channel(EVENTS_MAX);
         let (query_sender, queries) = mpsc::channel(64);
-        let views = Arc::new(Views::default());
+        let mut known: Vec<_> = node.workers().iter().map(|(_, machine)| machine.record()).collect();
+        known.sort_by_key(|record| record.first_seen);
+        known.into_iter().for_each(|record| views.feed().record(record));
         let handle = Handle::new(sender.clone(), query_sender, Arc::clone(&views));
         let committer = Committer::start(journal);
         let (orders, wake) = (BTreeMap::new(), None);
-        (Self { node, hands, clock, committer, events, sender, queries, orders, wake, views }, handle)
+        (Self { node, hands, clock, committer, events, sender, queries, orders, wake, views, recorder: None }, handle)
+    }
+
+    /// Everything core is told goes into this recording too.
+    pub fn recorded_by(mut self, recorder: Recorder) -> Self {
+        self.recorder = Some(recorder);
+        self
     }
 
     /// Run until `stop` is cancelled. Containers are left as they are; what core decided until then is committed.
@@ -143,6 +164,9 @@ impl Loop {
             self.turn(batch);
         }
         self.committer.finish().await;
+        if let Some(recorder) = self.recorder.take() {
+            recorder.finish().await;
+        }
     }
 
     /// One turn: every event of the batch is handled, then everything goes out together.
@@ -154,17 +178,14 @@ impl Loop {
             }
             let now = self.clock.now();
             let mut own = Out::default();
-            let mut handled = catch_unwind(AssertUnwindSafe(|| self.node.handle(event, now, &mut own)));
-            while let Err(panic) = handled {
-                // What the pod asked for half-way is not trusted and the pod is set aside; the others go on.
-                let why = panic_text(&*panic);
-                let uid = self.node.quarantine_current(&why, &mut own);
+            let recorded = self.recorder.as_mut().and_then(|recorder| recorder.before(&self.node, &event, now));
+            for Caught { uid, why } in self.node.handle_guarded(event, now, &mut own) {
                 tracing::error!(?uid, %why, "a bug was met: the pod is put in quarantine");
-                handled = catch_unwind(AssertUnwindSafe(|| self.node.go_on(now, &mut own)));
-                if uid.is_none() {
-                    break;
-                }
             }
+            if let (Some(recorder), Some(event)) = (&mut self.recorder, recorded) {
+                recorder.step(now, event, &own);
+            }
+            self.views.feed().records(&own.records);
             out.records.append(&mut own.records);
             out.effects.append(&mut own.effects);
         }
@@ -231,7 +252,6 @@ impl Loop {
                 Effect::StatusChanged { uid } => {
                     let known = self.node.workers().get(&uid).is_some();
                     tracing::trace!(target: "podwright::trace", %uid, known, "status");
-                    self.views.status_changed(&uid);
                 }
                 Effect::Released { waiter } => self.views.released(waiter),
             }
@@ -264,9 +284,4 @@ impl Loop {
             let _ = sender.send(event.await).await;
         });
     }
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "unknown".into())
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podwright_core::Node;
-use podwright_core::model::{Cause, Event, FullName, KubeEvent, Now, Pod, PodUid, Transition};
-use podwright_core::pod::{Machine, State, Story, Wait};
-use tokio::sync::{mpsc, oneshot, watch};
+use podwright_core::model::{Event, FullName, KubeEvent, Now, Pod, PodUid, Transition};
+use podwright_core::pod::{State, Story, Wait};
+use tokio::sync::{broadcast, mpsc, oneshot};
 
-use super::kept::{Kept, KeptEvent};
+use super::kept::{Kept, KeptEvent, Telling};
+use crate::feed::{Feed, View};
 
 /// A question to the loop.
 pub enum Query {
@@ -100,16 +100,22 @@ impl Handle {
 #[derive(Default)]
 pub struct Views {
     events: Mutex<Kept>,
+    telling: Telling,
     beat: Mutex<Option<Now>>,
     journal: Mutex<Option<String>>,
     waiters: Mutex<BTreeMap<u64, oneshot::Sender<()>>>,
-    changes: watch::Sender<u64>,
+    feed: Arc<Feed>,
 }
 
 impl Views {
     /// The events kept, oldest first.
     pub fn events(&self) -> Vec<KeptEvent> {
         self.events.lock().expect("no panic under this lock").all()
+    }
+
+    /// Every event from now on, as it is kept.
+    pub fn follow_events(&self) -> broadcast::Receiver<KeptEvent> {
+        self.telling.0.subscribe()
     }
 
     /// When the loop last did something.
@@ -122,9 +128,9 @@ impl Views {
         self.journal.lock().expect("no panic under this lock").clone()
     }
 
-    /// Changes with every change of a status.
-    pub fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.subscribe()
+    /// Every pod as it is shown, and what changed.
+    pub fn feed(&self) -> &Arc<Feed> {
+        &self.feed
     }
 
     /// Keep an event that is about no pod of the loop's: the node's own.
@@ -134,7 +140,9 @@ impl Views {
 
     /// Keep an event about this pod; the spec tells which part of it is meant.
     pub(super) fn event(&self, event: &KubeEvent, pod: Option<&Pod>, now: Now) {
-        self.events.lock().expect("no panic under this lock").add(event, pod, now);
+        let kept = self.events.lock().expect("no panic under this lock").add(event, pod, now);
+        // Nobody may be listening.
+        let _ = self.telling.0.send(kept);
     }
 
     pub(super) fn beat(&self, now: Now) {
@@ -143,10 +151,6 @@ impl Views {
 
     pub(super) fn journal(&self, error: Option<String>) {
         *self.journal.lock().expect("no panic under this lock") = error;
-    }
-
-    pub(super) fn status_changed(&self, _uid: &PodUid) {
-        self.changes.send_modify(|n| *n += 1);
     }
 
     pub(super) fn released(&self, waiter: u64) {
@@ -161,29 +165,13 @@ pub(super) fn answer(node: &Node, query: Query, now: Now) {
     match query {
         Query::Pods(answer) => {
             let broken = node.broken().map(|(file, why)| (file.to_owned(), why.to_owned())).collect();
-            let pods = node.workers().iter().map(|(_, machine)| shown(machine)).collect();
+            let pods = node.workers().iter().map(|(_, machine)| View::of(machine.record()).pod()).collect();
             let _ = answer.send(Shown { pods, broken, runtime_up: node.runtime_up() });
         }
         Query::Explain { pod, answer } => {
             let _ = answer.send(explain(node, &pod, now));
         }
     }
-}
-
-/// A pod with its status. One that is to go says so as the API does, whatever its source.
-fn shown(machine: &Machine) -> Pod {
-    let record = machine.record();
-    let mut pod = Pod::clone(&record.pod);
-    pod.status = record.status.clone();
-    let gone = |cause| matches!(cause, Cause::Deleted | Cause::Removed | Cause::Orphan);
-    if let Some(ending) = record.ending.as_ref().filter(|e| e.deleted || gone(e.cause)) {
-        let meta = &mut pod.metadata;
-        meta.deletion_timestamp.get_or_insert_with(|| {
-            Time(jiff::Timestamp::from_second(ending.deadline.wall.as_second()).unwrap_or(ending.deadline.wall))
-        });
-        meta.deletion_grace_period_seconds.get_or_insert(i64::try_from(ending.grace.as_secs()).unwrap_or(i64::MAX));
-    }
-    pod
 }
 
 fn explain(node: &Node, pod: &str, now: Now) -> Vec<Told> {
@@ -211,7 +199,7 @@ fn explain(node: &Node, pod: &str, now: Now) -> Vec<Told> {
     let gone = gone.map(|gone| tell(&gone.full_name, &gone.uid, &gone.story));
     let here = here.into_iter().map(|(uid, machine)| Told {
         state: Some(machine.state()),
-        pod: Some(shown(machine)),
+        pod: Some(View::of(machine.record()).pod()),
         origin: machine.record().origin.clone(),
         waits: machine.waits(now),
         ..tell(machine.full_name(), uid, machine.story())

@@ -1,13 +1,13 @@
 //! How flags, file, defaults and the machine become one [`Config`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use podwright_agent::rotate;
-use podwright_agent::sources::{file as file_source, url as url_source};
+use podwright_agent::sources::{Strictness, file as file_source, url as url_source};
+use podwright_agent::{recorder, rotate};
 use podwright_core::NodeConfig;
 use podwright_core::model::Source;
 use podwright_core::quantity::Amount;
@@ -45,14 +45,15 @@ impl Reader<'_> {
             logs: self.logs(),
             dns: self.dns(),
             seccomp_default: self.file.seccomp_default.unwrap_or(false),
+            strictness: if self.flags.strict { Strictness::Strict } else { Strictness::Lenient },
+            record: self.record(),
+            cluster: self.cluster(),
+            hostname: self.node_name_quietly(),
             node,
             sources,
             warnings: Vec::new(),
         };
         self.swap();
-        if config.sources.file.is_none() && config.sources.url.is_none() {
-            self.warnings.push("no source of pods: give --pod-manifest-path or --manifest-url".into());
-        }
         if !self.errors.is_empty() {
             return Err(self.errors);
         }
@@ -98,9 +99,10 @@ impl Reader<'_> {
         let (cpu, memory, ephemeral) = self.reserved();
         let capacity = self.capacity();
         let usual = NodeConfig::default();
-        let mut on = BTreeSet::new();
+        let mut on = BTreeSet::from([Source::Local]);
         on.extend(sources.file.as_ref().map(|_| Source::File));
         on.extend(sources.url.as_ref().map(|_| Source::Url));
+        on.extend(self.flags.kubeconfig.as_ref().map(|_| Source::Api));
         NodeConfig {
             node_name: self.node_name(),
             boot_id: self.facts.boot_id.clone(),
@@ -162,24 +164,7 @@ impl Reader<'_> {
         chosen.iter().map(ToString::to_string).collect()
     }
 
-    fn labels(&mut self) -> BTreeMap<String, String> {
-        let mut labels = BTreeMap::from([
-            ("kubernetes.io/os".to_owned(), "linux".to_owned()),
-            ("kubernetes.io/arch".to_owned(), go_arch().to_owned()),
-        ]);
-        labels.insert("kubernetes.io/hostname".to_owned(), self.node_name_quietly());
-        for pair in self.flags.node_labels.iter().filter(|pair| !pair.trim().is_empty()) {
-            match pair.split_once('=') {
-                Some((key, value)) if !key.trim().is_empty() => {
-                    labels.insert(key.trim().to_owned(), value.trim().to_owned());
-                }
-                _ => self.errors.push(format!("--node-labels: {pair:?} must be KEY=VALUE")),
-            }
-        }
-        labels
-    }
-
-    fn node_name_quietly(&self) -> String {
+    pub(super) fn node_name_quietly(&self) -> String {
         self.flags.hostname_override.as_deref().unwrap_or(&self.facts.hostname).trim().to_lowercase()
     }
 
@@ -358,6 +343,15 @@ impl Reader<'_> {
         rotate::Config { max_size, max_files, interval }
     }
 
+    fn record(&mut self) -> Option<recorder::Config> {
+        let path = absolute(self.flags.watching.record.as_deref()?);
+        let size = self.flags.watching.record_max_size.parse::<Amount>();
+        match size.map(|size| u64::try_from(size.value())) {
+            Ok(Ok(max_size)) if max_size >= RECORD_MIN => Some(recorder::Config { path, max_size }),
+            _ => self.wrong("--record-max-size", "must be a size of at least 1Mi, such as 256Mi"),
+        }
+    }
+
     fn dns(&mut self) -> Dns {
         let servers = self.file.cluster_dns.clone().unwrap_or_default();
         for server in &servers {
@@ -413,7 +407,7 @@ fn period(given: Option<Duration>, usual: Duration) -> Duration {
     given.filter(|given| !given.is_zero()).unwrap_or(usual)
 }
 
-fn absolute(path: &Path) -> PathBuf {
+pub(super) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
@@ -428,20 +422,11 @@ fn headers(text: &str) -> Result<Vec<(String, String)>, String> {
     pieces.into_iter().map(pair).collect()
 }
 
-/// The processor as Go, and so Kubernetes, calls it.
-fn go_arch() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        "x86" => "386",
-        "powerpc64" => "ppc64le",
-        other => other,
-    }
-}
-
 /// `fileCheckFrequency` and `httpCheckFrequency`.
 const CHECK_FREQUENCY: Duration = Duration::from_secs(20);
 /// Where containerd listens.
 const ENDPOINT: &str = "unix:///run/containerd/containerd.sock";
 /// The Go kubelet pulls one image after another unless told otherwise; a hung registry then holds up all pods.
 const PULLS: usize = 5;
+/// A recording of less could not hold the state of many pods.
+const RECORD_MIN: u64 = 1 << 20;

@@ -45,7 +45,7 @@ fn without_a_file_everything_has_its_default() {
     assert_eq!((config.listen, config.cgroups.pids_limit, config.cgroups.root.as_str()), (None, None, "/"));
     assert_eq!(config.logs, rotate::Config::default());
     assert_eq!(config.dns.resolv_conf.as_deref(), Some(Path::new("/etc/resolv.conf")));
-    assert_eq!(config.warnings, ["no source of pods: give --pod-manifest-path or --manifest-url"]);
+    assert_eq!((config.warnings.len(), config.node.sources), (0, BTreeSet::from([Source::Local])));
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn a_file_is_honoured_field_by_field() {
         (Path::new("/etc/podwright/manifests"), Duration::from_secs(5))
     );
     assert!(!file.all_names);
-    assert_eq!(config.node.sources, BTreeSet::from([Source::File, Source::Url]));
+    assert_eq!(config.node.sources, BTreeSet::from([Source::File, Source::Url, Source::Local]));
     assert_eq!(config.node.sync_frequency, Duration::from_secs(120));
     assert_eq!(config.node.runtime_request_timeout, Duration::from_secs(30));
     assert_eq!(config.node.backoff_max, Duration::from_secs(60));

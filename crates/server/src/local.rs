@@ -16,21 +16,33 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 
-use crate::listen::server::{self, Door};
+use crate::serve::{self, Door};
 
-mod api;
+mod answer;
+mod body;
+mod discovery;
 mod events;
+mod exec;
 mod failure;
+mod params;
+mod pods;
 mod request;
+mod selector;
+mod verbs;
+mod watch;
+mod write;
 
-pub(crate) use api::{About, Views};
+pub use answer::{Local, Tell, Views};
+pub use exec::Streamer;
+pub(crate) use failure::Failure;
+pub(crate) use params::Params;
 
 /// The socket's name in the run directory.
-pub(crate) const NAME: &str = "api.sock";
+pub const NAME: &str = "api.sock";
 
 /// Why there is no local API.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SocketError {
+pub enum SocketError {
     /// The directory can't be had.
     #[error("make {}", path.display())]
     Directory {
@@ -63,7 +75,7 @@ pub(crate) enum SocketError {
 
 /// The open door. The socket goes with it.
 #[derive(Debug)]
-pub(crate) struct Socket {
+pub struct Socket {
     listener: UnixListener,
     path: PathBuf,
     /// Held on the directory for as long as the agent lives, so that two that start at once don't take each other's socket.
@@ -72,7 +84,7 @@ pub(crate) struct Socket {
 
 impl Socket {
     /// Open the door in this directory, which is made if it isn't there.
-    pub(crate) fn open(run_dir: &Path) -> Result<Self, SocketError> {
+    pub fn open(run_dir: &Path) -> Result<Self, SocketError> {
         let directory = |source: io::Error| SocketError::Directory { path: run_dir.to_owned(), source };
         make_dir(run_dir).map_err(directory)?;
         let lock = rustix::fs::open(run_dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
@@ -89,14 +101,14 @@ impl Socket {
     }
 
     /// Where it is.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Answer from these views until told to stop.
-    pub(crate) async fn serve(self, about: About, views: Arc<dyn Views>, stop: CancellationToken) {
-        let about = Arc::new(about);
-        server::serve(self, move |request| api::answer(Arc::clone(&about), Arc::clone(&views), request), stop).await;
+    /// Answer from what there is until told to stop.
+    pub async fn serve(self, local: Local, stop: CancellationToken) {
+        let room = Arc::new(answer::Room::new(local, stop.clone()));
+        serve::serve(self, move |request| answer::answer(Arc::clone(&room), request), stop).await;
     }
 }
 
@@ -109,6 +121,7 @@ impl Drop for Socket {
 
 impl Door for Socket {
     type Stream = UnixStream;
+    const PLACES: usize = CALLERS_MAX;
 
     async fn next(&self) -> io::Result<Option<UnixStream>> {
         let (stream, _) = self.listener.accept().await?;
@@ -152,6 +165,10 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     UnixListener::from_std(StdListener::from(socket))
 }
 
+/// Callers at once; so many of them may stay for long that there is always room for a short question.
+const CALLERS_MAX: usize = 256;
+/// Watches, logs and execs at once.
+const STREAMS_MAX: usize = 200;
 /// Callers that wait for their turn in the kernel.
 const BACKLOG: i32 = 64;
 

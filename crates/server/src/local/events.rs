@@ -5,10 +5,59 @@ use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use podwright_agent::the_loop::KeptEvent;
 
+use super::answer::{Room, list as list_of};
+use super::failure::Failure;
+use super::params::Params;
+use super::selector::Selector;
+use crate::serve::Answer;
+
 /// Who says so.
 const COMPONENT: &str = "podwright";
 
-pub(super) fn object(kept: &KeptEvent, node: &str) -> Event {
+pub(super) fn list(room: &Room, namespace: Option<&str>, mut params: Params) -> Result<Answer, Failure> {
+    if params.flag("watch")? {
+        return Err(Failure::bad_request("events can't be watched here: list them again"));
+    }
+    let selector = Selector::read(None, params.text("fieldSelector").as_deref(), &FIELDS)?;
+    params.text("resourceVersion");
+    params.text("timeoutSeconds");
+    params.finish()?;
+    let local = &room.local;
+    let mut events: Vec<Event> = local.views.events().iter().map(|kept| object(kept, &local.node)).collect();
+    events.retain(|event| namespace.is_none() || namespace == event.metadata.namespace.as_deref());
+    events.retain(|event| selector.matches(None, |name| field(event, name)));
+    Ok(list_of("EventList", local.feed.version(), events))
+}
+
+fn field<'a>(event: &'a Event, name: &str) -> Option<&'a str> {
+    let about = &event.involved_object;
+    match name {
+        "involvedObject.kind" => about.kind.as_deref(),
+        "involvedObject.namespace" => about.namespace.as_deref(),
+        "involvedObject.name" => about.name.as_deref(),
+        "involvedObject.uid" => about.uid.as_deref(),
+        "involvedObject.fieldPath" => about.field_path.as_deref(),
+        "reason" => event.reason.as_deref(),
+        "type" => event.type_.as_deref(),
+        "metadata.name" => event.metadata.name.as_deref(),
+        "metadata.namespace" => event.metadata.namespace.as_deref(),
+        _ => None,
+    }
+}
+
+const FIELDS: [&str; 9] = [
+    "involvedObject.kind",
+    "involvedObject.namespace",
+    "involvedObject.name",
+    "involvedObject.uid",
+    "involvedObject.fieldPath",
+    "reason",
+    "type",
+    "metadata.name",
+    "metadata.namespace",
+];
+
+fn object(kept: &KeptEvent, node: &str) -> Event {
     let KeptEvent { event, field_path, first, last, count } = kept;
     let (namespace, name) = (event.pod.namespace.to_string(), event.pod.name.to_string());
     // What has no namespace is about the node itself.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::server::{CONNECTIONS_MAX, HEADER_MAX};
 use super::*;
+use crate::serve::{HEADER_MAX, MONITORS_MAX};
 
 #[derive(Default)]
 struct Shown {
@@ -81,7 +81,7 @@ async fn garbage_and_huge_heads_are_refused() {
 async fn silent_callers_lose_their_place() {
     let (address, _stop) = start(Arc::new(Shown::default())).await;
     let mut silent = Vec::new();
-    for _ in 0..CONNECTIONS_MAX + 10 {
+    for _ in 0..MONITORS_MAX + 10 {
         silent.push(TcpStream::connect(address).await.unwrap());
     }
     let answer = timeout(HEADER_MAX * 4, ask(address, "GET /healthz")).await.expect("others get their turn");

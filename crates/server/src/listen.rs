@@ -7,7 +7,6 @@
 //! | /pods | a v1 PodList |
 
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -18,15 +17,11 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) mod server;
-
-use server::{ANSWER_MAX, Answer, json, text};
-
-/// A future that can be sent anywhere.
-pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+use crate::BoxFuture;
+use crate::serve::{self, ANSWER_MAX, Answer, json, text};
 
 /// What there is to show.
-pub(crate) trait Views: Send + Sync + 'static {
+pub trait Views: Send + Sync + 'static {
     /// All pods, as the JSON of a v1 PodList.
     fn pods(&self) -> BoxFuture<'_, Bytes>;
     /// How the agent is.
@@ -35,21 +30,21 @@ pub(crate) trait Views: Send + Sync + 'static {
 
 /// How the agent is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Health {
+pub struct Health {
     /// Why it should be restarted, if so.
-    pub(crate) dead: Option<String>,
+    pub dead: Option<String>,
     /// What it can't do at the moment: no runtime, no journal, a source not yet read.
-    pub(crate) lacks: Vec<String>,
+    pub lacks: Vec<String>,
 }
 
 /// Take the address, so that a taken one is known before anything else is started.
-pub(crate) async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
     TcpListener::bind(address).await
 }
 
 /// Serve until told to stop.
-pub(crate) async fn serve(listener: TcpListener, views: Arc<dyn Views>, stop: CancellationToken) {
-    server::serve(listener, move |request| answer(Arc::clone(&views), request), stop).await;
+pub async fn serve(listener: TcpListener, views: Arc<dyn Views>, stop: CancellationToken) {
+    serve::serve(listener, move |request| answer(Arc::clone(&views), request), stop).await;
 }
 
 async fn answer(views: Arc<dyn Views>, request: Request<Incoming>) -> Answer {

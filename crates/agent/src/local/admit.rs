@@ -1,0 +1,325 @@
+//! Create, update and delete as an API server does them: what it fills in, what it refuses, what it never lets change.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::PodStatus;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use podwright_core::defaults::default_pod;
+use podwright_core::model::{FullName, Pod, PodUid, Source};
+use podwright_core::pod::full_name;
+use podwright_core::qos::qos_class;
+use podwright_core::static_pod::{CONFIG_HASH, CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE, api_reference};
+use podwright_core::validate::{FieldError, validate_pod, validate_pod_update};
+
+use super::{POD_BYTES_MAX, PODS_MAX, Refusal, Store, of_name};
+use crate::feed::View;
+
+/// How a pod is to be deleted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeleteOptions {
+    /// A time of its own, in seconds; else the pod's.
+    pub grace: Option<i64>,
+    /// Only if it has this UID.
+    pub uid: Option<String>,
+    /// Only if it has this resourceVersion.
+    pub resource_version: Option<String>,
+    /// Only say what would be.
+    pub dry_run: bool,
+}
+
+impl Store {
+    /// Take a new pod into this namespace.
+    pub async fn create(self: &Arc<Self>, namespace: String, pod: Pod, dry_run: bool) -> Result<Arc<View>, Refusal> {
+        let store = Arc::clone(self);
+        finish(async move { store.create_now(&namespace, pod, dry_run).await }).await
+    }
+
+    /// Make the pod of this name this.
+    pub async fn update(self: &Arc<Self>, of: FullName, pod: Pod, dry_run: bool) -> Result<Arc<View>, Refusal> {
+        let store = Arc::clone(self);
+        finish(async move { store.update_now(&of, pod, dry_run).await }).await
+    }
+
+    /// Let the pod of this name end. It is gone when everything of it has ended.
+    pub async fn delete(self: &Arc<Self>, of: FullName, options: DeleteOptions) -> Result<Arc<View>, Refusal> {
+        let store = Arc::clone(self);
+        finish(async move { store.delete_now(&of, &options).await }).await
+    }
+
+    async fn create_now(&self, namespace: &str, mut pod: Pod, dry_run: bool) -> Result<Arc<View>, Refusal> {
+        self.prepare(&mut pod, namespace)?;
+        let mut objects = self.objects.lock().await;
+        let of = full_name(&pod);
+        let name = of.name.to_string();
+        if of_name(&objects, &of).is_some() {
+            return Err(Refusal::AlreadyExists { name });
+        }
+        if let Some(view) = self.feed.named(&of.namespace, &of.name) {
+            let origin = view.origin.as_deref().unwrap_or_default().into();
+            return Err(Refusal::Taken { name, from: view.source, origin });
+        }
+        if objects.len() >= PODS_MAX {
+            return Err(Refusal::Full { name, max: PODS_MAX });
+        }
+        if dry_run {
+            return Ok(would_be(pod, 0));
+        }
+        self.put(&mut objects, pod).await
+    }
+
+    async fn update_now(&self, of: &FullName, mut pod: Pod, dry_run: bool) -> Result<Arc<View>, Refusal> {
+        let mut objects = self.objects.lock().await;
+        let (old, version) = self.ours(&objects, of)?;
+        same_place(&mut pod.metadata, of)?;
+        let given = (pod.metadata.uid.as_deref(), pod.metadata.resource_version.as_deref());
+        meets(&of.name, &old.metadata, version, given)?;
+        inherit(&mut pod, &old);
+        let spec = pod.spec.get_or_insert_default();
+        if spec.node_name.as_deref().unwrap_or_default().is_empty() {
+            spec.node_name = Some(self.node.clone());
+        }
+        default_pod(&mut pod);
+        let mut errors = validate_pod_update(&pod, &old);
+        errors.extend(self.unfit(&pod));
+        check(&pod, errors)?;
+        if pod.spec != old.spec {
+            pod.metadata.generation = pod.metadata.generation.map(|generation| generation + 1);
+        }
+        if dry_run {
+            return Ok(would_be(pod, version));
+        }
+        if pod == *old {
+            return self.feed.get(&super::uid_of(&old)).ok_or(Refusal::NotFound { name: of.name.to_string() });
+        }
+        self.put(&mut objects, pod).await
+    }
+
+    async fn delete_now(&self, of: &FullName, options: &DeleteOptions) -> Result<Arc<View>, Refusal> {
+        let mut objects = self.objects.lock().await;
+        let (old, version) = self.ours(&objects, of)?;
+        meets(&of.name, &old.metadata, version, (options.uid.as_deref(), options.resource_version.as_deref()))?;
+        let own = old.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
+        let grace = options.grace.or(own).unwrap_or(GRACE_USUAL).min(GRACE_MAX);
+        if grace < 0 {
+            return Err(Refusal::BadRequest { why: format!("gracePeriodSeconds {grace} must be at least 0") });
+        }
+        let pod = to_be_gone(&old, grace, Timestamp::now());
+        match pod {
+            Some(pod) if options.dry_run => Ok(would_be(pod, version)),
+            Some(pod) => self.put(&mut objects, pod).await,
+            // It goes already, and not later than this.
+            None => self.feed.get(&super::uid_of(&old)).ok_or(Refusal::NotFound { name: of.name.to_string() }),
+        }
+    }
+
+    /// The object and its version, if it is one of the store's.
+    fn ours(&self, objects: &BTreeMap<PodUid, Arc<Pod>>, of: &FullName) -> Result<(Arc<Pod>, u64), Refusal> {
+        let name = of.name.to_string();
+        if let Some(pod) = of_name(objects, of) {
+            let version = self.feed.get(&super::uid_of(pod)).map_or(0, |view| view.version);
+            return Ok((Arc::clone(pod), version));
+        }
+        Err(match self.feed.named(&of.namespace, &of.name) {
+            Some(view) => {
+                let origin = view.origin.as_deref().unwrap_or_default().into();
+                Refusal::Foreign { name, from: view.source, origin }
+            }
+            None => Refusal::NotFound { name },
+        })
+    }
+
+    /// What a server fills in, and what it refuses.
+    fn prepare(&self, pod: &mut Pod, namespace: &str) -> Result<(), Refusal> {
+        if pod.metadata.resource_version.as_deref().is_some_and(|version| !version.is_empty()) {
+            return Err(Refusal::BadRequest {
+                why: "resourceVersion should not be set on objects to be created".into(),
+            });
+        }
+        in_namespace(&mut pod.metadata, namespace)?;
+        let uid = fresh_uid()?;
+        let meta = &mut pod.metadata;
+        if meta.name.as_deref().unwrap_or_default().is_empty()
+            && let Some(base) = meta.generate_name.as_deref().filter(|base| !base.is_empty())
+        {
+            meta.name = Some(generated(base, &uid));
+        }
+        clear_servers_own(meta);
+        meta.uid = Some(uid);
+        meta.creation_timestamp = Some(Time(whole_second(Timestamp::now())));
+        meta.generation = Some(1);
+        mark(meta);
+        let spec = pod.spec.get_or_insert_default();
+        if spec.node_name.as_deref().unwrap_or_default().is_empty() {
+            spec.node_name = Some(self.node.clone());
+        }
+        default_pod(pod);
+        let class = qos_class(pod).to_owned();
+        pod.status = Some(PodStatus { phase: Some("Pending".into()), qos_class: Some(class), ..PodStatus::default() });
+        let mut errors = validate_pod(pod);
+        errors.extend(self.unfit(pod));
+        check(pod, errors)
+    }
+
+    /// What an API server may take and a node alone can't do.
+    fn unfit(&self, pod: &Pod) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        let mut wrong = |path: &str, message: String| errors.push(FieldError { path: path.into(), message });
+        let spec = pod.spec.as_ref();
+        if let Some(node) = spec.and_then(|s| s.node_name.as_deref()).filter(|node| *node != self.node) {
+            wrong("spec.nodeName", format!("{node:?} is not this node: write {:?}, or nothing", self.node));
+        }
+        if spec.and_then(|s| s.ephemeral_containers.as_ref()).is_some_and(|list| !list.is_empty()) {
+            wrong("spec.ephemeralContainers", "can't be given here: write them as containers".into());
+        }
+        if pod.metadata.finalizers.as_ref().is_some_and(|list| !list.is_empty()) {
+            wrong("metadata.finalizers", "must be empty: nobody on this node would take them away again".into());
+        }
+        if let Some((path, what)) = api_reference(pod) {
+            wrong(&path, format!("refers to {what}, which only an API server has: remove it"));
+        }
+        errors
+    }
+}
+
+/// Whoever asked may go away; what was begun is ended.
+async fn finish<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+) -> Result<T, Refusal> {
+    tokio::spawn(work).await.unwrap_or_else(|error| Err(Refusal::Disk { message: error.to_string() }))
+}
+
+fn check(pod: &Pod, errors: Vec<FieldError>) -> Result<(), Refusal> {
+    if !errors.is_empty() {
+        let meta = &pod.metadata;
+        let name = meta.name.clone().or_else(|| meta.generate_name.clone()).unwrap_or_default();
+        return Err(Refusal::Invalid { name, errors });
+    }
+    match serde_json::to_vec(pod) {
+        Ok(text) if text.len() <= POD_BYTES_MAX => Ok(()),
+        _ => Err(Refusal::TooLarge { max: POD_BYTES_MAX }),
+    }
+}
+
+fn same_place(meta: &mut ObjectMeta, of: &FullName) -> Result<(), Refusal> {
+    in_namespace(meta, &of.namespace)?;
+    let name = meta.name.get_or_insert_with(|| of.name.to_string());
+    if **name != *of.name {
+        let why = format!("the name of the object ({name}) does not match the name on the URL ({})", of.name);
+        return Err(Refusal::BadRequest { why });
+    }
+    Ok(())
+}
+
+fn in_namespace(meta: &mut ObjectMeta, namespace: &str) -> Result<(), Refusal> {
+    match meta.namespace.as_deref().unwrap_or_default() {
+        "" => meta.namespace = Some(namespace.into()),
+        given if given == namespace => {}
+        given => {
+            let why = format!(
+                "the namespace of the provided object does not match the namespace sent on the request: {given:?}, {namespace:?}"
+            );
+            return Err(Refusal::BadRequest { why });
+        }
+    }
+    Ok(())
+}
+
+/// UID and version, where they are given, must be those the object has.
+fn meets(name: &str, meta: &ObjectMeta, version: u64, given: (Option<&str>, Option<&str>)) -> Result<(), Refusal> {
+    let name = name.to_owned();
+    let own = meta.uid.as_deref().unwrap_or_default();
+    if let Some(uid) = given.0.filter(|uid| !uid.is_empty() && *uid != own) {
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {own}");
+        return Err(Refusal::Conflict { name, why });
+    }
+    if given.1.is_some_and(|asked| !asked.is_empty() && *asked != version.to_string()) {
+        let why = "the object has been modified; please apply your changes to the latest version and try again".into();
+        return Err(Refusal::Conflict { name, why });
+    }
+    Ok(())
+}
+
+/// What belongs to the server stays as it was.
+fn inherit(pod: &mut Pod, old: &Pod) {
+    let (meta, was) = (&mut pod.metadata, &old.metadata);
+    clear_servers_own(meta);
+    meta.uid = was.uid.clone();
+    meta.creation_timestamp = was.creation_timestamp.clone();
+    meta.deletion_timestamp = was.deletion_timestamp.clone();
+    meta.deletion_grace_period_seconds = was.deletion_grace_period_seconds;
+    meta.generation = was.generation;
+    meta.generate_name = was.generate_name.clone();
+    mark(meta);
+    pod.status = old.status.clone();
+}
+
+fn clear_servers_own(meta: &mut ObjectMeta) {
+    meta.resource_version = None;
+    meta.self_link = None;
+    meta.managed_fields = None;
+    meta.deletion_timestamp = None;
+    meta.deletion_grace_period_seconds = None;
+}
+
+/// The source is known by it, also to who finds only the sandbox. Nobody may call a submitted pod another source's.
+fn mark(meta: &mut ObjectMeta) {
+    let annotations = meta.annotations.get_or_insert_default();
+    for key in [CONFIG_HASH, CONFIG_MIRROR, CONFIG_SEEN] {
+        annotations.remove(key);
+    }
+    annotations.insert(CONFIG_SOURCE.into(), Source::Local.as_str().into());
+}
+
+/// With a deletionTimestamp; `None` if it has one that is not later.
+fn to_be_gone(old: &Pod, grace: i64, now: Timestamp) -> Option<Pod> {
+    let mut pod = old.clone();
+    let meta = &mut pod.metadata;
+    let at = match (&meta.deletion_timestamp, meta.deletion_grace_period_seconds) {
+        (Some(_), Some(had)) if grace >= had => return None,
+        // The time that has passed since the first delete counts.
+        (Some(at), Some(had)) => at.0.saturating_sub(SignedDuration::from_secs(had - grace)).ok()?,
+        _ => now.saturating_add(SignedDuration::from_secs(grace)).ok()?,
+    };
+    meta.deletion_timestamp = Some(Time(whole_second(at)));
+    meta.deletion_grace_period_seconds = Some(grace);
+    meta.generation = meta.generation.map(|generation| generation + 1);
+    Some(pod)
+}
+
+fn would_be(pod: Pod, version: u64) -> Arc<View> {
+    Arc::new(View::would_be(pod, Source::Local, version))
+}
+
+/// The API's times have whole seconds.
+fn whole_second(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
+
+fn fresh_uid() -> Result<String, Refusal> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/uuid").map_err(|error| Refusal::disk(&error))?;
+    Ok(text.trim().to_owned())
+}
+
+/// A name after this beginning, as an API server makes one: cut to what a name may have, five characters that spell nothing.
+fn generated(base: &str, uid: &str) -> String {
+    let base: String = base.chars().take(NAME_BASE_MAX).collect();
+    let letters = ALPHABET.as_bytes();
+    // The last 12 digits of a random UUID are random throughout.
+    let mut number = u64::from_str_radix(uid.rsplit('-').next().unwrap_or_default(), 16).unwrap_or_default();
+    let mut end = String::new();
+    for _ in 0..5 {
+        end.push(char::from(letters[usize::try_from(number % letters.len() as u64).unwrap_or_default()]));
+        number /= letters.len() as u64;
+    }
+    base + &end
+}
+
+/// Kubernetes: `DefaultTerminationGracePeriodSeconds`.
+const GRACE_USUAL: i64 = 30;
+/// A century: enough for everybody, and a time that can still be written down.
+const GRACE_MAX: i64 = 100 * 366 * 86_400;
+/// Kubernetes: names have 63 characters, five of them generated.
+const NAME_BASE_MAX: usize = 58;
+const ALPHABET: &str = "bcdfghjklmnpqrstvwxz2456789";

@@ -1,0 +1,210 @@
+//! The store behind the local API: it plays the API server for the pods that were submitted to this node.
+//!
+//! Names are kept, a delete sets deletionTimestamp and grace, the final delete removes the object and makes the REMOVE. What is
+//! taken is on disk before the answer; one writer at a time, and whoever goes away in the middle leaves nothing half done.
+
+mod admit;
+mod disk;
+mod refusal;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use podwright_core::model::{
+    Ask, AskError, AskResult, FullName, Manifest, ObjectRef, Pod, PodRecord, PodStatus, PodUid, Source, SourceChange,
+};
+use podwright_core::pod::full_name;
+use podwright_core::status::is_terminal;
+use tokio::sync::Mutex;
+
+use crate::feed::{Feed, View};
+use crate::keeper::Keeper;
+use crate::sources::Changes;
+use crate::the_loop::BoxFuture;
+use disk::Shelf;
+
+pub use admit::DeleteOptions;
+pub use disk::{POD_BYTES_MAX, PODS_MAX};
+pub use refusal::Refusal;
+
+/// Why there is no store.
+#[derive(Debug, thiserror::Error)]
+#[error("open the submitted pods in {}", path.display())]
+pub struct StoreError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// The pods submitted to this node.
+pub struct Store {
+    node: String,
+    shelf: Shelf,
+    feed: Arc<Feed>,
+    changes: Changes,
+    /// Held over a write to disk: one writer at a time.
+    objects: Mutex<BTreeMap<PodUid, Arc<Pod>>>,
+    /// Files that held no pod when the store was opened, and why.
+    broken: Vec<(String, String)>,
+}
+
+impl Store {
+    /// Read what is kept below this directory. What is broken there is taken from the journal's records if they have it, else
+    /// put aside and named.
+    pub fn open(
+        root_dir: &Path,
+        node: &str,
+        records: &[PodRecord],
+        feed: Arc<Feed>,
+        changes: Changes,
+    ) -> Result<Arc<Self>, StoreError> {
+        let failed = |source| StoreError { path: root_dir.join("manifests"), source };
+        let shelf = Shelf::open(root_dir).map_err(failed)?;
+        let (mut pods, files) = shelf.load().map_err(failed)?;
+        let mut broken = Vec::new();
+        for file in files {
+            let remembered = records.iter().find(|r| r.uid == file.uid && r.source == Source::Local);
+            let rescued = remembered.filter(|record| write(&shelf, &record.pod).is_ok());
+            if let Some(record) = rescued {
+                tracing::warn!(path = %file.path.display(), why = file.why, "a submitted pod's file is broken: rewritten from the journal");
+                pods.push(Pod::clone(&record.pod));
+                continue;
+            }
+            let path = shelf.put_aside(&file.path).unwrap_or(file.path);
+            tracing::error!(path = %path.display(), why = file.why, "a submitted pod's file is broken: put aside");
+            broken.push((path.display().to_string(), file.why));
+        }
+        // An agent that was here before showed versions that were smaller.
+        feed.begin_after(u64::try_from(Timestamp::now().as_microsecond()).unwrap_or_default());
+        let mut objects = BTreeMap::new();
+        for pod in pods {
+            let (uid, pod) = (uid_of(&pod), Arc::new(pod));
+            feed.keep(Arc::clone(&pod), Source::Local, Some(ORIGIN.into()));
+            objects.insert(uid, pod);
+        }
+        Ok(Arc::new(Self { node: node.into(), shelf, feed, changes, objects: Mutex::new(objects), broken }))
+    }
+
+    /// Tell core what is there: the first SET.
+    pub async fn begin(&self) {
+        let objects = self.objects.lock().await;
+        let pods = objects.values().map(manifest).collect();
+        self.tell(SourceChange::Set { pods, broken: self.broken.clone() }).await;
+    }
+
+    async fn tell(&self, change: SourceChange) {
+        // The receiver is gone only at the end.
+        let _ = self.changes.send((Source::Local, change)).await;
+    }
+
+    /// The object is now this: on disk, then shown, then told to core.
+    async fn put(&self, objects: &mut BTreeMap<PodUid, Arc<Pod>>, pod: Pod) -> Result<Arc<View>, Refusal> {
+        let (shelf, pod) = (self.shelf.clone(), Arc::new(pod));
+        let kept = Arc::clone(&pod);
+        blocking(move || write(&shelf, &kept)).await?;
+        objects.insert(uid_of(&pod), Arc::clone(&pod));
+        let view = self.feed.keep(Arc::clone(&pod), Source::Local, Some(ORIGIN.into()));
+        self.tell(SourceChange::Put(manifest(&pod))).await;
+        Ok(view)
+    }
+
+    async fn remove(&self, objects: &mut BTreeMap<PodUid, Arc<Pod>>, uid: &PodUid) -> Result<(), Refusal> {
+        let (shelf, gone) = (self.shelf.clone(), uid.clone());
+        blocking(move || shelf.remove(&gone).map_err(|error| Refusal::disk(&error))).await?;
+        objects.remove(uid);
+        self.feed.release(uid);
+        self.tell(SourceChange::Remove(uid.clone())).await;
+        Ok(())
+    }
+
+    async fn patch_status(&self, object: &ObjectRef, status: Arc<PodStatus>) -> AskResult {
+        let mut objects = self.objects.lock().await;
+        let mut pod = Pod::clone(find(&objects, object)?);
+        let ends = is_terminal(status.phase.as_deref());
+        let ended = pod.status.as_ref().is_some_and(|s| is_terminal(s.phase.as_deref()));
+        pod.status = Some(PodStatus::clone(&status));
+        let pod = Arc::new(pod);
+        // The end of a pod is kept: after a restart nobody may think that it is still to come. All else is computed again.
+        if ends && !ended {
+            let (shelf, kept) = (self.shelf.clone(), Arc::clone(&pod));
+            blocking(move || write(&shelf, &kept)).await.map_err(unavailable)?;
+        }
+        objects.insert(object.uid.clone(), Arc::clone(&pod));
+        self.feed.keep(Arc::clone(&pod), Source::Local, Some(ORIGIN.into()));
+        Ok(Some(pod))
+    }
+
+    async fn delete_finished(&self, object: &ObjectRef) -> AskResult {
+        let mut objects = self.objects.lock().await;
+        find(&objects, object)?;
+        self.remove(&mut objects, &object.uid).await.map_err(unavailable)?;
+        Ok(None)
+    }
+
+    async fn answer(&self, ask: Ask) -> AskResult {
+        match ask {
+            Ask::PatchStatus { object, status, .. } => self.patch_status(&object, status).await,
+            Ask::Delete { object } => self.delete_finished(&object).await,
+            Ask::CreateMirror { .. } | Ask::DeleteMirror { .. } => {
+                Err(AskError::Refused("submitted pods have no mirrors".into()))
+            }
+        }
+    }
+}
+
+/// The one who is asked keeps the object: what was begun is ended, whether or not the caller still waits.
+#[derive(Clone)]
+pub struct StoreKeeper(pub Arc<Store>);
+
+impl Keeper for StoreKeeper {
+    fn ask(&self, ask: Ask) -> BoxFuture<AskResult> {
+        let store = Arc::clone(&self.0);
+        Box::pin(async move {
+            let answer = tokio::spawn(async move { store.answer(ask).await }).await;
+            answer.unwrap_or_else(|error| Err(AskError::Unavailable { message: error.to_string(), after: None }))
+        })
+    }
+}
+
+fn find<'a>(objects: &'a BTreeMap<PodUid, Arc<Pod>>, object: &ObjectRef) -> Result<&'a Arc<Pod>, AskError> {
+    match objects.get(&object.uid) {
+        Some(pod) if full_name(pod) == object.full_name => Ok(pod),
+        Some(_) => Err(AskError::OtherUid),
+        None if of_name(objects, &object.full_name).is_some() => Err(AskError::OtherUid),
+        None => Err(AskError::NotFound),
+    }
+}
+
+fn of_name<'a>(objects: &'a BTreeMap<PodUid, Arc<Pod>>, name: &FullName) -> Option<&'a Arc<Pod>> {
+    objects.values().find(|pod| full_name(pod) == *name)
+}
+
+fn manifest(pod: &Arc<Pod>) -> Manifest {
+    Manifest { pod: Arc::clone(pod), origin: ORIGIN.into() }
+}
+
+fn uid_of(pod: &Pod) -> PodUid {
+    PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default())
+}
+
+fn write(shelf: &Shelf, pod: &Pod) -> Result<(), Refusal> {
+    let text = serde_json::to_vec(pod).map_err(|error| Refusal::disk(&error.into()))?;
+    shelf.write(&uid_of(pod), &text).map_err(|error| Refusal::disk(&error))
+}
+
+async fn blocking(work: impl FnOnce() -> Result<(), Refusal> + Send + 'static) -> Result<(), Refusal> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(Refusal::Disk { message: error.to_string() }))
+}
+
+fn unavailable(refusal: Refusal) -> AskError {
+    AskError::Unavailable { message: refusal.to_string(), after: None }
+}
+
+/// Where submitted pods come from, in words.
+const ORIGIN: &str = "the local API";
+
+#[cfg(test)]
+mod tests;

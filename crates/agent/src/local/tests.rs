@@ -1,0 +1,294 @@
+//! The store as its callers see it: over a real directory, with core's end of the channel in hand.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+
+use super::*;
+
+struct Bed {
+    dir: TempDir,
+    store: Arc<Store>,
+    feed: Arc<Feed>,
+    told: mpsc::Receiver<(Source, SourceChange)>,
+}
+
+fn open(dir: TempDir, records: &[PodRecord]) -> Bed {
+    let (changes, told) = mpsc::channel(64);
+    let feed = Arc::new(Feed::default());
+    let store = Store::open(dir.path(), "node", records, Arc::clone(&feed), changes).unwrap();
+    Bed { dir, store, feed, told }
+}
+
+fn bed() -> Bed {
+    open(tempfile::tempdir().unwrap(), &[])
+}
+
+impl Bed {
+    async fn create(&self, pod: Value) -> Result<Arc<View>, Refusal> {
+        self.store.create("default".into(), serde_json::from_value(pod).unwrap(), false).await
+    }
+
+    async fn update(&self, name: &str, pod: Value) -> Result<Arc<View>, Refusal> {
+        self.store.update(of(name), serde_json::from_value(pod).unwrap(), false).await
+    }
+
+    async fn delete(&self, name: &str, grace: Option<i64>) -> Result<Arc<View>, Refusal> {
+        self.store.delete(of(name), DeleteOptions { grace, ..DeleteOptions::default() }).await
+    }
+
+    fn files(&self) -> usize {
+        std::fs::read_dir(self.dir.path().join("manifests")).unwrap().count()
+    }
+
+    /// What core was told, in short.
+    fn heard(&mut self) -> Vec<String> {
+        let mut heard = Vec::new();
+        while let Ok((source, change)) = self.told.try_recv() {
+            assert_eq!(source, Source::Local);
+            heard.push(match change {
+                SourceChange::Set { pods, broken } => format!("set {} {}", pods.len(), broken.len()),
+                SourceChange::Put(manifest) => {
+                    let meta = &manifest.pod.metadata;
+                    assert_eq!(meta.resource_version, None, "versions are no news for core");
+                    format!("put {} {:?}", meta.name.as_deref().unwrap(), meta.deletion_grace_period_seconds)
+                }
+                SourceChange::Remove(uid) => format!("remove {uid}"),
+            });
+        }
+        heard
+    }
+
+    /// The same directory, another agent.
+    fn again(self, records: &[PodRecord]) -> Bed {
+        let Self { dir, .. } = self;
+        open(dir, records)
+    }
+}
+
+fn of(name: &str) -> FullName {
+    FullName { namespace: "default".into(), name: name.into() }
+}
+
+fn pod(name: &str) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "busybox:1"}]}})
+}
+
+fn object(view: &View) -> ObjectRef {
+    ObjectRef { full_name: of(view.name()), uid: view.uid() }
+}
+
+async fn ask(bed: &Bed, ask: Ask) -> AskResult {
+    StoreKeeper(Arc::clone(&bed.store)).ask(ask).await
+}
+
+fn patch(view: &View, phase: &str) -> Ask {
+    let status = Arc::new(PodStatus { phase: Some(phase.into()), ..PodStatus::default() });
+    Ask::PatchStatus { object: object(view), base: Arc::default(), status, urgent: false }
+}
+
+#[tokio::test]
+async fn a_pod_gets_what_a_server_gives_it_and_is_on_disk_before_the_answer() {
+    let mut bed = bed();
+    bed.store.begin().await;
+    let shown = bed.create(pod("web")).await.unwrap();
+    assert_eq!(bed.files(), 1);
+    let value = serde_json::to_value(&*shown).unwrap();
+    let meta = &value["metadata"];
+    assert_eq!((&meta["namespace"], &meta["generation"]), (&json!("default"), &json!(1)));
+    assert_eq!(meta["uid"].as_str().unwrap().len(), 36);
+    assert!(meta["creationTimestamp"].is_string() && meta["resourceVersion"] == shown.version.to_string());
+    assert_eq!((&value["spec"]["nodeName"], &value["spec"]["restartPolicy"]), (&json!("node"), &json!("Always")));
+    assert_eq!(value["status"], json!({"phase": "Pending", "qosClass": "BestEffort"}));
+    assert_eq!(meta["annotations"]["kubernetes.io/config.source"], "local");
+    let mut generated = pod("");
+    generated["metadata"] = json!({"generateName": "job-"});
+    let named = bed.create(generated).await.unwrap();
+    assert!(named.name().len() == 9 && named.name().starts_with("job-"), "{}", named.name());
+    assert_eq!(bed.heard(), ["set 0 0", "put web None", &format!("put {} None", named.name())]);
+}
+
+#[tokio::test]
+async fn what_a_server_refuses_is_refused_and_changes_nothing() {
+    let mut bed = bed();
+    let shown = bed.create(pod("web")).await.unwrap();
+    bed.heard();
+    assert_eq!(bed.create(pod("web")).await.unwrap_err(), Refusal::AlreadyExists { name: "web".into() });
+    let with = |path: &str, value: Value| {
+        let mut pod = pod("other");
+        *pod.pointer_mut(path.rsplit_once('/').unwrap().0)
+            .unwrap()
+            .get_mut(path.rsplit_once('/').unwrap().1)
+            .unwrap() = value;
+        pod
+    };
+    assert!(matches!(bed.create(with("/spec/containers", json!([]))).await, Err(Refusal::Invalid { .. })));
+    let refused = |pod: Value| {
+        let bed = &bed;
+        async move {
+            match bed.create(pod).await.unwrap_err() {
+                Refusal::Invalid { errors, .. } => errors.into_iter().map(|e| e.path).collect::<Vec<_>>(),
+                other => vec![other.to_string()],
+            }
+        }
+    };
+    let mut elsewhere = pod("other");
+    elsewhere["spec"]["nodeName"] = json!("elsewhere");
+    elsewhere["metadata"]["finalizers"] = json!(["a/b"]);
+    elsewhere["spec"]["serviceAccountName"] = json!("robot");
+    assert_eq!(refused(elsewhere).await, ["spec.nodeName", "metadata.finalizers", "spec.serviceAccountName"]);
+    let mut foreign = pod("other");
+    foreign["metadata"]["namespace"] = json!("kube-system");
+    assert!(refused(foreign).await[0].contains("does not match the namespace"));
+    let mut versioned = pod("other");
+    versioned["metadata"]["resourceVersion"] = json!("5");
+    assert!(refused(versioned).await[0].contains("should not be set"));
+    let mut large = pod("other");
+    let big = "x".repeat(100_000);
+    large["spec"]["containers"][0]["env"] =
+        (0..22).map(|n| json!({"name": format!("V{n}"), "value": big})).collect::<Vec<_>>().into();
+    assert!(refused(large).await[0].contains("too large"));
+    let dry = bed.store.create("default".into(), serde_json::from_value(pod("dry")).unwrap(), true).await.unwrap();
+    assert_eq!(dry.name(), "dry");
+    assert_eq!((bed.files(), bed.heard().len(), bed.feed.version()), (1, 0, shown.version));
+}
+
+#[tokio::test]
+async fn names_of_other_sources_are_theirs() {
+    let bed = bed();
+    let static_pod: Pod =
+        serde_json::from_value(json!({"metadata": {"name": "web", "namespace": "default", "uid": "s"}})).unwrap();
+    bed.feed.keep(Arc::new(static_pod), Source::File, Some("/m/web.yaml".into()));
+    let refused = bed.create(pod("web")).await.unwrap_err();
+    assert_eq!(refused.to_string(), "pods \"web\" already exists: it comes from the manifest /m/web.yaml");
+    for refused in [bed.delete("web", None).await.unwrap_err(), bed.update("web", pod("web")).await.unwrap_err()] {
+        assert!(matches!(refused, Refusal::Foreign { .. }), "{refused}");
+        assert!(refused.to_string().ends_with("edit or remove /m/web.yaml"), "{refused}");
+    }
+    assert_eq!(bed.delete("none", None).await.unwrap_err(), Refusal::NotFound { name: "none".into() });
+}
+
+#[tokio::test]
+async fn an_update_of_an_old_sight_is_a_conflict_and_only_some_fields_may_change() {
+    let mut bed = bed();
+    let first = bed.create(pod("web")).await.unwrap();
+    let as_read = |view: &View, image: &str| {
+        let mut value = serde_json::to_value(view).unwrap();
+        value["spec"]["containers"][0]["image"] = json!(image);
+        value
+    };
+    let second = bed.update("web", as_read(&first, "busybox:2")).await.unwrap();
+    assert_eq!(second.object.metadata.generation, Some(2));
+    assert!(matches!(bed.update("web", as_read(&first, "busybox:3")).await, Err(Refusal::Conflict { .. })));
+    // The status counts as a change, as it does with an API server.
+    ask(&bed, patch(&first, "Running")).await.unwrap();
+    assert!(matches!(bed.update("web", as_read(&second, "busybox:3")).await, Err(Refusal::Conflict { .. })));
+    let mut unversioned = pod("web");
+    unversioned["metadata"]["labels"] = json!({"a": "b"});
+    unversioned["status"] = json!({"phase": "Failed"});
+    unversioned["spec"]["containers"][0]["image"] = json!("busybox:2");
+    let third = bed.update("web", unversioned.clone()).await.unwrap();
+    assert_eq!((third.object.metadata.generation, third.uid()), (Some(2), first.uid()), "labels are no spec");
+    assert_eq!(third.status.as_ref().unwrap().phase.as_deref(), Some("Running"), "nobody writes a status but the node");
+    assert_eq!(bed.heard().len(), 3);
+    let again = bed.update("web", unversioned.clone()).await.unwrap();
+    assert_eq!((again.version, bed.heard().len()), (third.version, 0), "nothing new is no change");
+    unversioned["spec"]["hostNetwork"] = json!(true);
+    let Err(Refusal::Invalid { errors, .. }) = bed.update("web", unversioned).await else { panic!("taken") };
+    assert_eq!(errors[0].path, "spec.hostNetwork");
+    let mut renamed = pod("other");
+    renamed["metadata"]["uid"] = json!("x");
+    assert!(matches!(bed.update("web", renamed).await, Err(Refusal::BadRequest { .. })));
+}
+
+#[tokio::test]
+async fn a_delete_sets_the_time_which_only_gets_shorter_and_the_end_removes_everything() {
+    let mut bed = bed();
+    let shown = bed.create(pod("web")).await.unwrap();
+    let wrong = DeleteOptions { uid: Some("other".into()), ..DeleteOptions::default() };
+    assert!(matches!(bed.store.delete(of("web"), wrong).await, Err(Refusal::Conflict { .. })));
+    let old = DeleteOptions { resource_version: Some("1".into()), ..DeleteOptions::default() };
+    assert!(matches!(bed.store.delete(of("web"), old).await, Err(Refusal::Conflict { .. })));
+    assert!(matches!(bed.delete("web", Some(-1)).await, Err(Refusal::BadRequest { .. })));
+    let dry = DeleteOptions { dry_run: true, ..DeleteOptions::default() };
+    assert!(bed.store.delete(of("web"), dry).await.unwrap().object.metadata.deletion_timestamp.is_some());
+    let at = |view: &View| view.object.metadata.deletion_timestamp.clone().unwrap().0;
+    let first = bed.delete("web", None).await.unwrap();
+    let longer = bed.delete("web", Some(60)).await.unwrap();
+    assert_eq!(longer.version, first.version, "a longer time changes nothing");
+    let shorter = bed.delete("web", Some(5)).await.unwrap();
+    assert_eq!(at(&first).duration_since(at(&shorter)).as_secs(), 25);
+    assert_eq!(bed.heard(), ["put web None", "put web Some(30)", "put web Some(5)"]);
+    // It goes on after a restart, as far as it was.
+    let mut bed = bed.again(&[]);
+    bed.store.begin().await;
+    let Some((_, SourceChange::Set { pods, .. })) = bed.told.recv().await else { panic!("no set") };
+    assert_eq!(pods[0].pod.metadata.deletion_grace_period_seconds, Some(5));
+    let stranger = ObjectRef { uid: "other".into(), ..object(&shown) };
+    assert_eq!(ask(&bed, Ask::Delete { object: stranger }).await, Err(AskError::OtherUid));
+    assert_eq!(ask(&bed, Ask::Delete { object: object(&shown) }).await, Ok(None));
+    assert_eq!(ask(&bed, Ask::Delete { object: object(&shown) }).await, Err(AskError::NotFound));
+    assert_eq!((bed.files(), bed.heard()), (0, vec![format!("remove {}", shown.uid())]));
+    assert!(bed.feed.all().1.is_empty());
+}
+
+#[tokio::test]
+async fn the_end_of_a_pod_is_kept_and_other_statuses_are_not_written() {
+    let bed = bed();
+    let shown = bed.create(pod("web")).await.unwrap();
+    let file = bed.dir.path().join(format!("manifests/{}.json", shown.uid()));
+    let before = std::fs::read(&file).unwrap();
+    let answer = ask(&bed, patch(&shown, "Running")).await.unwrap().unwrap();
+    assert_eq!(answer.status.as_ref().unwrap().phase.as_deref(), Some("Running"));
+    assert_eq!(std::fs::read(&file).unwrap(), before);
+    ask(&bed, patch(&shown, "Succeeded")).await.unwrap();
+    let bed = bed.again(&[]);
+    let shown = bed.feed.named("default", "web").unwrap();
+    assert_eq!(shown.status.as_ref().unwrap().phase.as_deref(), Some("Succeeded"));
+}
+
+#[tokio::test]
+async fn a_broken_file_is_mended_from_the_journal_or_put_aside_and_named() {
+    let bed = bed();
+    let (kept, lost) = (bed.create(pod("kept")).await.unwrap(), bed.create(pod("lost")).await.unwrap());
+    for view in [&kept, &lost] {
+        std::fs::write(bed.dir.path().join(format!("manifests/{}.json", view.uid())), "{").unwrap();
+    }
+    let record: PodRecord = serde_json::from_value(json!({
+        "uid": kept.uid().as_str(), "source": "local", "pod": kept.pod(), "first_seen": "2024-01-01T00:00:00Z",
+        "admitted": true, "containers": {}, "sandbox_attempts": 0, "terminated": false, "finished": false,
+        "restart_requested": false,
+    }))
+    .unwrap();
+    let mut bed = bed.again(&[record]);
+    bed.store.begin().await;
+    let Some((_, SourceChange::Set { pods, broken })) = bed.told.recv().await else { panic!("no set") };
+    assert_eq!((pods.len(), broken.len()), (1, 1));
+    assert!(broken[0].0.contains(lost.uid().as_str()) && broken[0].0.ends_with(".broken"), "{broken:?}");
+    let bed = bed.again(&[]);
+    assert_eq!(bed.feed.all().1.len(), 1, "it was written anew");
+}
+
+#[tokio::test]
+async fn two_who_write_at_once_are_told_apart_and_who_goes_away_loses_nothing() {
+    let bed = bed();
+    let shown = bed.create(pod("web")).await.unwrap();
+    let read = serde_json::to_value(&*shown).unwrap();
+    let (mut one, mut two) = (read.clone(), read);
+    one["metadata"]["labels"] = json!({"by": "one"});
+    two["metadata"]["labels"] = json!({"by": "two"});
+    let (one, two) = tokio::join!(bed.update("web", one), bed.update("web", two));
+    assert_eq!([&one, &two].iter().filter(|result| result.is_ok()).count(), 1, "{one:?} {two:?}");
+    // Cut off at once: it is done all the same, or not at all.
+    let cut = tokio::time::timeout(Duration::ZERO, bed.create(pod("cut"))).await;
+    assert!(cut.is_err());
+    for _ in 0..200 {
+        if bed.feed.named("default", "cut").is_some() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!((bed.files(), bed.feed.all().1.len()), (2, 2));
+}

@@ -1,0 +1,184 @@
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::TcpListener;
+
+use super::*;
+
+struct Watch(BufReader<UnixStream>);
+
+impl Watch {
+    /// HTTP/1.0 has no chunks: the lines come as they are.
+    async fn open(bed: &Bed, query: &str) -> Self {
+        let mut stream = UnixStream::connect(&bed.path).await.unwrap();
+        let ask = format!("GET /api/v1/pods?watch=true{query} HTTP/1.0\r\nHost: x\r\n\r\n");
+        stream.write_all(ask.as_bytes()).await.unwrap();
+        let mut watch = Self(BufReader::new(stream));
+        let mut line = String::new();
+        while line != "\r\n" {
+            line.clear();
+            assert!(watch.0.read_line(&mut line).await.unwrap() > 0, "the head ended");
+        }
+        watch
+    }
+
+    async fn next(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        let read = tokio::time::timeout(Duration::from_secs(5), self.0.read_line(&mut line));
+        (read.await.expect("in time").unwrap() > 0).then(|| serde_json::from_str(&line).unwrap())
+    }
+
+    async fn said(&mut self) -> String {
+        let event = self.next().await.expect("an event");
+        let phase = event["object"]["status"]["phase"].as_str().unwrap_or("");
+        format!(
+            "{} {} {phase}",
+            event["type"].as_str().unwrap(),
+            event["object"]["metadata"]["name"].as_str().unwrap_or("")
+        )
+    }
+}
+
+#[tokio::test]
+async fn a_watch_tells_every_change_in_order_and_can_be_resumed() {
+    let bed = start();
+    bed.show("default", "a", "1", json!({"phase": "Pending"}));
+    let mut watch = Watch::open(&bed, "").await;
+    assert_eq!(watch.said().await, "ADDED a Pending");
+    let version = bed.feed.version();
+    bed.show("default", "a", "1", json!({"phase": "Running"}));
+    bed.show("other", "b", "2", json!({"phase": "Running"}));
+    bed.feed.release(&"1".into());
+    for expected in ["MODIFIED a Running", "ADDED b Running", "DELETED a Running"] {
+        assert_eq!(watch.said().await, expected);
+    }
+    let mut resumed = Watch::open(&bed, &format!("&resourceVersion={version}&labelSelector=app%3Da")).await;
+    assert_eq!(resumed.said().await, "MODIFIED a Running");
+    let gone = resumed.next().await.unwrap();
+    assert_eq!(gone["object"]["metadata"]["resourceVersion"], bed.feed.version().to_string(), "the version of its end");
+    // What begins or ceases to fit comes and goes.
+    let mut running = Watch::open(&bed, "&fieldSelector=status.phase%3DRunning").await;
+    assert_eq!(running.said().await, "ADDED b Running");
+    bed.show("other", "b", "2", json!({"phase": "Failed"}));
+    assert_eq!(running.said().await, "DELETED b Running");
+}
+
+#[tokio::test]
+async fn who_is_too_late_has_to_list_again() {
+    let bed = start();
+    for n in 0..600 {
+        bed.show("default", "a", "1", json!({"phase": n.to_string()}));
+    }
+    for late in ["1".to_owned(), (bed.feed.version() + 1).to_string()] {
+        let mut watch = Watch::open(&bed, &format!("&resourceVersion={late}")).await;
+        let event = watch.next().await.unwrap();
+        assert_eq!(
+            (&event["type"], &event["object"]["code"], &event["object"]["reason"]),
+            (&json!("ERROR"), &json!(410), &json!("Expired"))
+        );
+        assert_eq!(watch.next().await, None, "and that is the end");
+    }
+}
+
+#[tokio::test]
+async fn a_watch_ends_in_time_with_a_bookmark() {
+    let bed = start();
+    let mut watch = Watch::open(&bed, "&timeoutSeconds=1&allowWatchBookmarks=true").await;
+    let bookmark = watch.next().await.unwrap();
+    let version = bed.feed.version().to_string();
+    assert_eq!(
+        (&bookmark["type"], &bookmark["object"]["metadata"]["resourceVersion"]),
+        (&json!("BOOKMARK"), &json!(version))
+    );
+    assert_eq!(watch.next().await, None);
+}
+
+/// A streaming server that answers with these words, and then says everything twice.
+async fn streaming(head: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut read = vec![0; 4096];
+            let size = stream.read(&mut read).await.unwrap();
+            let asked = String::from_utf8_lossy(&read[..size]).to_lowercase();
+            assert!(
+                asked.starts_with("post /exec/ls+-l http/1.1\r\n") && asked.contains("upgrade: spdy/3.1"),
+                "{asked}"
+            );
+            stream.write_all(head.as_bytes()).await.unwrap();
+            while let Ok(size @ 1..) = stream.read(&mut read).await {
+                let twice = [&read[..size], &read[..size]].concat();
+                stream.write_all(&twice).await.unwrap();
+            }
+        }
+    });
+    format!("http://{address}")
+}
+
+const EXEC: &str = "POST /api/v1/namespaces/default/pods/web/exec?command=ls&command=-l&stdout=1";
+const UPGRADE: &str = "HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n\r\n";
+
+fn running(bed: &Bed) {
+    let status = json!({"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": {"running": {}},
+                        "containerID": "containerd://abc"});
+    bed.show("default", "web", "1", json!({"containerStatuses": [status]}));
+}
+
+async fn upgrade(bed: &Bed, line: &str) -> (UnixStream, String) {
+    let mut stream = UnixStream::connect(&bed.path).await.unwrap();
+    stream.write_all(format!("{line} {UPGRADE}").as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        if stream.read(&mut byte).await.unwrap() == 0 {
+            break;
+        }
+        head.push(byte[0]);
+    }
+    (stream, String::from_utf8_lossy(&head).to_lowercase())
+}
+
+#[tokio::test]
+async fn an_upgrade_is_passed_on_byte_for_byte() {
+    let url = streaming("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n\r\nfirst").await;
+    let bed = start_with(&url, vec![], false);
+    running(&bed);
+    let (mut stream, head) = upgrade(&bed, EXEC).await;
+    assert!(
+        head.starts_with("http/1.1 101 ") && head.contains("upgrade: spdy/3.1") && head.contains("v4.channel.k8s.io"),
+        "{head}"
+    );
+    let mut first = [0; 5];
+    stream.read_exact(&mut first).await.unwrap();
+    assert_eq!(&first, b"first", "what came with the head is not lost");
+    for part in [&b"\x80\x03\x00\x01"[..], &[0xff; 9000]] {
+        stream.write_all(part).await.unwrap();
+        let mut back = vec![0; part.len() * 2];
+        tokio::time::timeout(Duration::from_secs(5), stream.read_exact(&mut back)).await.unwrap().unwrap();
+        assert_eq!(back, [part, part].concat());
+    }
+}
+
+#[tokio::test]
+async fn broken_upgrades_are_told_apart() {
+    let no = streaming("HTTP/1.1 403 Forbidden\r\nContent-Length: 7\r\n\r\nno way!").await;
+    let garbage = streaming("\x16\x03\x01garbage\r\n\r\n").await;
+    for (url, word) in [
+        (no.as_str(), "refuses the upgrade: 403 Forbidden no way!"),
+        (garbage.as_str(), "streaming server"),
+        ("http://127.0.0.1:1", "can't be reached"),
+        ("http://192.0.2.1:80", "not on this machine's loopback"),
+    ] {
+        let bed = start_with(url, vec![], false);
+        running(&bed);
+        let (mut stream, head) = upgrade(&bed, EXEC).await;
+        let mut said = String::new();
+        stream.read_to_string(&mut said).await.unwrap();
+        assert!(head.starts_with("http/1.1 500") && said.contains(word), "{url}: {head} {said}");
+    }
+    let bed = start();
+    running(&bed);
+    assert!(bed.send(EXEC, "").await.1.contains("Upgrade request required"));
+    assert!(bed.send("POST /api/v1/namespaces/default/pods/web/exec?command=a", "").await.1.contains("at least 1 of"));
+    bed.show("default", "web", "1", json!({}));
+    assert!(bed.send(EXEC, "").await.1.contains("is not running"));
+}
