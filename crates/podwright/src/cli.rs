@@ -4,15 +4,18 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 mod act;
 mod ask;
+mod examples;
 mod foreign;
+mod offline;
 
 pub(crate) use act::{ApplyFlags, Awaited, DeleteFlags, ExecFlags, LogFlags, RestartFlags, StopFlags, WaitFlags};
 pub(crate) use ask::{Ask, DescribeFlags, EventFlags, ExplainFlags, GetFlags, Output, Resource, Scope};
+pub(crate) use offline::{CheckFlags, CheckOutput, LogFormat, ReplayFlags, WatchingFlags};
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -57,8 +60,23 @@ pub(crate) enum Command {
     Exec(ExecFlags),
     /// Wait until a pod is as wanted.
     Wait(WaitFlags),
+    /// Check manifests without an agent: what is wrong, and what does nothing here, by line.
+    ///
+    /// Exit codes: 0 every manifest can be used, there may be warnings; 1 one can't, or with --strict has warnings; 2 wrong usage,
+    /// or something can't be read.
+    Check(CheckFlags),
+    /// Decide again what a recorded agent decided, step by step, and compare.
+    ///
+    /// Exit codes: 0 every decision was the same; 1 one differs, or the file can't be replayed; 2 wrong usage.
+    Replay(ReplayFlags),
     /// Print the version.
     Version,
+    /// Write the manual pages.
+    #[command(hide = true)]
+    Man {
+        /// Into this directory.
+        dir: PathBuf,
+    },
     /// Print a completion script for a shell.
     Completion {
         /// The shell it is for.
@@ -103,12 +121,32 @@ pub(crate) struct RunFlags {
     /// Take manifests of every file name, not only *.yaml, *.yml and *.json. On when started as kubelet.
     #[arg(long, help_heading = "Pods")]
     pub(crate) manifest_all_names: bool,
+    /// Refuse manifests with fields that nobody knows or that do nothing here, instead of warning of them.
+    #[arg(long, help_heading = "Pods")]
+    pub(crate) strict: bool,
     /// A URL to fetch pod manifests from.
     #[arg(long, value_name = "URL", help_heading = "Pods")]
     pub(crate) manifest_url: Option<String>,
     /// A header to send with it, NAME:VALUE; may be given several times.
     #[arg(long, value_name = "HEADER", help_heading = "Pods")]
     pub(crate) manifest_url_header: Vec<String>,
+
+    /// How to reach the API server; without it the node belongs to no cluster.
+    #[arg(long, value_name = "FILE", help_heading = "Cluster")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// Make the node's object in the API if there is none. [default: true]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        help_heading = "Cluster"
+    )]
+    pub(crate) register_node: Option<bool>,
+    /// Taints the node's object is made with, KEY=VALUE:EFFECT.
+    #[arg(long, value_name = "TAINTS", value_delimiter = ',', help_heading = "Cluster")]
+    pub(crate) register_with_taints: Vec<String>,
 
     /// The container runtime's CRI socket.
     #[arg(long, value_name = "ENDPOINT", help_heading = "Runtime")]
@@ -133,6 +171,8 @@ pub(crate) struct RunFlags {
     /// How much to log: 4 and more is for debugging.
     #[arg(short = 'v', long = "v", value_name = "N", default_value_t = 0, help_heading = "Watching it")]
     pub(crate) verbosity: u8,
+    #[command(flatten)]
+    pub(crate) watching: WatchingFlags,
 
     /// Started by the name `kubelet`: its directories and habits are the defaults.
     #[arg(skip)]
@@ -156,16 +196,21 @@ impl Cli {
         if args.get(1).is_some_and(|verb| verb == "run") {
             (args, ignored) = foreign::sift(args);
         }
-        let mut cli = Self::try_parse_from(args)?;
+        let mut cli = Self::from_arg_matches(&Self::definition().try_get_matches_from(args)?)?;
         if let Command::Run(flags) = &mut cli.command {
             (flags.as_kubelet, flags.ignored) = (as_kubelet, ignored);
         }
         Ok(cli)
     }
 
+    /// What help, manual pages and completions are made of.
+    pub(crate) fn definition() -> clap::Command {
+        examples::add_to(Self::command())
+    }
+
     /// Write the completion script.
     pub(crate) fn complete(shell: Shell, to: &mut dyn std::io::Write) {
-        clap_complete::generate(shell, &mut Self::command(), "podwright", to);
+        clap_complete::generate(shell, &mut Self::definition(), "podwright", to);
     }
 }
 

@@ -8,7 +8,9 @@ use crate::cli::Cli;
 /// Write all of them into a directory: `podwright.1`, `podwright-run.1`, …
 pub(crate) fn write(dir: &Path) -> io::Result<()> {
     std::fs::create_dir_all(dir)?;
-    clap_mangen::generate_to(Cli::definition(), dir)
+    // `run` shows the program's name as its own, because it is what the name `kubelet` means.
+    let definition = Cli::definition().mut_subcommand("run", |run| run.display_name("podwright-run"));
+    clap_mangen::generate_to(definition, dir)
 }
 
 #[cfg(test)]

@@ -64,7 +64,9 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
     };
     let facts = Arc::new(node_facts(&config, cgroups.as_ref()));
     let pool = Pool::new(Limits::default());
-    let host = Host::new(host_config(&config), cgroups, pool.clone());
+    let cluster = config.cluster.as_ref().map(|cluster| Cluster::open(&cluster.kubeconfig)).transpose()?;
+    let (objects, mut object_news) = cluster::objects(cluster.as_ref());
+    let host = Host::new(host_config(&config), cgroups, pool.clone()).with_objects(objects.clone());
     let features = SharedFeatures::default();
     let (observer, mut hints) = Observer::new(runtime.clone(), features.clone(), pool.clone(), limit);
     let observer = Arc::new(observer);
@@ -79,8 +81,10 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
         sandbox_parallel: config.node.sandbox_parallel,
         max_pods: config.node.max_pods,
     });
-    let cluster = config.cluster.as_ref().map(|cluster| Cluster::open(&cluster.kubeconfig)).transpose()?;
     let (views, (changes, taken)) = (Arc::<the_loop::Views>::default(), mpsc::channel(CHANGES_MAX));
+    let told = Arc::clone(&views);
+    let tell = Arc::new(move |event: KubeEvent| told.tell(&event, MachineClock.now()));
+    let perform = perform.with_objects(objects).with_teller(tell);
     let feed = Arc::clone(views.feed());
     let store = Store::open(&config.dirs.root, &config.node.node_name, &records, feed.clone(), changes.clone())?;
     let submitted: Arc<dyn Keeper> = Arc::new(StoreKeeper(store.clone()));
@@ -99,6 +103,12 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
     tokio::spawn(async move {
         while let Some(hint) = hints.recv().await {
             hinted.tell(hint).await;
+        }
+    });
+    let changed = handle.clone();
+    tokio::spawn(async move {
+        while let Some(news) = object_news.recv().await {
+            changed.tell(news).await;
         }
     });
     start_sources(&config, &handle, &changes, taken);

@@ -38,10 +38,12 @@ pub fn warnings_in(document: &Value) -> Vec<FieldError> {
     });
     let mut warnings: Vec<FieldError> = unknown.collect();
     for (list, pod) in documents(document.clone()).unwrap_or_default() {
-        warnings.extend(fields::unsupported(&pod).into_iter().map(|(path, why)| FieldError {
-            path: format!("{list}{path}"),
-            message: format!("not supported, it does nothing: {why}"),
-        }));
+        warnings.extend(
+            fields::unsupported(&pod).into_iter().map(|(path, why)| FieldError {
+                path: format!("{list}{path}"),
+                message: format!("not supported: {why}"),
+            }),
+        );
     }
     warnings
 }
@@ -109,7 +111,7 @@ mod tests {
             said,
             [
                 "items[0].spec.containers[0].Image: unknown field, it does nothing, did you mean image?",
-                "items[0].spec.ephemeralContainers: not supported, it does nothing: not started yet; refused in manifests",
+                "items[0].spec.ephemeralContainers: not supported: not started yet; refused in manifests",
                 "items[0].spec.hostnetwork: unknown field, it does nothing, did you mean hostNetwork?",
                 "items[0].spec.restartPolcy: unknown field, it does nothing, did you mean restartPolicy?",
                 "items[0].spec.wholly: unknown field, it does nothing",

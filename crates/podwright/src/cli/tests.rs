@@ -15,7 +15,7 @@ fn run(line: &str) -> RunFlags {
 
 #[test]
 fn the_definition_holds_together() {
-    Cli::command().debug_assert();
+    Cli::definition().debug_assert();
 }
 
 #[test]
@@ -44,8 +44,8 @@ fn the_name_kubelet_means_run() {
 
 #[test]
 fn flags_of_the_kubelet_that_do_nothing_here_are_named_and_unknown_ones_fail() {
-    let flags = run("kubelet --kubeconfig /k --fail-swap-on=false --register-node --max_pods=3 --config /c");
-    assert_eq!(flags.ignored, ["--kubeconfig", "--fail-swap-on", "--register-node", "--max-pods"]);
+    let flags = run("kubelet --cert-dir /k --fail-swap-on=false --rotate-certificates --max_pods=3 --config /c");
+    assert_eq!(flags.ignored, ["--cert-dir", "--fail-swap-on", "--rotate-certificates", "--max-pods"]);
     assert_eq!(flags.config.as_deref(), Some(Path::new("/c")));
     for line in
         ["podwright run --no-such-flag", "kubelet --max-podz 3", "podwright run extra", "podwright", "podwright fly"]
@@ -57,8 +57,17 @@ fn flags_of_the_kubelet_that_do_nothing_here_are_named_and_unknown_ones_fail() {
 }
 
 #[test]
+fn a_cluster_is_joined_with_the_kubelets_flags() {
+    let flags = run("kubelet --kubeconfig=/k --register-node --register-with-taints=a=b:NoSchedule,c:NoExecute");
+    assert_eq!((flags.kubeconfig.as_deref(), flags.register_node), (Some(Path::new("/k")), Some(true)));
+    assert_eq!(flags.register_with_taints, ["a=b:NoSchedule", "c:NoExecute"]);
+    assert_eq!(run("kubelet --register-node=false").register_node, Some(false));
+    assert!(flags.ignored.is_empty());
+}
+
+#[test]
 fn help_says_what_there_is() {
-    let mut command = Cli::command();
+    let mut command = Cli::definition();
     command.build();
     insta::assert_snapshot!("help", command.render_long_help().to_string());
     let run = command.find_subcommand_mut("run").unwrap();

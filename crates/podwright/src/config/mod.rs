@@ -7,19 +7,21 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use podwright_agent::rotate;
-use podwright_agent::sources::{file as file_source, url as url_source};
+use podwright_agent::sources::{Strictness, file as file_source, url as url_source};
+use podwright_agent::{recorder, rotate};
 use podwright_core::NodeConfig;
 
 use crate::cli::RunFlags;
 
 mod check;
+mod cluster;
 pub(crate) mod duration;
 mod facts;
 mod fields;
 mod file;
 mod reader;
 
+pub(crate) use cluster::{Cluster, go_arch};
 pub(crate) use facts::Facts;
 
 use file::KubeletFile;
@@ -65,6 +67,10 @@ pub(crate) struct Config {
     pub(crate) runtime: Runtime,
     pub(crate) dirs: Dirs,
     pub(crate) sources: Sources,
+    /// The cluster the node belongs to, if to any.
+    pub(crate) cluster: Option<Cluster>,
+    /// As the host calls itself, or is called by a flag.
+    pub(crate) hostname: String,
     /// Where to serve HTTP, if at all.
     pub(crate) listen: Option<SocketAddr>,
     pub(crate) cgroups: Cgroups,
@@ -73,6 +79,10 @@ pub(crate) struct Config {
     pub(crate) dns: Dns,
     /// Containers without a seccomp profile get the runtime's.
     pub(crate) seccomp_default: bool,
+    /// What becomes of manifests with fields that do nothing.
+    pub(crate) strictness: Strictness,
+    /// Where to record what core is told, if anywhere.
+    pub(crate) record: Option<recorder::Config>,
     /// What people should know before it starts.
     pub(crate) warnings: Vec<String>,
 }

@@ -6,6 +6,7 @@ pub(crate) mod deletes;
 pub(crate) mod door;
 pub(crate) mod edits;
 pub(crate) mod features;
+pub(crate) mod flight;
 pub(crate) mod health_server;
 pub(crate) mod hostile;
 pub(crate) mod hung_mount;
@@ -16,6 +17,7 @@ pub(crate) mod resources;
 pub(crate) mod restarts;
 pub(crate) mod said;
 pub(crate) mod security;
+pub(crate) mod service;
 pub(crate) mod termination;
 pub(crate) mod volumes;
 
@@ -64,6 +66,8 @@ macro_rules! all_on {
             pulls::a_registry_that_hangs_hurts_only_who_needs_it(),
             hung_mount::a_mount_that_hangs_hurts_only_who_needs_it(),
             hung_mount::manifests_that_hang_change_nothing(),
+            flight::a_run_with_faults_is_recorded_and_replayed_bit_for_bit(45),
+            service::a_service_manager_is_told_and_fed_and_the_end_keeps_the_pods(),
             deletes::a_pod_can_be_deleted_at_every_step(),
             deletes::pods_deleted_while_the_runtime_is_frozen_go_when_it_thaws(),
         );
