@@ -82,7 +82,8 @@ fn run(flags: &RunFlags) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(16)
-        .thread_stack_size(512 << 10)
+        // Decoding a pod goes deep, deepest without optimisation; pages that are not touched cost nothing.
+        .thread_stack_size(2 << 20)
         .enable_all()
         .build();
     let runtime = match runtime {
