@@ -105,7 +105,10 @@ impl Cluster {
 
     /// Send a request; its answer is read by the caller. Anything but success is an error already.
     pub async fn send(&self, request: Request<Vec<u8>>) -> Result<Response<Body>, ApiError> {
-        let response = self.client.send(request.map(Body::from)).await.map_err(|error| unreachable(&error))?;
+        let response = self.client.send(request.map(Body::from)).await.map_err(|error| match error {
+            kube::Error::Service(error) => unreachable(&*error),
+            other => unreachable(&other),
+        })?;
         if response.status().is_success() {
             return Ok(response);
         }

@@ -130,7 +130,7 @@ fn meaning(error: &ApiError) -> AskError {
 
 /// How API servers word that the object of this name is another one.
 fn is_about_uid(message: &str) -> bool {
-    message.contains("UID in precondition") || message.contains("metadata.uid") || message.contains("uid mismatch")
+    ["UID in the precondition", "UID in precondition", "metadata.uid"].iter().any(|words| message.contains(words))
 }
 
 /// Requests under way at once.
@@ -155,6 +155,8 @@ mod tests {
         assert!(matches!(meaning(&answer(404, "namespaces \"x\" not found", None)), AskError::Refused(_)));
         let conflict = "Precondition failed: UID in precondition: a, UID in object meta: b";
         assert_eq!(meaning(&answer(409, conflict, None)), AskError::OtherUid);
+        let real = "Operation cannot be fulfilled on Pod \"a\": the UID in the precondition (x) does not match the UID in record";
+        assert_eq!(meaning(&answer(409, real, None)), AskError::OtherUid);
         let invalid = "Pod \"a\" is invalid: metadata.uid: Invalid value: \"b\": field is immutable";
         assert_eq!(meaning(&answer(422, invalid, None)), AskError::OtherUid);
         assert!(matches!(meaning(&answer(422, "spec: Invalid value", None)), AskError::Refused(_)));

@@ -88,7 +88,7 @@ impl Kubeconfig {
         };
         // Refused when too large before it is parsed.
         read_file(path, path)?;
-        let parsed = Parsed::read_from(path).map_err(|error| wrong("the document", error.to_string()))?;
+        let parsed = Parsed::read_from(path).map_err(|error| wrong("the document", place(&error.to_string())))?;
         let current = parsed.current_context.filter(|name| !name.is_empty());
         let current = current.ok_or_else(|| wrong("current-context", "is not set".into()))?;
         let context = parsed.contexts.into_iter().find(|named| named.name == current).and_then(|named| named.context);
@@ -274,6 +274,15 @@ impl PartialEq for Identity {
             && self.insecure == other.insecure
             && key(self) == key(other)
     }
+}
+
+/// Where a file stops making sense. Parsers quote what they can't read, and here that may be a secret: only the place is told.
+fn place(error: &str) -> String {
+    let from = error.find("line ").map(|at| &error[at..]).unwrap_or_default();
+    let words: Vec<&str> = from.split_whitespace().take(4).collect();
+    let is_place = matches!(words.as_slice(), ["line", _, "column", _]);
+    let place = if is_place { format!(": {}", words.join(" ").trim_end_matches(':')) } else { String::new() };
+    format!("can't be read as a kubeconfig{place}")
 }
 
 /// Why inline data or a file gives nothing.

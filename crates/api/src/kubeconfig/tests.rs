@@ -112,7 +112,7 @@ fn what_is_wrong_is_named_with_file_and_field() {
     let user = |user: &str| dir.with_user(user).err().map(|error| error.to_string()).unwrap_or_default();
     let file = |text: &str| dir.read(text).err().map(|error| error.to_string()).unwrap_or_default();
     let cases = [
-        (file("current-context: c\ncontexts: ["), "the document"),
+        (file("current-context: c\ncontexts: ["), "the document: can't be read as a kubeconfig: line 2 column 11"),
         (file(""), "current-context: is not set"),
         (file("current-context: x\n"), "there is no context \"x\""),
         (file(&CLUSTER.replace("name: k", "name: j")), "contexts[c].context.cluster: there is no cluster \"k\""),
@@ -138,6 +138,10 @@ fn what_is_wrong_is_named_with_file_and_field() {
     ] {
         let error = file(&with_user.replace(from, to));
         assert!(error.contains(wanted), "{wanted}: {error:?}");
+    }
+    for secret in ["users: [{name: u, user: {token: s3cret}", "clusters: s3cret", "users: [s3cret: s3cret]"] {
+        let error = file(secret);
+        assert!(!error.is_empty() && !error.contains("s3cret"), "{error}");
     }
     let error = Kubeconfig::read(Path::new("/no/such/kubeconfig")).unwrap_err().to_string();
     assert!(error.contains("/no/such/kubeconfig: No such file"), "{error}");
