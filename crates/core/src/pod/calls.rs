@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::model::{Call, CallId, CallKey, Time};
+use crate::model::{Call, CallId, CallKey, Name, Time};
 
 /// Kubernetes: the worker's backoff period after a failed sync.
 pub(crate) const RETRY: Duration = Duration::from_secs(10);
@@ -144,6 +144,11 @@ impl Calls {
     /// What volumes show has changed: what failed before says little about it now.
     pub(crate) fn forgive_volumes(&mut self) {
         self.retries.retain(|key, _| !matches!(key, CallKey::Volume(_)));
+    }
+
+    /// What this container waits for has changed.
+    pub(crate) fn forgive_container(&mut self, name: &Name) {
+        self.retries.remove(&CallKey::Container(name.clone()));
     }
 
     /// A runtime that was away and is back has a new chance at once: what it failed before says little about it now.

@@ -19,6 +19,7 @@ mod sight;
 mod story;
 mod sync;
 mod update;
+mod volumes;
 mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Ctx, KillOptions, Machine, is_terminal, spec_of};
 use crate::actions::{self, Actions, Inputs};
-use crate::model::{Call, CallKey, Cause, ContainerId, Name, Out, RunState, SandboxId};
+use crate::model::{Call, Cause, ContainerId, Name, Out, RunState, SandboxId};
 use crate::status;
 
 /// Host work that has no end in sight of its own: mounts, cgroups, directories.
@@ -20,8 +20,11 @@ pub(super) struct Setup {
     pub(super) cgroup: bool,
     pub(super) dirs: bool,
     pub(super) volumes: BTreeSet<Name>,
-    /// Volumes that are being set up from a spec that has changed since.
-    outdated: BTreeSet<Name>,
+    /// Volumes to be set up again: what they show has changed. Those that stand can be used meanwhile.
+    #[serde(default)]
+    pub(super) stale: BTreeSet<Name>,
+    /// Volumes that are being set up from what has changed since.
+    pub(super) outdated: BTreeSet<Name>,
     /// The network was missing and the user was told.
     pub(super) told_network: bool,
 }
@@ -85,46 +88,7 @@ impl Machine {
         if !self.setup.cgroup || !self.setup.dirs {
             return false;
         }
-        let volumes = spec_of(&self.record.pod).volumes.iter().flatten();
-        let missing: Vec<Name> = volumes.map(|v| Name::from(v.name.as_str())).collect();
-        let missing: Vec<Name> = missing.into_iter().filter(|v| !self.setup.volumes.contains(v)).collect();
-        for volume in &missing {
-            self.ask(Call::MountVolume { volume: volume.clone() }, SETUP_LIMIT, ctx, out);
-        }
-        missing.is_empty()
-    }
-
-    /// The pod changed: volumes that show it to its containers are set up again. What runs stays.
-    pub(super) fn refresh_volumes(&mut self) {
-        let volumes = spec_of(&self.record.pod).volumes.iter().flatten();
-        let shown = volumes.filter(|v| v.downward_api.is_some() || v.projected.is_some());
-        let names: Vec<Name> = shown.map(|v| Name::from(v.name.as_str())).collect();
-        self.set_up_again(names);
-    }
-
-    /// Objects its volumes show have changed: those are set up again, at once also where an object was missing.
-    pub(crate) fn objects_changed(&mut self) {
-        let volumes = spec_of(&self.record.pod).volumes.iter().flatten();
-        let shown = volumes.filter(|v| v.config_map.is_some() || v.secret.is_some() || v.projected.is_some());
-        let names: Vec<Name> = shown.map(|v| Name::from(v.name.as_str())).collect();
-        self.calls.forgive_volumes();
-        self.set_up_again(names);
-    }
-
-    fn set_up_again(&mut self, volumes: Vec<Name>) {
-        for name in volumes {
-            self.setup.volumes.remove(&name);
-            if self.calls.busy(&CallKey::Volume(name.clone())) {
-                self.setup.outdated.insert(name);
-            }
-        }
-    }
-
-    /// A volume is set up, from the spec it was asked for with.
-    pub(super) fn volume_is_set_up(&mut self, volume: Name) {
-        if !self.setup.outdated.remove(&volume) {
-            self.setup.volumes.insert(volume);
-        }
+        self.set_up_volumes(ctx, out)
     }
 
     fn actions(&mut self, ctx: &Ctx<'_>) -> Actions {
@@ -209,12 +173,6 @@ impl Machine {
 
     pub(super) fn stop_sandbox(&mut self, id: &SandboxId, ctx: &mut Ctx<'_>, out: &mut Out) {
         self.ask(Call::StopSandbox { id: id.clone() }, ctx.config.runtime_request_timeout, ctx, out);
-    }
-
-    /// A volume that can't be had is tried again: 0.5 s ×2 up to two minutes, as the kubelet's mounts.
-    pub(super) fn mount_delay(&self, volume: &Name) -> Duration {
-        let failures = self.calls.failures(&CallKey::Volume(volume.clone()));
-        (Duration::from_millis(500) * 2u32.pow(failures.min(8))).min(Duration::from_secs(122))
     }
 }
 
