@@ -152,6 +152,8 @@ pub enum Cause {
     Ended,
     /// The runtime has it and nobody knows why.
     Orphan,
+    /// A person asked for its end. It stays ended until it leaves config, or a person asks for a new life.
+    Stopped,
 }
 
 /// A termination under way.

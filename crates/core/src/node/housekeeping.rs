@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::Node;
 use crate::model::{CallError, Cause, Effect, FullName, Now, Out, Pod, PodSpec, PodUid, Seq, Source, Time};
 use crate::mutate::{self, Mutant};
-use crate::pod::{KillOptions, Machine, State};
+use crate::pod::{GRACE_OF_LABELS, KillOptions, Machine, State};
 
 /// At least this often.
 const EVERY: Duration = Duration::from_secs(60);
@@ -83,10 +83,8 @@ impl Node {
         let unknown = self.pleg.listing.pods.iter().filter(|(uid, _)| self.workers.get(uid).is_none());
         let spoken = unknown.filter(|(_, listed)| {
             // Whose source nobody knows makes room for a pod that is wanted; a source that has yet to speak may want its own.
-            let waits =
-                |uid: &PodUid| self.sources.get(uid).is_some() && self.workers.get(uid).is_some_and(Machine::is_static);
-            let awaited = self.workers.of_name(&listed.full_name).iter().any(waits);
-            listed.source.map_or_else(|| awaited || self.all_ready(), |s| self.sources.is_ready(s))
+            let awaited = || self.is_awaited(&listed.full_name) || self.all_ready();
+            listed.source.map_or_else(awaited, |s| self.sources.is_ready(s))
         });
         let orphans: Vec<_> = spoken.map(|(uid, l)| (uid.clone(), l.full_name.clone(), l.source)).collect();
         let mut touched = BTreeSet::new();
@@ -95,8 +93,9 @@ impl Node {
             let mut machine = Machine::new(uid.clone(), source.unwrap_or(Source::File), pod, None, now);
             machine.hint();
             self.workers.insert(uid.clone(), machine);
-            let grace = Some(Duration::from_secs(1));
-            let options = KillOptions { grace, ..KillOptions::default() };
+            // One that stands in the way of a pod of its name ends as that pod would: with its own grace.
+            let grace = if self.is_awaited(&name) { GRACE_OF_LABELS } else { Duration::from_secs(1) };
+            let options = KillOptions { grace: Some(grace), ..KillOptions::default() };
             let mut out = Out::default();
             self.with(&uid, now, &mut out, |machine, ctx, _| machine.orphaned(options, ctx));
             touched.insert(uid);
@@ -104,6 +103,13 @@ impl Node {
         // A pod that waits for a stranger of its name may see it now.
         touched.extend(self.held());
         touched
+    }
+
+    /// A static pod of this name is wanted.
+    fn is_awaited(&self, name: &FullName) -> bool {
+        let waits =
+            |uid: &PodUid| self.sources.get(uid).is_some() && self.workers.get(uid).is_some_and(Machine::is_static);
+        self.workers.of_name(name).iter().any(waits)
     }
 
     /// A pod of this name that is in the runtime and has no machine yet is ended first.

@@ -56,7 +56,7 @@ impl Node {
                 BTreeSet::from([uid])
             }
             Event::Kill { uid, grace, evicted, waiter } => {
-                let cause = if evicted.is_some() { Cause::Evicted } else { Cause::Removed };
+                let cause = if evicted.is_some() { Cause::Evicted } else { Cause::Stopped };
                 let options = KillOptions { grace, evicted, waiter };
                 if !self.with(&uid, now, out, |machine, ctx, _| machine.kill(cause, options, ctx)) {
                     out.effects.extend(waiter.map(|waiter| Effect::Released { waiter }));

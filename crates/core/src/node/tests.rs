@@ -1,6 +1,7 @@
 //! Event lists for the whole node: what happened, then what was asked for.
 
 mod doubts;
+mod ends;
 mod keepers;
 mod lab;
 

@@ -18,6 +18,9 @@ const AWAY: Duration = Duration::from_secs(1);
 /// So often it is asked before people hear of it.
 const AWAY_TOLD: u32 = 3;
 
+/// What can't be removed is tried again ever less often, up to this: it takes room, and harms nobody.
+const REMOVE_MAX: Duration = Duration::from_secs(300);
+
 /// The very same call succeeded so often in a row before people hear of it.
 const ECHO_TOLD: u32 = 3;
 
@@ -180,6 +183,10 @@ impl Machine {
                     format!("unable to ensure pod cgroup: {}", error.message),
                     out,
                 );
+            }
+            Call::RemoveContainer { .. } | Call::RemoveSandbox { .. } => {
+                delay = (RETRY * 2u32.pow(self.calls.failures(&key).min(8))).min(REMOVE_MAX);
+                self.event(true, "FailedSync", None, format!("{key:?}: {}", error.message), out);
             }
             _ => self.event(true, "FailedSync", None, format!("{key:?}: {}", error.message), out),
         }

@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::bring_up::find_container;
-use super::{Ctx, Machine, spec_of};
+use super::{Ctx, KillOptions, Machine, spec_of};
 use crate::model::{
-    Call, CallKey, ContainerId, ContainerSeen, HookKind, HookState, Name, Out, RunState, SandboxId, Time,
+    Call, CallKey, Cause, ContainerId, ContainerSeen, HookKind, HookState, Name, Out, RunState, SandboxId, Time,
 };
 use crate::mutate::{self, Mutant};
 
 /// The last of the last: a container gets at least this long between TERM and KILL.
 const FLOOR: Duration = Duration::from_secs(2);
+/// The grace of an orphan whose own is not known before the first look. Nothing is done before that, and no label has more.
+pub(crate) const GRACE_OF_LABELS: Duration = Duration::from_secs(24 * 3600);
 /// A stop is sent again only for a gain that matters.
 const GAIN: Duration = Duration::from_millis(500);
 
@@ -61,6 +63,7 @@ impl Machine {
         if !self.sight.known() {
             return;
         }
+        self.take_grace_of_labels(ctx);
         let ending = self.record.ending.as_ref().expect("a terminating pod has an ending");
         let (deadline, why) = (ending.deadline.resume(&ctx.config.boot_id), self.kill_message());
         let alive: Vec<_> = self.sight.seen.alive().map(|c| c.id.clone()).collect();
@@ -75,6 +78,15 @@ impl Machine {
         if self.nothing_left() {
             self.record.terminated = true;
             self.unsaved = true;
+        }
+    }
+
+    /// Its spec is lost; its containers carry the grace they were made with.
+    fn take_grace_of_labels(&mut self, ctx: &mut Ctx<'_>) {
+        if self.record.ending.as_ref().is_some_and(|e| e.cause == Cause::Orphan && e.grace == GRACE_OF_LABELS) {
+            let grace = self.sight.seen.alive().filter_map(|c| c.grace).max().unwrap_or(FLOOR);
+            let grace = grace.min(GRACE_OF_LABELS - FLOOR);
+            self.kill(Cause::Orphan, KillOptions { grace: Some(grace), ..KillOptions::default() }, ctx);
         }
     }
 

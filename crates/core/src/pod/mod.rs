@@ -39,6 +39,7 @@ pub use story::Story;
 pub use waits::Wait;
 
 pub(crate) use calls::jitter;
+pub(crate) use kill::GRACE_OF_LABELS;
 
 use calls::Calls;
 use kill::Killing;
@@ -232,7 +233,16 @@ impl Machine {
         self.unsaved = true;
     }
 
+    /// A person wants containers to begin anew; of a pod that a person stopped, all of it.
     pub(crate) fn restart_containers(&mut self, container: Option<Name>, ctx: &Ctx<'_>) {
+        if self.record.ending.as_ref().is_some_and(|e| e.cause == Cause::Stopped) {
+            if !self.record.restart_requested {
+                self.story.tell(ctx.now, "a new life requested", "a person asked for it");
+                self.note_deleted();
+                self.request_restart();
+            }
+            return;
+        }
         let names: BTreeSet<Name> = match container {
             Some(name) => BTreeSet::from([name]),
             None => spec_of(&self.record.pod).containers.iter().map(|c| Name::from(c.name.as_str())).collect(),

@@ -43,7 +43,7 @@ impl Machine {
             State::Waiting => {}
             State::Syncing => self.waits_to_run(now, &mut waits),
             State::Terminating => waits.push(self.waits_to_end()),
-            State::Terminated | State::Finished => {}
+            State::Terminated | State::Finished => waits.extend(self.waits_for_a_person()),
         }
         self.waits_for_calls(now, &mut waits);
         waits
@@ -68,6 +68,12 @@ impl Machine {
         }
     }
 
+    /// One that a person stopped begins again only when a person says so.
+    fn waits_for_a_person(&self) -> Option<Wait> {
+        let stopped = self.record.ending.as_ref().is_some_and(|e| e.cause == Cause::Stopped && !e.deleted);
+        stopped.then(|| Wait::of_pod("Stopped", "a person stopped it; a restart gives it a new life"))
+    }
+
     fn waits_to_end(&self) -> Wait {
         let ending = self.record.ending.as_ref();
         let why = match ending.map(|e| e.cause) {
@@ -75,6 +81,7 @@ impl Machine {
             Some(Cause::Evicted) => "it is evicted",
             Some(Cause::Removed) => "its manifest is gone",
             Some(Cause::Orphan) => "nobody wants it",
+            Some(Cause::Stopped) => "a person stopped it",
             Some(Cause::Ended) | None => "it has ended",
         };
         let alive: Vec<&str> = self.sight.seen.alive().map(|c| c.name.as_str()).collect();

@@ -98,9 +98,11 @@ impl World {
         }
         let Some(spec) = &record.pod.spec else { return Err(format!("{uid} has no spec")) };
         if let Some(ending) = &record.ending {
-            if ending.cause == Cause::Removed && !self.checks.kills.contains(uid) && !self.checks.tainted.contains(uid)
-            {
+            if ending.cause == Cause::Removed && !self.checks.tainted.contains(uid) {
                 return Err(format!("{uid} left its source, is back, and does not begin anew"));
+            }
+            if record.restart_requested {
+                return Err(format!("{uid} was to begin anew"));
             }
             return self.has_come_to_its_end(record);
         }

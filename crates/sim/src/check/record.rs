@@ -80,8 +80,8 @@ impl World {
         // Of two pods of one name the running one wins.
         let dropped = told.is_some_and(|m| self.has_double(uid, m)) && self.runtime.alive(uid).next().is_none();
         let fine = match ending.cause {
-            Cause::Removed => killed || (reported && (told.is_none() || anew || dropped)),
-            Cause::Evicted => killed,
+            Cause::Removed => reported && (told.is_none() || anew || dropped),
+            Cause::Evicted | Cause::Stopped => killed,
             Cause::Ended => self.has_ended(new) || self.checks.tainted.contains(uid),
             Cause::Orphan => {
                 let lost = self.checks.tainted.contains(uid);

@@ -40,3 +40,48 @@ fn an_instance_that_may_start_late_is_gone_before_another_is_made() {
     let next = lab.see(&seen(None));
     assert!(matches!(next[..], [Call::ImageStatus { .. }]), "{next:?}");
 }
+
+#[test]
+fn a_sandbox_that_shows_settles_the_doubt_of_a_removed_pod_at_once() {
+    let mut lab = Lab::new(Listing::default());
+    lab.set(&[&pod("a", "1")]);
+    lab.host_is_ready();
+    lab.answer(|c| matches!(c, Call::RunSandbox { .. }), in_doubt());
+    lab.set(&[]);
+    assert_eq!(lab.see(&PodSeen::default()), [], "it may come up yet");
+    lab.now += Duration::from_secs(1);
+    lab.tell(Event::Wake);
+    assert_eq!(lab.see(&seen(None)), [Call::StopSandbox { id: "sb".into() }]);
+    lab.ok(|c| matches!(c, Call::StopSandbox { .. }));
+    let mut stopped = seen(None);
+    stopped.sandboxes[0].ready = false;
+    let next = lab.see(&stopped);
+    assert_eq!(next, [Call::RemoveVolumes, Call::RemoveCgroup], "nothing is waited for any more");
+}
+
+#[test]
+fn what_can_t_be_removed_is_tried_again_ever_less_often() {
+    let is_removal = |c: &Call| matches!(c, Call::RemoveContainer { .. });
+    let mut lab = running();
+    let mut two = seen(Some(RunState::Running));
+    two.containers[0].attempt = 2;
+    for (id, attempt) in [("old", 1), ("older", 0)] {
+        let mut dead = seen(Some(RunState::Exited)).containers.remove(0);
+        (dead.id, dead.attempt) = (id.into(), attempt);
+        two.containers.push(dead);
+    }
+    let mut asked = 0;
+    lab.tell(Event::Hint { uid: "1".into() });
+    for _ in 0..3600 {
+        lab.now += Duration::from_secs(1);
+        while !lab.looks.is_empty() {
+            lab.see(&two);
+        }
+        if lab.calls.iter().any(|(_, _, c)| is_removal(c)) {
+            asked += 1;
+            lab.answer(is_removal, Err(CallError::new("", "device or resource busy")));
+        }
+        lab.tell(Event::Wake);
+    }
+    assert!((10..=20).contains(&asked), "{asked} times in an hour");
+}

@@ -1,0 +1,93 @@
+//! Ends that a person asks for, and those of pods that only the runtime knows.
+
+use std::time::Duration;
+
+use super::lab::*;
+use crate::model::*;
+use crate::pod::State;
+
+fn stop() -> Event {
+    Event::Kill { uid: "1".into(), grace: None, evicted: None, waiter: None }
+}
+
+/// A pod that a person stopped, at its end.
+fn stopped() -> Lab {
+    let mut lab = running();
+    lab.tell(stop());
+    end(&mut lab);
+    lab
+}
+
+/// What runs obeys; the pod comes to its end.
+fn end(lab: &mut Lab) {
+    lab.ok(|c| matches!(c, Call::StopContainer { .. }));
+    lab.see(&seen(Some(RunState::Exited)));
+    lab.ok(|c| matches!(c, Call::StopSandbox { .. }));
+    lab.see(&dead());
+    lab.ok(|c| *c == Call::RemoveVolumes);
+    lab.ok(|c| *c == Call::RemoveCgroup);
+}
+
+fn dead() -> PodSeen {
+    let mut dead = seen(Some(RunState::Exited));
+    dead.sandboxes[0].ready = false;
+    dead
+}
+
+fn cause(lab: &Lab) -> Option<Cause> {
+    lab.records.get(&PodUid::from("1"))?.ending.as_ref().map(|e| e.cause)
+}
+
+#[test]
+fn a_pod_that_a_person_stopped_stays_ended_also_for_the_next_agent() {
+    let mut lab = stopped();
+    assert_eq!((lab.state("1"), cause(&lab)), (Some(State::Finished), Some(Cause::Stopped)));
+    assert_eq!(lab.set(&[&pod("a", "1")]), []);
+    let records = lab.records.values().cloned().collect();
+    let mut next = Lab::bare(records);
+    next.bring_up(listing("1", "a"));
+    next.set(&[&pod("a", "1")]);
+    while !next.looks.is_empty() {
+        next.see(&dead());
+    }
+    assert_eq!(next.state("1"), Some(State::Finished));
+    assert!(!next.calls.iter().any(|(_, _, c)| c.is_runtime()), "{:?}", next.calls);
+    let waits =
+        next.node.workers().get(&PodUid::from("1")).unwrap().waits(Now { boot: next.now, wall: wall(next.now) });
+    assert!(waits.iter().any(|w| w.reason == "Stopped"), "{waits:?}");
+}
+
+#[test]
+fn a_restart_gives_a_stopped_pod_a_new_life() {
+    let mut lab = stopped();
+    let removal = lab.tell(Event::Restart { uid: "1".into(), container: None });
+    assert_eq!(removal, [Call::RemoveContainer { name: "c".into(), id: "id".into() }]);
+    lab.ok(|c| matches!(c, Call::RemoveContainer { .. }));
+    let mut bare = dead();
+    bare.containers.clear();
+    lab.see(&bare);
+    lab.ok(|c| matches!(c, Call::RemoveSandbox { .. }));
+    lab.see(&PodSeen::default());
+    lab.ok(|c| *c == Call::RemoveDirs);
+    assert_eq!(lab.ok(|c| *c == Call::RemoveLogs), [Call::MakeCgroup, Call::MakeDirs], "it begins anew");
+    assert_eq!((lab.state("1"), cause(&lab)), (Some(State::Syncing), None));
+}
+
+#[test]
+fn a_stranger_ends_in_a_second_and_one_in_the_way_with_the_grace_it_was_made_with() {
+    for (name, expected) in [("else", 2), ("a", 45)] {
+        let mut lab = Lab::bare(vec![]);
+        lab.set(&[&pod("a", "1")]);
+        lab.bring_up(listing("9", name));
+        let mut alive = seen(Some(RunState::Running));
+        alive.containers[0].grace = Some(Duration::from_secs(45));
+        let at = lab.looks.iter().position(|(uid, _)| uid.as_str() == "9").expect("the stranger is looked at");
+        let (uid, seq) = lab.looks.remove(at);
+        lab.tell(Event::Observed { uid, seq, result: Ok(alive), covered: true });
+        let stops = lab.calls.iter().filter_map(|(_, _, c)| match c {
+            Call::StopContainer { timeout, .. } => Some(timeout.as_secs()),
+            _ => None,
+        });
+        assert_eq!(stops.collect::<Vec<_>>(), [expected], "a pod named {name}");
+    }
+}
