@@ -169,6 +169,20 @@ fn after_a_restart_nothing_is_begun_before_the_api_server_was_heard() {
 }
 
 #[test]
+fn after_a_restart_pods_of_the_local_api_wait_for_nobody() {
+    let mut record = running().records[&PodUid::from("1")].clone();
+    record.source = Source::Local;
+    let mut lab = Lab::with(config(), vec![record]);
+    lab.bring_up(super::lab::listing("1", "a"));
+    let calls = lab.see(&seen(Some(RunState::Running)));
+    assert!(calls.contains(&Call::MakeCgroup), "{calls:?}");
+    assert!(lab.asks.is_empty(), "nobody knows what its object is");
+    let local = Manifest { origin: "local".into(), ..object(3, |_| {}) };
+    lab.tell(Event::Source { source: Source::Local, change: SourceChange::Put(local) });
+    assert!(matches!(lab.asks[0].1, Ask::PatchStatus { .. }), "its own store keeps its status: {:?}", lab.asks);
+}
+
+#[test]
 fn after_a_restart_a_kill_goes_on_without_the_api_server() {
     let mut lab = restarted(|_| {});
     let calls = lab.tell(Event::Kill { uid: "1".into(), grace: None, evicted: None, waiter: None });
