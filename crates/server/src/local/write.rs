@@ -51,9 +51,9 @@ pub(super) async fn delete(
 ) -> Result<Answer, Failure> {
     let (grace, dry_run) = (params.number::<i64>("gracePeriodSeconds")?, params.dry_run()?);
     params.finish()?;
-    let body: Body = match read(request).await? {
-        Sent::Document(Value::Null) => Body::default(),
-        Sent::Document(document) => decode(document)?,
+    let sent = read(request, |document| if document.is_null() { Ok(Body::default()) } else { decode(document) });
+    let body: Body = match sent.await? {
+        Sent::Object(body) => body,
         Sent::Refused(refused) => return Ok(refused),
     };
     let dry = body.dry_run.unwrap_or_default();
@@ -88,10 +88,13 @@ impl Written {
             return Err(Failure::bad_request(message));
         }
         params.finish()?;
-        let document = match read(request).await? {
-            Sent::Document(document) => document,
-            Sent::Refused(refused) => return Ok(Err(refused)),
-        };
+        match read(request, move |document| Self::of(document, dry_run, &strictness)).await? {
+            Sent::Object(written) => Ok(Ok(written)),
+            Sent::Refused(refused) => Ok(Err(refused)),
+        }
+    }
+
+    fn of(document: Value, dry_run: bool, strictness: &str) -> Result<Self, Failure> {
         let word = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default();
         if (word("kind"), word("apiVersion")) != ("Pod", "v1") {
             let message = format!(
@@ -107,7 +110,7 @@ impl Written {
             let named: Vec<String> = unknown.iter().map(|field| format!("unknown field {field:?}")).collect();
             return Err(Failure::bad_request(format!("strict decoding error: {}", named.join(", "))));
         }
-        Ok(Ok(Self { pod: decode(document)?, dry_run, unknown }))
+        Ok(Self { pod: decode(document)?, dry_run, unknown })
     }
 }
 

@@ -1,0 +1,217 @@
+//! The local API of a real agent on Debian's containerd: what is submitted lives on whatever dies, and abuse wears nobody out.
+
+#[path = "local_api/abuse.rs"]
+mod abuse;
+#[path = "local_api/client.rs"]
+mod client;
+#[path = "local_api/streams.rs"]
+mod streams;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use podwright_testbed::{Agent, Containerd, Flavor, Scratch, image, leftovers, wait_until};
+use serde_json::{Value, json};
+
+const LIMIT: Duration = Duration::from_secs(120);
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+struct Bed {
+    scratch: Scratch,
+    containerd: Containerd,
+    agent: Agent,
+}
+
+impl Bed {
+    fn start() -> Self {
+        let scratch = Scratch::new().expect("a scratch");
+        let containerd = Containerd::start(&scratch, Flavor::Debian16).expect("containerd starts");
+        let agent = Agent::new(&scratch).runtime(&containerd).start().expect("the agent starts");
+        Self { scratch, containerd, agent }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.scratch.run_dir().expect("there").join("api.sock")
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &Value) -> Result<(u16, Value)> {
+        client::ask(&self.socket(), method, path, body)
+    }
+
+    fn create(&self, name: &str, spec: &Value) -> Value {
+        let (code, pod) = self.ask("POST", PODS, &pod(name, spec)).expect("answered");
+        assert_eq!(code, 201, "{pod:#}");
+        pod
+    }
+
+    fn delete(&self, name: &str) -> Value {
+        let (code, pod) = self.ask("DELETE", &format!("{PODS}/{name}"), &Value::Null).expect("answered");
+        assert_eq!(code, 200, "{pod:#}");
+        pod
+    }
+
+    fn pod(&self, name: &str) -> Result<Value> {
+        let (code, pod) = self.ask("GET", &format!("{PODS}/{name}"), &Value::Null)?;
+        ensure!(code == 200, "{pod:#}");
+        Ok(pod)
+    }
+
+    fn wait_phase(&self, name: &str, wanted: &str) -> Value {
+        wait_until(LIMIT, &format!("{name} to be {wanted}"), || {
+            let pod = self.pod(name)?;
+            ensure!(pod["status"]["phase"] == wanted, "{:#}", pod["status"]);
+            Ok(pod)
+        })
+    }
+
+    /// Its object is gone, its file too.
+    fn wait_gone(&self, name: &str) {
+        wait_until(LIMIT, &format!("{name} to be gone"), || {
+            let (code, pod) = self.ask("GET", &format!("{PODS}/{name}"), &Value::Null)?;
+            ensure!(code == 404, "{:#}", pod);
+            Ok(())
+        });
+    }
+
+    fn files(&self) -> usize {
+        let kept = self.scratch.root_dir().expect("there").join("manifests");
+        std::fs::read_dir(kept).expect("there").count()
+    }
+
+    fn wait_nothing_left(&self) {
+        wait_until(LIMIT, "no pod to be known", || {
+            let (_, list) = self.ask("GET", "/api/v1/pods", &Value::Null)?;
+            let left = list["items"].as_array().context("a list")?;
+            ensure!(left.is_empty(), "{left:#?}");
+            Ok(())
+        });
+        wait_until(Duration::from_secs(20), "nothing to be left", || {
+            let left = leftovers(&self.scratch, &self.containerd)?;
+            ensure!(left.is_empty(), "{left:#?}");
+            Ok(())
+        });
+        assert_eq!(self.files(), 0);
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.agent.log();
+            let tail: Vec<&str> = log.lines().rev().take(60).collect();
+            eprintln!("--- the agent's last lines ---");
+            tail.iter().rev().for_each(|line| eprintln!("{line}"));
+        }
+    }
+}
+
+fn pod(name: &str, spec: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+}
+
+fn sh(script: &str) -> Value {
+    json!({"terminationGracePeriodSeconds": 3, "containers":
+        [{"name": "c", "image": image::BUSYBOX, "command": ["sh", "-c", script]}]})
+}
+
+/// Runs until it is told to end, and then ends at once.
+fn sleeper() -> Value {
+    sh("trap 'exit 0' TERM; while :; do sleep 0.1; done")
+}
+
+fn container(pod: &Value) -> &Value {
+    &pod["status"]["containerStatuses"][0]
+}
+
+#[test]
+fn submitted_pods_outlive_the_agent_and_the_machine_and_a_delete_goes_on() {
+    let mut bed = Bed::start();
+    bed.create("web", &sleeper());
+    let mut once = sh("exit 0");
+    once["restartPolicy"] = json!("Never");
+    bed.create("once", &once);
+    bed.create("stubborn", &sh("trap '' TERM; while :; do sleep 0.1; done"));
+    let web = bed.wait_phase("web", "Running");
+    bed.wait_phase("once", "Succeeded");
+    bed.wait_phase("stubborn", "Running");
+
+    // The agent dies in the middle of a delete: nothing is restarted, the delete goes on.
+    assert_eq!(bed.delete("stubborn")["metadata"]["deletionGracePeriodSeconds"], 3);
+    bed.agent.kill9().expect("killed");
+    bed.agent.start_again().expect("started again");
+    bed.wait_gone("stubborn");
+    let after = bed.wait_phase("web", "Running");
+    for field in ["uid", "creationTimestamp", "generation"] {
+        assert_eq!(after["metadata"][field], web["metadata"][field], "{field}");
+    }
+    assert_eq!(
+        (container(&after)["containerID"].clone(), container(&after)["restartCount"].clone()),
+        (container(&web)["containerID"].clone(), json!(0))
+    );
+
+    // The machine dies: what is to run runs again, what has ended has ended.
+    bed.agent.kill9().expect("killed");
+    bed.containerd.power_cut().expect("cut");
+    bed.containerd.start_again().expect("started again");
+    bed.agent.set_env("PODWRIGHT_BOOT_ID", "another-boot");
+    bed.agent.start_again().expect("started again");
+    wait_until(LIMIT, "web to come back", || {
+        let pod = bed.pod("web")?;
+        ensure!(container(&pod)["restartCount"] == 1 && container(&pod)["state"]["running"].is_object(), "{pod:#}");
+        Ok(())
+    });
+    let once = bed.wait_phase("once", "Succeeded");
+    assert_eq!(container(&once)["restartCount"], 0, "it ran again");
+
+    // A manifest's name is its own; a submitted pod's file names nobody else.
+    bed.scratch.put_manifest("static.json", &pod("static", &sleeper())).expect("written");
+    wait_until(LIMIT, "the static pod", || bed.pod("static-node"));
+    let (code, status) = bed.ask("POST", PODS, &pod("static-node", &sleeper())).expect("answered");
+    assert!(code == 409 && status["message"].as_str().is_some_and(|m| m.contains("static.json")), "{status:#}");
+    let (code, status) = bed.ask("DELETE", &format!("{PODS}/static-node"), &Value::Null).expect("answered");
+    assert!(code == 403 && status["message"].as_str().is_some_and(|m| m.contains("static.json")), "{status:#}");
+    bed.scratch.remove_manifest("static.json").expect("removed");
+
+    for name in ["web", "once"] {
+        bed.delete(name);
+    }
+    bed.wait_nothing_left();
+}
+
+#[test]
+fn what_was_answered_is_kept_when_the_agent_is_killed_during_creates() {
+    let mut bed = Bed::start();
+    let mut answered = Vec::new();
+    for round in 0..5 {
+        let socket = bed.socket();
+        let writer = std::thread::spawn(move || {
+            let mut taken = Vec::new();
+            for n in 0.. {
+                let name = format!("p{round}-{n}");
+                // A pod that waits for a node selector it never gets: only its object matters here.
+                let mut spec = sleeper();
+                spec["nodeSelector"] = json!({"never": "here"});
+                match client::ask(&socket, "POST", PODS, &pod(&name, &spec)) {
+                    Ok((201, _)) => taken.push(name),
+                    Ok((code, status)) => panic!("{code} {status:#}"),
+                    Err(_) => return taken,
+                }
+            }
+            taken
+        });
+        std::thread::sleep(Duration::from_millis(40 + 35 * round));
+        bed.agent.kill9().expect("killed");
+        answered.extend(writer.join().expect("it writes until the door is closed"));
+        bed.agent.start_again().expect("started again");
+        let (_, list) = bed.ask("GET", "/api/v1/pods", &Value::Null).expect("answered");
+        let there: Vec<&str> =
+            list["items"].as_array().expect("a list").iter().filter_map(|p| p["metadata"]["name"].as_str()).collect();
+        for name in &answered {
+            assert!(there.contains(&name.as_str()), "{name} was taken and is lost");
+        }
+    }
+    assert!(answered.len() > 5, "only {} were taken", answered.len());
+    let (_, broken) = bed.ask("GET", "/podwright/v1/manifests", &Value::Null).expect("answered");
+    assert_eq!(broken["broken"], json!([]), "a file was cut short");
+}
