@@ -434,6 +434,11 @@ impl World {
                 self.runtime.images.insert(image.clone());
                 self.land(flight, Ok(Answer::Image(Some(facts()))));
             }
+            Call::MakeCgroup => {
+                let made = self.host.get(&f.uid).is_none_or(|h| !h.cgroup);
+                self.apply_host(flight);
+                self.land(flight, Ok(Answer::Cgroup { made }));
+            }
             _ => {
                 self.apply_host(flight);
                 self.land(flight, Ok(Answer::Done));

@@ -11,19 +11,21 @@ use podwright_linux::cgroup::{Bound, CgroupError, CgroupPath, CgroupTree, CpuQuo
 use super::{Host, HostConfig, HostError, chain, paths};
 
 impl Host {
-    /// Makes the pod's cgroup, its parents included, with its limits.
-    pub async fn make_cgroup(&self, pod: &Arc<Pod>, limit: Duration) -> Result<(), HostError> {
-        let Some(tree) = self.cgroups.clone() else { return Ok(()) };
+    /// Makes the pod's cgroup, its parents included, with its limits. True if it was missing.
+    pub async fn make_cgroup(&self, pod: &Arc<Pod>, limit: Duration) -> Result<bool, HostError> {
+        let Some(tree) = self.cgroups.clone() else { return Ok(false) };
         let (pod, burstable) = (pod.clone(), self.burstable.clone());
         self.run(CLASSES_KEY, limit, MAKE_FAILED, move |config| {
             let root = &config.paths.cgroup_root;
             make_classes(&tree, config).map_err(|e| failed(&e))?;
             let path = cgroup_path(&qos::pod_cgroup_name(root, &pod)).map_err(|e| failed(&e))?;
             let limits = limits(config, &qos::pod_cgroup(&pod, config.pod_pids_limit));
+            let missing = !tree.exists(&path);
             tree.create(&path, &limits).map_err(|e| failed(&e))?;
             burstable
                 .changed(&tree, config, |pods| pods.insert(paths::uid(&pod).into(), pod.clone()))
-                .map_err(|e| failed(&e))
+                .map_err(|e| failed(&e))?;
+            Ok(missing)
         })
         .await
     }

@@ -22,8 +22,7 @@ impl HostHands for Host {
     ) -> BoxFuture<'_, Result<Answer, CallError>> {
         Box::pin(async move {
             let turn = Turn { limit, cancel };
-            turn.or_cancelled(work(self, uid.as_str(), &pod, call, limit)).await?;
-            Ok(Answer::Done)
+            turn.or_cancelled(work(self, uid.as_str(), &pod, call, limit)).await
         })
     }
 
@@ -36,7 +35,7 @@ impl HostHands for Host {
     }
 }
 
-async fn work(host: &Host, uid: &str, pod: &Arc<Pod>, call: Call, limit: Duration) -> Result<(), CallError> {
+async fn work(host: &Host, uid: &str, pod: &Arc<Pod>, call: Call, limit: Duration) -> Result<Answer, CallError> {
     match call {
         Call::PrepareContainer { name, attempt, ips } => {
             let references = match needs_environment(pod, name.as_str()) {
@@ -46,7 +45,7 @@ async fn work(host: &Host, uid: &str, pod: &Arc<Pod>, call: Call, limit: Duratio
             let parts = sub_paths(pod, name.as_str(), &ips, &references, host)?;
             host.prepare_container(pod, name.as_str(), attempt, &ips, parts, limit).await?;
         }
-        Call::MakeCgroup => host.make_cgroup(pod, limit).await?,
+        Call::MakeCgroup => return Ok(Answer::Cgroup { made: host.make_cgroup(pod, limit).await? }),
         Call::RemoveCgroup => host.remove_cgroup(uid, limit).await?,
         Call::MakeDirs => host.make_dirs(uid, limit).await?,
         Call::MountVolume { volume } => host.mount_volume(pod, volume.as_str(), limit).await?,
@@ -58,7 +57,7 @@ async fn work(host: &Host, uid: &str, pod: &Arc<Pod>, call: Call, limit: Duratio
         Call::RemoveLogs => host.remove_logs(pod, limit).await?,
         other => return Err(CallError::new("", format!("not a call on this machine: {other:?}"))),
     }
-    Ok(())
+    Ok(Answer::Done)
 }
 
 fn logged(result: Result<(), HostError>) {

@@ -464,6 +464,11 @@ pub enum Answer {
     Image(Option<ImageFacts>),
     /// A probe's verdict.
     Probe(ProbeVerdict),
+    /// The pod's cgroup is there.
+    Cgroup {
+        /// It was missing: what ran before runs outside of it.
+        made: bool,
+    },
 }
 
 /// What an image says of itself.

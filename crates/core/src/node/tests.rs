@@ -1,5 +1,6 @@
 //! Event lists for the whole node: what happened, then what was asked for.
 
+mod cgroups;
 mod doubts;
 mod ends;
 mod keepers;

@@ -59,7 +59,7 @@ impl Machine {
 
     fn succeeded(&mut self, sent: Sent, answer: Answer, ctx: &mut Ctx<'_>, out: &mut Out) {
         match (sent.call, answer) {
-            (Call::MakeCgroup, _) => self.setup.cgroup = true,
+            (Call::MakeCgroup, answer) => self.cgroup_is_there(answer == Answer::Cgroup { made: true }, ctx),
             (Call::MakeDirs, _) => self.setup.dirs = true,
             (Call::MountVolume { volume }, _) => self.volume_is_set_up(volume),
             (Call::PrepareContainer { name, attempt, .. }, _) => {

@@ -12,6 +12,7 @@ mod absorb;
 mod answer;
 mod bring_up;
 mod calls;
+mod cgroup;
 mod clean_up;
 mod kill;
 mod probing;
@@ -233,10 +234,11 @@ impl Machine {
         self.unsaved = true;
     }
 
-    /// A person wants containers to begin anew; of a pod that a person stopped, all of it.
+    /// A person wants containers to begin anew; of a pod that a person stopped, all of it. An object whose phase is terminal has
+    /// no other life: that is for static pods.
     pub(crate) fn restart_containers(&mut self, container: Option<Name>, ctx: &Ctx<'_>) {
         if self.record.ending.as_ref().is_some_and(|e| e.cause == Cause::Stopped) {
-            if !self.record.restart_requested {
+            if self.is_static() && !self.record.restart_requested {
                 self.story.tell(ctx.now, "a new life requested", "a person asked for it");
                 self.note_deleted();
                 self.request_restart();

@@ -25,6 +25,9 @@ pub(super) struct Setup {
     pub(super) stale: BTreeSet<Name>,
     /// Volumes that are being set up from what has changed since.
     pub(super) outdated: BTreeSet<Name>,
+    /// Sandboxes that ran before the cgroup was made: they run outside of it.
+    #[serde(default)]
+    pub(super) uprooted: BTreeSet<SandboxId>,
     /// The network was missing and the user was told.
     pub(super) told_network: bool,
 }
@@ -40,6 +43,9 @@ impl Machine {
         }
         if !self.sight.fresh() || self.calls.in_doubt() {
             return self.continue_kills(ctx, out);
+        }
+        if self.bring_inside(ctx, out) {
+            return;
         }
         self.plan_hooks(ctx, out);
         let actions = self.actions(ctx);

@@ -71,7 +71,7 @@ impl Machine {
     /// One that a person stopped begins again only when a person says so.
     fn waits_for_a_person(&self) -> Option<Wait> {
         let stopped = self.record.ending.as_ref().is_some_and(|e| e.cause == Cause::Stopped && !e.deleted);
-        stopped.then(|| Wait::of_pod("Stopped", "a person stopped it; a restart gives it a new life"))
+        stopped.then(|| Wait::of_pod("Stopped", "a person stopped it"))
     }
 
     fn waits_to_end(&self) -> Wait {

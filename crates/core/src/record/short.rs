@@ -188,6 +188,7 @@ fn answer_in_short(answer: &Answer) -> String {
         Answer::Sandbox(id) => format!("sandbox {}", brief(id.as_str())),
         Answer::Container(id) => format!("container {}", brief(id.as_str())),
         Answer::Image(Some(facts)) => format!("image {}", brief(&facts.id)),
+        Answer::Cgroup { made } => if *made { "it was missing" } else { "it was there" }.into(),
         Answer::Image(None) => "no such image here".into(),
         Answer::Probe(ProbeVerdict::Success) => "passed".into(),
         Answer::Probe(ProbeVerdict::Failure(why) | ProbeVerdict::Unknown(why)) => {

@@ -1,0 +1,57 @@
+//! A pod whose cgroup was missing while it ran.
+
+use std::sync::Arc;
+
+use super::lab::*;
+use crate::model::*;
+use crate::pod::State;
+
+fn with_policy(policy: &str) -> Manifest {
+    let manifest = pod("a", "1");
+    let mut changed = Pod::clone(&manifest.pod);
+    changed.spec.as_mut().unwrap().restart_policy = Some(policy.into());
+    Manifest { pod: Arc::new(changed), ..manifest }
+}
+
+/// A new agent finds the pod running, and its cgroup there or not.
+fn found_running(policy: &str, made: bool) -> Lab {
+    let mut lab = Lab::bare(vec![]);
+    lab.set(&[&with_policy(policy)]);
+    lab.bring_up(listing("1", "a"));
+    lab.see(&seen(Some(RunState::Running)));
+    lab.answer(|c| *c == Call::MakeCgroup, Ok(Answer::Cgroup { made }));
+    lab.ok(|c| *c == Call::MakeDirs);
+    lab
+}
+
+/// What runs ends, well; then its sandbox does.
+fn end(lab: &mut Lab) -> Vec<Call> {
+    lab.ok(|c| matches!(c, Call::StopContainer { .. }));
+    assert_eq!(lab.see(&seen(Some(RunState::Exited))), [Call::StopSandbox { id: "sb".into() }]);
+    lab.ok(|c| matches!(c, Call::StopSandbox { .. }));
+    let mut dead = seen(Some(RunState::Exited));
+    dead.sandboxes[0].ready = false;
+    lab.now += std::time::Duration::from_secs(10);
+    lab.see(&dead)
+}
+
+#[test]
+fn a_pod_that_runs_in_its_cgroup_is_left_alone() {
+    assert!(found_running("Always", false).calls.is_empty());
+}
+
+#[test]
+fn what_runs_outside_of_its_cgroup_is_ended_and_brought_back_whatever_its_exit_code() {
+    for policy in ["Always", "OnFailure"] {
+        let mut lab = found_running(policy, true);
+        assert_eq!(end(&mut lab), [Call::RunSandbox { attempt: 1 }], "{policy}");
+        assert_eq!(lab.state("1"), Some(State::Syncing), "{policy}");
+    }
+}
+
+#[test]
+fn a_pod_that_never_restarts_is_not_brought_back() {
+    let mut lab = found_running("Never", true);
+    assert_eq!(end(&mut lab), [Call::RemoveVolumes, Call::RemoveCgroup]);
+    assert_eq!(lab.state("1"), Some(State::Terminated));
+}

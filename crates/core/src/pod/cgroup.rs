@@ -1,0 +1,45 @@
+//! A pod's cgroup, and what runs outside of it.
+
+use super::{Ctx, Machine, spec_of};
+use crate::model::Out;
+
+impl Machine {
+    /// The cgroup is there. Whatever runs already when it had to be made runs outside of its limits.
+    pub(super) fn cgroup_is_there(&mut self, made: bool, ctx: &Ctx<'_>) {
+        self.setup.cgroup = true;
+        if made && self.sight.seen.alive().next().is_some() {
+            self.story.tell(ctx.now, "its cgroup was missing", "what runs outside of it ends");
+            let ready = self.sight.seen.sandboxes.iter().filter(|s| s.ready);
+            self.setup.uprooted = ready.map(|s| s.id.clone()).collect();
+        }
+    }
+
+    /// End what runs outside of the pod's cgroup, sandbox included. The plan brings it back inside, unless its policy is Never.
+    /// True while there is something left to end.
+    pub(super) fn bring_inside(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) -> bool {
+        let seen = &self.sight.seen;
+        self.setup.uprooted.retain(|id| seen.sandboxes.iter().any(|s| s.id == *id && s.ready));
+        if self.setup.uprooted.is_empty() {
+            return false;
+        }
+        let outside = self.sight.seen.alive().filter(|c| self.setup.uprooted.contains(&c.sandbox));
+        let outside: Vec<_> = outside.map(|c| (c.name.clone(), c.id.clone(), c.sandbox.clone())).collect();
+        let again = spec_of(&self.record.pod).restart_policy.as_deref() != Some("Never");
+        for (name, id, _) in &outside {
+            let message = format!("Container {name} runs outside of its pod's cgroup, which was missing");
+            self.kill_container(id, ctx.now.boot + self.own_grace(), &message);
+            let memory = self.record.containers.entry(name.clone()).or_default();
+            if again && memory.voided.as_ref() != Some(id) {
+                memory.voided = Some(id.clone());
+                self.unsaved = true;
+            }
+        }
+        self.continue_kills(ctx, out);
+        for id in self.setup.uprooted.clone() {
+            if !outside.iter().any(|(.., sandbox)| *sandbox == id) {
+                self.stop_sandbox(&id, ctx, out);
+            }
+        }
+        true
+    }
+}
