@@ -14,7 +14,10 @@ use crate::config::Config;
 
 mod events;
 mod machine;
+mod objects;
 mod runtime;
+
+pub(crate) use objects::objects;
 
 /// What the parts need of the rest.
 pub(crate) struct Parts {

@@ -1,0 +1,147 @@
+//! The objects that pods refer to, from the API server, in the words of the hands.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{ClusterTrustBundleProjection, ConfigMap, Secret, Service};
+use podwright_agent::objects::{Claimed, Found, Held, NoObjects, ObjectError, Objects, TokenAsk};
+use podwright_api::token::TokenKey;
+use podwright_api::{ApiError, Cluster};
+use podwright_core::model::{Event, Pod, PodUid};
+use tokio::sync::mpsc;
+
+/// Whoever has objects on this node, and the news of their changes.
+pub(crate) fn objects(cluster: Option<&Cluster>) -> (Arc<dyn Objects>, mpsc::Receiver<Event>) {
+    let (events, news) = mpsc::channel(NEWS_MAX);
+    match cluster {
+        Some(cluster) => (Arc::new(ApiObjects(podwright_api::Objects::new(cluster, events))), news),
+        None => (Arc::new(NoObjects), news),
+    }
+}
+
+struct ApiObjects(podwright_api::Objects);
+
+impl Objects for ApiObjects {
+    fn config_map<'a>(&'a self, uid: &'a PodUid, namespace: &'a str, name: &'a str) -> Found<'a, Held<ConfigMap>> {
+        Box::pin(async move {
+            let found = self.0.config_map(uid, namespace, name).await;
+            found.map(Held::new).map_err(|error| meaning(&error, "configmap", &format!("{namespace}/{name}")))
+        })
+    }
+
+    fn secret<'a>(&'a self, uid: &'a PodUid, namespace: &'a str, name: &'a str) -> Found<'a, Held<Secret>> {
+        Box::pin(async move {
+            let found = self.0.secret(uid, namespace, name).await;
+            found.map(Held::new).map_err(|error| meaning(&error, "secret", &format!("{namespace}/{name}")))
+        })
+    }
+
+    fn token<'a>(&'a self, pod: &'a Pod, ask: TokenAsk) -> Found<'a, Held<String>> {
+        Box::pin(async move {
+            let key = TokenKey {
+                uid: uid(pod),
+                pod: pod.metadata.name.clone().unwrap_or_default(),
+                namespace: namespace(pod).to_owned(),
+                account: pod.spec.as_ref().and_then(|spec| spec.service_account_name.clone()).unwrap_or_default(),
+                audience: ask.audience,
+                expiration_seconds: ask.expiration_seconds,
+            };
+            let found = self.0.tokens().get(&key).await;
+            found.map(Held::new).map_err(|error| ObjectError::Unavailable {
+                what: format!("serviceAccountToken of {}/{}", key.namespace, key.account),
+                why: error.to_string(),
+            })
+        })
+    }
+
+    fn runtime_handler<'a>(&'a self, class: &'a str) -> Found<'a, String> {
+        Box::pin(async move {
+            let found = self.0.runtime_handler(class).await;
+            found.map_err(|error| meaning(&error, "RuntimeClass", class))
+        })
+    }
+
+    fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> Found<'a, Claimed> {
+        Box::pin(async move {
+            let found = self.0.claim(namespace, name).await;
+            let (claim, volume) =
+                found.map_err(|error| meaning(&error, "persistentvolumeclaim", &format!("{namespace}/{name}")))?;
+            Ok(Claimed { claim: Arc::new(claim), volume: volume.map(Arc::new) })
+        })
+    }
+
+    fn services<'a>(&'a self, pod: &'a Pod) -> Found<'a, Vec<Arc<Service>>> {
+        Box::pin(async move {
+            let links = pod.spec.as_ref().and_then(|spec| spec.enable_service_links).unwrap_or(true);
+            if !is_of_server(pod) {
+                return Ok(self.0.services().known_to_pod(&uid(pod), namespace(pod), links));
+            }
+            let found = self.0.services().of_pod(&uid(pod), namespace(pod), links).await;
+            found.map_err(|error| ObjectError::Unavailable {
+                what: format!("services of {}", namespace(pod)),
+                why: error.to_string(),
+            })
+        })
+    }
+
+    fn trust_bundle<'a>(
+        &'a self,
+        _: &'a PodUid,
+        selection: &'a ClusterTrustBundleProjection,
+    ) -> Found<'a, Held<String>> {
+        Box::pin(async move {
+            let (found, name) = match (&selection.name, &selection.signer_name) {
+                (Some(name), _) => (self.0.trust_bundle(name).await, name.as_str()),
+                (None, Some(signer)) => {
+                    (self.0.trust_bundles_of(signer, selection.label_selector.as_ref()).await, signer.as_str())
+                }
+                (None, None) => {
+                    let why = "the projection names neither a bundle nor a signer".into();
+                    return Err(ObjectError::Unavailable { what: "clusterTrustBundle".into(), why });
+                }
+            };
+            found.map(Held::new).map_err(|error| meaning(&error, "clustertrustbundle", name))
+        })
+    }
+
+    fn release(&self, uid: &PodUid) {
+        self.0.release(uid);
+    }
+}
+
+/// `place` is the name, with its namespace before it where there is one.
+fn meaning(error: &ApiError, kind: &'static str, place: &str) -> ObjectError {
+    if error.is_not_found() {
+        let name = place.rsplit('/').next().unwrap_or(place);
+        return ObjectError::NotFound { kind, name: name.to_owned() };
+    }
+    ObjectError::Unavailable { what: format!("{kind} {place}"), why: error.to_string() }
+}
+
+/// The pod came from the server, so there is one, and it is waited for.
+fn is_of_server(pod: &Pod) -> bool {
+    let source = pod.metadata.annotations.as_ref().and_then(|all| all.get("kubernetes.io/config.source"));
+    source.is_none_or(|source| source == "api")
+}
+
+fn uid(pod: &Pod) -> PodUid {
+    pod.metadata.uid.as_deref().unwrap_or_default().into()
+}
+
+fn namespace(pod: &Pod) -> &str {
+    pod.metadata.namespace.as_deref().unwrap_or_default()
+}
+
+/// News wait here while the loop is busy; their sender then waits too.
+const NEWS_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_told_in_the_kubelets_words() {
+        let error = |code| ApiError::Answer { code, reason: "R".into(), message: "why".into(), retry_after: None };
+        assert_eq!(meaning(&error(404), "configmap", "n/c").to_string(), "configmap \"c\" not found");
+        assert_eq!(meaning(&error(403), "secret", "n/s").to_string(), "couldn't get secret n/s: 403 R: why");
+    }
+}

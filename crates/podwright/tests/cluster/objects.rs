@@ -1,0 +1,208 @@
+//! What pods refer to in a cluster: objects in files and variables, tokens, logins, claims, runtime classes.
+
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use podwright_testbed::image::BUSYBOX;
+use podwright_testbed::{ControlPlane, PASSWORD, Registry, USER, wait_until};
+use serde_json::{Value, json};
+
+use crate::joined::Joined;
+use crate::suite::{LIMIT, container, one, sh, sleeper};
+
+/// What the node says of a pod, by reason and in part.
+fn wait_event(node: &Joined<'_>, reason: &str, part: &str) {
+    wait_until(LIMIT, &format!("an event {reason} with {part:?}"), || {
+        let events = node.list("events")?;
+        let said = |event: &&Value| event["message"].as_str().is_some_and(|text| text.contains(part));
+        let found = events.iter().filter(|event| event["reason"] == reason).any(|event| said(&event));
+        ensure!(found, "{:#?}", events.iter().map(|e| (&e["reason"], &e["message"])).collect::<Vec<_>>());
+        Ok(())
+    });
+}
+
+#[test]
+fn a_pod_finds_all_it_refers_to() {
+    let node = Joined::start(ControlPlane::shared(), "refers");
+    node.create(
+        "configmaps",
+        &json!({"metadata": {"name": "m"}, "data": {"a": "1", "b": "2"}, "binaryData": {"raw": "AAE="}}),
+    );
+    node.create("secrets", &json!({"metadata": {"name": "s"}, "stringData": {"k": "v"}}));
+    let ports = json!([{"port": 5432}]);
+    node.create("services", &json!({"metadata": {"name": "my-db"}, "spec": {"selector": {"x": "y"}, "ports": ports}}));
+    // The first thing that is wrong is told. The group of the pod may read what is 0400 otherwise.
+    let script = r#"
+        n=0; is() { n=$((n+1)); [ "$1" = "$2" ] || { echo "$n: '$1' is not '$2'" > /dev/termination-log; exit 1; }; }
+        is "$A" 1; is "$P_b" 2; is "$K" v; is "$NONE" ""; is "$MY_DB_SERVICE_PORT" 5432
+        is "$KUBERNETES_SERVICE_PORT" 443; is "${KUBERNETES_SERVICE_HOST:+set}" set
+        is "$(stat -Lc %a /s/deep/k)" 440; is "$(cat /s/deep/k)" v; is "$(grep -c '^tmpfs /s ' /proc/mounts)" 1
+        is "$(stat -Lc %a:%g /all/a)" 640:2000; is "$(cat /all/a /all/k /all/name)" 1vreader
+        is "$(wc -c < /all/raw)" 2; is "$(cat /part)" 2
+        cd /var/run/secrets/kubernetes.io/serviceaccount
+        is "$(cat namespace)" refers; is "$(head -n1 ca.crt)" "-----BEGIN CERTIFICATE-----"
+        { cut -d. -f2 token | tr '_-' '/+' | tr -d '\n'; printf '=='; } | base64 -d > /dev/termination-log 2>/dev/null
+        exit 0"#;
+    let mut c = sh("c", script);
+    let key = |kind: &str, name: &str, key: &str| json!({kind: {"name": name, "key": key, "optional": name == "none"}});
+    c["env"] = json!([
+        {"name": "A", "valueFrom": key("configMapKeyRef", "m", "a")},
+        {"name": "K", "valueFrom": key("secretKeyRef", "s", "k")},
+        {"name": "NONE", "valueFrom": key("secretKeyRef", "none", "k")},
+    ]);
+    c["envFrom"] = json!([{"prefix": "P_", "configMapRef": {"name": "m"}}]);
+    c["volumeMounts"] = json!([
+        {"name": "s", "mountPath": "/s"}, {"name": "all", "mountPath": "/all"},
+        {"name": "m", "mountPath": "/part", "subPath": "b"},
+    ]);
+    let mut spec = one(&c);
+    spec["restartPolicy"] = json!("Never");
+    spec["automountServiceAccountToken"] = json!(true);
+    spec["securityContext"] = json!({"fsGroup": 2000});
+    let name = json!({"path": "name", "fieldRef": {"fieldPath": "metadata.name"}});
+    let sources = json!([{"configMap": {"name": "m"}}, {"secret": {"name": "s"}}, {"downwardAPI": {"items": [name]}}]);
+    spec["volumes"] = json!([
+        {"name": "s", "secret": {"secretName": "s", "items": [{"key": "k", "path": "deep/k", "mode": 0o400}]}},
+        {"name": "m", "configMap": {"name": "m"}},
+        {"name": "all", "projected": {"defaultMode": 0o640, "sources": sources}},
+    ]);
+    node.put("reader", &spec);
+    let pod = wait_until(LIMIT, "the reader to end", || {
+        let pod = node.get("pods", "reader")?;
+        ensure!(container(&pod, "c")["state"]["terminated"].is_object(), "{:#}", pod["status"]);
+        Ok(pod)
+    });
+    let ended = &container(&pod, "c")["state"]["terminated"];
+    let claims = ended["message"].as_str().unwrap_or_default();
+    assert_eq!(ended["exitCode"], 0, "{claims}");
+    let uid = pod["metadata"]["uid"].as_str().expect("a UID");
+    for part in ["system:serviceaccount:refers:default", "\"name\":\"reader\"", uid] {
+        assert!(claims.contains(part), "{part} is not in {claims}");
+    }
+    node.delete("pods", "reader");
+    node.wait_nothing_left();
+}
+
+#[test]
+fn what_is_missing_is_told_and_comes_at_once() {
+    let node = Joined::start(ControlPlane::shared(), "missing");
+    let mut by_env = one(&sleeper("c"));
+    by_env["containers"][0]["envFrom"] = json!([{"configMapRef": {"name": "env"}}]);
+    let mut by_volume = one(&sleeper("c"));
+    by_volume["containers"][0]["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
+    by_volume["volumes"] = json!([{"name": "v", "secret": {"secretName": "vol"}}]);
+    node.put("by-env", &by_env);
+    node.put("by-volume", &by_volume);
+    wait_until(LIMIT, "the one to say what it lacks", || {
+        let pod = node.get("pods", "by-env")?;
+        let waiting = &container(&pod, "c")["state"]["waiting"];
+        ensure!(waiting["reason"] == "CreateContainerConfigError", "{:#}", pod["status"]);
+        ensure!(waiting["message"] == "configmap \"env\" not found", "{:#}", pod["status"]);
+        Ok(())
+    });
+    wait_event(&node, "FailedMount", "secret \"vol\" not found");
+    let began = Instant::now();
+    node.create("configmaps", &json!({"metadata": {"name": "env"}, "data": {"a": "1"}}));
+    node.create("secrets", &json!({"metadata": {"name": "vol"}, "stringData": {"a": "1"}}));
+    node.wait_ready("by-env");
+    node.wait_ready("by-volume");
+    println!("both ready {:?} after what they lacked was there", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    for name in ["by-env", "by-volume"] {
+        node.delete("pods", name);
+    }
+    node.wait_nothing_left();
+}
+
+#[test]
+fn private_images_are_pulled_with_the_pods_own_logins() {
+    let node = Joined::start(ControlPlane::shared(), "private");
+    let registry = Registry::start_private(&node.scratch).expect("a registry");
+    registry.push(BUSYBOX, "team/app:1").expect("pushed");
+    node.containerd.use_registry("private.example", &registry).expect("known to containerd");
+    let logins = json!({"auths": {"private.example": {"username": USER, "password": PASSWORD}}}).to_string();
+    node.create(
+        "secrets",
+        &json!({"metadata": {"name": "login"}, "type": "kubernetes.io/dockerconfigjson",
+        "stringData": {".dockerconfigjson": logins}}),
+    );
+    let mut spec = one(&sleeper("c"));
+    spec["containers"][0]["image"] = json!("private.example/team/app:1");
+    spec["containers"][0]["imagePullPolicy"] = json!("Always");
+    spec["imagePullSecrets"] = json!([{"name": "nobody"}]);
+    node.put("without", &spec);
+    wait_event(&node, "FailedToRetrieveImagePullSecret", "(nobody)");
+    wait_event(&node, "Failed", "Failed to pull image");
+    spec["imagePullSecrets"] = json!([{"name": "nobody"}, {"name": "login"}]);
+    node.put("with", &spec);
+    node.wait_ready("with");
+    assert!(!node.agent.log().contains(PASSWORD), "the log tells the password");
+    for name in ["without", "with"] {
+        node.delete("pods", name);
+    }
+    node.wait_nothing_left();
+}
+
+#[test]
+fn claims_on_this_machine_are_bound_and_other_volumes_say_why_not() {
+    let node = Joined::start(ControlPlane::shared(), "claims");
+    let disk = node.scratch.dir("disk").expect("a directory");
+    let volume = |name: &str, source: Value| {
+        let mut spec = json!({"capacity": {"storage": "1Mi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "",
+            "claimRef": {"namespace": node.name, "name": name}, "persistentVolumeReclaimPolicy": "Retain"});
+        spec.as_object_mut().expect("an object").extend(source.as_object().expect("an object").clone());
+        let object = json!({"metadata": {"name": format!("claims-{name}")}, "spec": spec});
+        node.plane.api().create("/api/v1/persistentvolumes", &object).expect("created");
+        let claim = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "",
+            "volumeName": format!("claims-{name}"), "resources": {"requests": {"storage": "1Mi"}}});
+        node.create("persistentvolumeclaims", &json!({"metadata": {"name": name}, "spec": claim}));
+    };
+    volume("here", json!({"hostPath": {"path": disk}}));
+    volume("far", json!({"nfs": {"path": "/x", "server": "nfs.invalid"}}));
+    let user = |claim: Value, script: &str| {
+        let mut c = sh("c", script);
+        c["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
+        let mut spec = one(&c);
+        spec["restartPolicy"] = json!("Never");
+        spec["volumes"] = json!([{"name": "v", "persistentVolumeClaim": claim}]);
+        spec
+    };
+    node.put("writer", &user(json!({"claimName": "here"}), "echo kept > /v/file"));
+    node.wait_phase("writer", "Succeeded");
+    assert_eq!(std::fs::read_to_string(disk.join("file")).expect("written"), "kept\n");
+    let read_only = json!({"claimName": "here", "readOnly": true});
+    node.put("reader", &user(read_only, "cat /v/file && ! touch /v/other 2>/dev/null"));
+    node.wait_phase("reader", "Succeeded");
+    node.put("far", &user(json!({"claimName": "far"}), "true"));
+    wait_event(&node, "FailedMount", "is of type nfs, which is not supported");
+    for name in ["writer", "reader", "far"] {
+        node.delete("pods", name);
+    }
+    node.wait_nothing_left();
+    assert!(disk.join("file").exists(), "what was claimed stays");
+    for name in ["here", "far"] {
+        node.delete("persistentvolumeclaims", name);
+        let path = format!("/api/v1/persistentvolumes/claims-{name}");
+        node.plane.api().delete(&path, None).expect("deleted");
+    }
+}
+
+#[test]
+fn a_runtime_class_names_the_handler() {
+    let node = Joined::start(ControlPlane::shared(), "classes");
+    for (name, handler) in [("known", "runc"), ("unknown", "none-such")] {
+        let class = json!({"metadata": {"name": format!("classes-{name}")}, "handler": handler});
+        node.plane.api().create("/apis/node.k8s.io/v1/runtimeclasses", &class).expect("created");
+        let mut spec = one(&sleeper("c"));
+        spec["runtimeClassName"] = json!(format!("classes-{name}"));
+        node.put(name, &spec);
+    }
+    node.wait_ready("known");
+    wait_event(&node, "FailedCreatePodSandBox", "none-such");
+    for name in ["known", "unknown"] {
+        node.delete("pods", name);
+        let path = format!("/apis/node.k8s.io/v1/runtimeclasses/classes-{name}");
+        node.plane.api().delete(&path, None).expect("deleted");
+    }
+    node.wait_nothing_left();
+}
