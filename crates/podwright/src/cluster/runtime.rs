@@ -46,11 +46,8 @@ impl Eye {
         match self.status(facts).await {
             Ok(()) => self.failures = 0,
             Err(error) => {
-                self.failures += 1;
-                // One call that failed is no runtime that is down; before the first answer nothing is known.
-                if self.failures >= DOWN_AFTER {
-                    facts.ready = Some(DOWN.into());
-                }
+                self.failures = self.failures.saturating_add(1);
+                failed(self.failures, facts);
                 tracing::debug!(%error, failures = self.failures, "the runtime's status is not known");
                 return;
             }
@@ -69,23 +66,35 @@ impl Eye {
             let version = self.runtime.version(LIMIT).await?;
             facts.version = format!("{}://{}", version.runtime_name, version.runtime_version);
         }
-        let conditions = answer.status.map(|status| status.conditions).unwrap_or_default();
-        let lacks = |kind: &str, what: &str| {
-            let condition = conditions.iter().find(|condition| condition.r#type == kind);
-            match condition {
-                Some(condition) if condition.status => None,
-                Some(v1::RuntimeCondition { reason, message, .. }) => {
-                    Some(format!("{what} not ready: {kind}=false reason:{reason} message:{message}"))
-                }
-                None => Some(format!("{what} not ready: the runtime does not say that it is")),
-            }
-        };
-        facts.ready = lacks("RuntimeReady", "container runtime");
-        facts.network = lacks("NetworkReady", "container runtime network");
-        facts.handlers = answer.runtime_handlers.iter().map(handler).collect();
-        facts.supplemental_groups_policy = answer.features.is_some_and(|features| features.supplemental_groups_policy);
+        take_in(answer, facts);
         Ok(())
     }
+}
+
+/// One call that failed is no runtime that is down; before the first answer nothing is known.
+fn failed(failures: u32, facts: &mut RuntimeFacts) {
+    if failures >= DOWN_AFTER {
+        facts.ready = Some(DOWN.into());
+    }
+}
+
+/// What the runtime says of itself, in the kubelet's words.
+fn take_in(answer: v1::StatusResponse, facts: &mut RuntimeFacts) {
+    let conditions = answer.status.map(|status| status.conditions).unwrap_or_default();
+    let lacks = |kind: &str, what: &str| {
+        let condition = conditions.iter().find(|condition| condition.r#type == kind);
+        match condition {
+            Some(condition) if condition.status => None,
+            Some(v1::RuntimeCondition { reason, message, .. }) => {
+                Some(format!("{what} not ready: {kind}=false reason:{reason} message:{message}"))
+            }
+            None => Some(format!("{what} not ready: the runtime does not say that it is")),
+        }
+    };
+    facts.ready = lacks("RuntimeReady", "container runtime");
+    facts.network = lacks("NetworkReady", "container runtime network");
+    facts.handlers = answer.runtime_handlers.iter().map(handler).collect();
+    facts.supplemental_groups_policy = answer.features.is_some_and(|features| features.supplemental_groups_policy);
 }
 
 fn handler(handler: &v1::RuntimeHandler) -> Handler {
@@ -109,3 +118,44 @@ const DOWN_AFTER: u32 = 2;
 /// As the kubelet words it.
 const DOWN: &str = "container runtime is down";
 const NOT_YET: &str = "container runtime status check may not have completed yet";
+
+#[cfg(test)]
+mod tests {
+    use podwright_core::node_status::readiness;
+
+    use super::*;
+
+    fn says(runtime: bool, network: bool) -> v1::StatusResponse {
+        let condition = |kind: &str, status: bool| v1::RuntimeCondition {
+            r#type: kind.into(),
+            status,
+            reason: "Why".into(),
+            message: "because".into(),
+        };
+        let conditions = vec![condition("RuntimeReady", runtime), condition("NetworkReady", network)];
+        v1::StatusResponse { status: Some(v1::RuntimeStatus { conditions }), ..v1::StatusResponse::default() }
+    }
+
+    #[test]
+    fn readiness_is_what_the_runtime_says() {
+        let mut facts = RuntimeFacts { ready: Some(NOT_YET.into()), ..RuntimeFacts::default() };
+        take_in(says(true, true), &mut facts);
+        assert_eq!(readiness(&facts), Ok(()));
+        take_in(says(true, false), &mut facts);
+        let network = "container runtime network not ready: NetworkReady=false reason:Why message:because";
+        assert_eq!(readiness(&facts), Err(network.into()));
+        take_in(v1::StatusResponse::default(), &mut facts);
+        assert!(readiness(&facts).unwrap_err().contains("does not say"));
+    }
+
+    #[test]
+    fn one_call_that_failed_is_no_runtime_that_is_down() {
+        let mut facts = RuntimeFacts::default();
+        failed(1, &mut facts);
+        assert_eq!(readiness(&facts), Ok(()));
+        failed(2, &mut facts);
+        assert_eq!(readiness(&facts), Err(DOWN.into()));
+        take_in(says(true, true), &mut facts);
+        assert_eq!(readiness(&facts), Ok(()));
+    }
+}
