@@ -99,7 +99,8 @@ async fn a_pod_gets_what_a_server_gives_it_and_is_on_disk_before_the_answer() {
     let meta = &value["metadata"];
     assert_eq!((&meta["namespace"], &meta["generation"]), (&json!("default"), &json!(1)));
     assert_eq!(meta["uid"].as_str().unwrap().len(), 36);
-    assert!(meta["creationTimestamp"].is_string() && meta["resourceVersion"] == shown.version.to_string());
+    assert!(meta["creationTimestamp"].is_string());
+    assert_eq!(meta["resourceVersion"], shown.version.to_string());
     assert_eq!((&value["spec"]["nodeName"], &value["spec"]["restartPolicy"]), (&json!("node"), &json!("Always")));
     assert_eq!(value["status"], json!({"phase": "Pending", "qosClass": "BestEffort"}));
     assert_eq!(meta["annotations"]["kubernetes.io/config.source"], "local");
