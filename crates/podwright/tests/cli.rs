@@ -2,6 +2,12 @@
 
 #[path = "cli/mask.rs"]
 mod mask;
+#[path = "cli/pty.rs"]
+mod pty;
+#[path = "cli/stuck.rs"]
+mod stuck;
+#[path = "cli/verbs.rs"]
+mod verbs;
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -54,7 +60,7 @@ impl Bed {
     fn said(&self, line: &str) -> String {
         let Output { status, stdout, stderr } = self.run(line);
         let text = |bytes: &[u8]| mask::all(&String::from_utf8_lossy(bytes), &self.scratch.path());
-        let mut said = format!("$ podwright {line}\n{}", text(&stdout));
+        let mut said = text(format!("$ podwright {line}\n").as_bytes()) + &text(&stdout);
         if !stderr.is_empty() {
             said.push_str(&format!("[on stderr]\n{}", text(&stderr)));
         }

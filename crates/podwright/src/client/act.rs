@@ -77,9 +77,13 @@ pub(super) async fn stop(flags: &StopFlags) -> Result<ExitCode, ClientError> {
             pods
         }
     };
-    let query = flags.grace_period.map(|grace| format!("?gracePeriodSeconds={grace}")).unwrap_or_default();
-    for pod in &pods {
-        client.ask::<Value>(Method::POST, &format!("{}/stop{query}", pod_path(pod)), None).await?;
+    let grace = flags.grace_period.map(|grace| format!("&gracePeriodSeconds={grace}")).unwrap_or_default();
+    let whom: Vec<String> = match flags.all {
+        true => vec!["all=true".into()],
+        false => pods.iter().map(|pod| format!("pod={}", encode(&full_name(pod)))).collect(),
+    };
+    for whom in whom {
+        client.ask::<Value>(Method::POST, &format!("/podwright/v1/stop?{whom}{grace}"), None).await?;
     }
     let until = tokio::time::Instant::now() + flags.timeout.unwrap_or(Duration::from_secs(u64::from(u32::MAX)));
     for pod in &pods {
@@ -90,4 +94,9 @@ pub(super) async fn stop(flags: &StopFlags) -> Result<ExitCode, ClientError> {
         eprintln!("No pods are here.");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn full_name(pod: &Pod) -> String {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+    format!("{namespace}/{}", pod.metadata.name.as_deref().unwrap_or_default())
 }

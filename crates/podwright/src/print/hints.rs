@@ -38,7 +38,8 @@ pub(super) fn for_reason(reason: &str) -> Option<&'static str> {
             "A volume takes long to set up: the file system behind it may hang. Other pods are not held up by it."
         }
         "FailedCreatePodSandBox" => {
-            "The runtime can't make the pod's sandbox: look at its message, its log and its network configuration."
+            "The runtime can't make the pod's sandbox: look at its message, its log and its network configuration. A \
+             runtimeClassName must be one that is there."
         }
         "FailedCreatePodContainer" => {
             "The pod's cgroup can't be made: check cgroupRoot and cgroupDriver in the configuration."

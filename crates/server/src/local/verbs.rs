@@ -20,8 +20,12 @@ pub(super) async fn restart(room: &Room, of: &FullName, mut params: Params) -> R
     if let Some(container) = container.as_deref().filter(|name| !has_container(&view, name)) {
         return Err(Failure::bad_request(format!("container {container} is not valid for pod {}", of.name)));
     }
-    if view.metadata().deletion_timestamp.is_some() || has_ended(&view) {
-        return Err(Failure::conflict(&of.name, "the pod is ending, or has ended: it can't be restarted"));
+    if view.metadata().deletion_timestamp.is_some() {
+        return Err(Failure::conflict(&of.name, "the pod is ending: it can't be restarted"));
+    }
+    // An object whose phase is terminal never runs again; a file that is still there may get its pod a new life.
+    if has_ended(&view) && !view.source.is_static() {
+        return Err(Failure::conflict(&of.name, "the pod has ended for good: delete it and create it anew"));
     }
     let container = container.map(|name| Name::from(name.as_str()));
     room.local.views.tell(Event::Restart { uid: view.uid(), container }).await;

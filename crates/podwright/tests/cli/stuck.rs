@@ -1,0 +1,128 @@
+//! Twelve ways a pod gets stuck: each time `explain` names the cause and what to do next.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use podwright_testbed::{HungMount, image, wait_until};
+use serde_json::{Value, json};
+
+use super::{Bed, LIMIT, sh};
+
+/// What is in the way of a pod, and the words that must name it: the cause, then the next step.
+struct Stuck {
+    name: &'static str,
+    spec: Value,
+    cause: &'static [&'static str],
+    step: &'static str,
+}
+
+fn containers(container: &Value) -> Value {
+    json!({"terminationGracePeriodSeconds": 1, "containers": [container]})
+}
+
+fn changed(field: &str, value: Value) -> Value {
+    let mut container = sh("c", "sleep 3600");
+    container[field] = value;
+    containers(&container)
+}
+
+fn ways(hung: &HungMount) -> Vec<Stuck> {
+    let init = json!({"initContainers": [sh("setup", "echo no database; exit 3")], "containers": [sh("c", "true")]});
+    let mut hanging = changed("volumeMounts", json!([{"name": "v", "mountPath": "/v"}]));
+    hanging["volumes"] = json!([{"name": "v", "hostPath": {"path": hung.point().join("x"), "type": "Directory"}}]);
+    let mut class = containers(&sh("c", "true"));
+    class["runtimeClassName"] = json!("no-such-class");
+    vec![
+        Stuck {
+            name: "missing-image",
+            spec: containers(&json!({"name": "c", "image": "127.0.0.1:1/no/such:1"})),
+            cause: &["127.0.0.1:1/no/such:1", "c: "],
+            step: "Check the image's name and tag",
+        },
+        Stuck {
+            name: "bad-command",
+            spec: changed("command", json!(["/no/such/command"])),
+            cause: &["/no/such/command"],
+            step: "check that its command exists in the image",
+        },
+        Stuck {
+            name: "failing-init",
+            spec: init,
+            cause: &["setup: CrashLoopBackOff", "exited with 3"],
+            step: "log says why",
+        },
+        Stuck {
+            name: "failing-readiness",
+            spec: changed("readinessProbe", json!({"tcpSocket": {"port": 1}, "periodSeconds": 1})),
+            cause: &["NotReady", "Connection refused"],
+            step: "The readiness probe has to pass",
+        },
+        Stuck { name: "hung-mount", spec: hanging, cause: &["volume v"], step: "the file system behind it may hang" },
+        Stuck {
+            name: "no-resources",
+            spec: changed("resources", json!({"requests": {"memory": "900Ti"}})),
+            cause: &["OutOfmemory"],
+            step: "lower its requests",
+        },
+        Stuck {
+            name: "port-taken",
+            spec: changed("ports", json!([{"containerPort": 80, "hostPort": 38080}])),
+            cause: &["NodePorts"],
+            step: "Another pod has the same hostPort",
+        },
+        Stuck { name: "runtime-class", spec: class, cause: &["no-such-class"], step: "runtimeClassName" },
+        Stuck {
+            name: "crash-loop",
+            spec: containers(&sh("c", "echo no config > /dev/termination-log; exit 7")),
+            cause: &["c: CrashLoopBackOff", "exited with 7"],
+            step: "Its log says why",
+        },
+    ]
+}
+
+#[test]
+fn every_way_to_get_stuck_is_named_with_the_next_step() {
+    let mut bed = Bed::start();
+    let hung = HungMount::new(&bed.scratch.path().join("hung")).expect("mounted");
+    bed.put("port-owner", &changed("ports", json!([{"containerPort": 80, "hostPort": 38080}])));
+    bed.wait_status("port-owner", "Running");
+    let mut hook = sh("c", "sleep 3600");
+    hook["lifecycle"] = json!({"preStop": {"exec": {"command": ["sleep", "3600"]}}});
+    bed.put("hung-hook", &json!({"terminationGracePeriodSeconds": 60, "containers": [hook]}));
+    bed.wait_status("hung-hook", "Running");
+
+    let ways = ways(&hung);
+    for Stuck { name, spec, .. } in &ways {
+        bed.put(name, spec);
+    }
+    // A pod that needs what only an API server has can't even begin: its file is named.
+    let missing = json!({"containers": [{"name": "c", "image": image::BUSYBOX,
+        "envFrom": [{"configMapRef": {"name": "settings"}}]}]});
+    bed.put("needs-config", &missing);
+    bed.scratch.remove_manifest("hung-hook.json").expect("removed");
+    told(&bed, "hung-hook", &["PreStopHook", "until "], "the hook has until the end of the grace period");
+    for Stuck { name, cause, step, .. } in &ways {
+        told(&bed, name, cause, step);
+    }
+    let broken = wait_until(LIMIT, "the manifest to be named", || {
+        let said = bed.said("get pods");
+        ensure!(said.contains("needs-config.json"), "{said}");
+        Ok(said)
+    });
+    assert!(broken.contains("settings") || broken.contains("configMapRef"), "{broken}");
+
+    bed.containerd.stop().expect("stopped");
+    told(&bed, "failing-readiness", &["NoRuntime"], "Check that the runtime runs");
+    bed.containerd.start_again().expect("started again");
+    drop(hung);
+}
+
+fn told(bed: &Bed, name: &str, cause: &[&str], step: &str) {
+    wait_until(Duration::from_secs(60), &format!("the story of {name}"), || {
+        let said = bed.said(&format!("explain {name}"));
+        for words in cause.iter().chain([&step]) {
+            ensure!(said.contains(words), "no {words:?} in {said}");
+        }
+        Ok(())
+    });
+}
