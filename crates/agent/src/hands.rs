@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use podwright_core::model::{
-    Answer, Ask, AskError, AskResult, CallError, KubeEvent, Listing, Now, PodSeen, PodUid, RuntimeReady, Source,
+    Answer, Ask, AskError, AskResult, CallError, KubeEvent, Listing, Now, PodRecord, PodSeen, PodUid, RuntimeReady,
+    Source,
 };
 
 use crate::host::Host;
@@ -70,6 +71,17 @@ impl Hands for MachineHands {
             match host.sweep(uid.as_str(), SWEEP_LIMIT).await {
                 Ok(()) => tracing::info!(%uid, "removed what an unknown pod had left"),
                 Err(error) => tracing::warn!(%uid, %error, "what an unknown pod left can't be removed"),
+            }
+        })
+    }
+
+    fn keep_aside(&self, record: Box<PodRecord>) -> BoxFuture<()> {
+        let host = self.host.clone();
+        Box::pin(async move {
+            let uid = record.uid.clone();
+            match host.keep_aside(*record, SWEEP_LIMIT).await {
+                Ok(path) => tracing::error!(%uid, path = %path.display(), "the record of a pod in quarantine is kept"),
+                Err(error) => tracing::error!(%uid, %error, "the record of a pod in quarantine can't be kept"),
             }
         })
     }

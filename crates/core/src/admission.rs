@@ -5,6 +5,7 @@
 //! refused or finished pod never counts against the next. The reasons and the wording are the Go kubelet's.
 
 mod affinity;
+mod sysctl;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -118,6 +119,7 @@ impl Ledger {
 /// Decides whether the pod may run here beside those in the ledger. Enters nothing: that is the caller's to do, once.
 pub fn admit(pod: &Pod, ledger: &Ledger, config: &NodeConfig) -> Result<(), Rejection> {
     check_os(pod)?;
+    sysctl::check(pod, &config.allowed_unsafe_sysctls)?;
     let wanted = Requests::of(pod);
     let (pods, taken) = ledger.taken_beside(pod.metadata.uid.as_deref().unwrap_or_default());
     let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);

@@ -20,6 +20,8 @@ pub struct NodeConfig {
     pub labels: BTreeMap<String, String>,
     /// The sources that are switched on: a pod of no source is cleaned up once all of these have reported.
     pub sources: BTreeSet<Source>,
+    /// `allowedUnsafeSysctls`: names, or beginnings that end in `*`.
+    pub allowed_unsafe_sysctls: Vec<String>,
     /// `maxPods`.
     pub max_pods: usize,
     /// Allocatable CPU in thousandths of a core.
@@ -46,6 +48,7 @@ impl Default for NodeConfig {
             host_ips: vec!["127.0.0.1".into()],
             labels: BTreeMap::new(),
             sources: BTreeSet::from([Source::File]),
+            allowed_unsafe_sysctls: vec![],
             max_pods: 110,
             allocatable_cpu_millis: 1_000_000,
             allocatable_memory: i64::MAX,

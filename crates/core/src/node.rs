@@ -115,7 +115,7 @@ impl Node {
 
     /// A panic was caught while handling an event: the pod it was about is left as it is, and what it asked for half-way is
     /// taken out of `out`, which holds what others asked for too. [`Node::go_on`] does what is left of the event.
-    pub fn quarantine_current(&mut self, why: &str, out: &mut Out) -> Option<PodUid> {
+    pub fn quarantine_current(&mut self, why: &str, now: Now, out: &mut Out) -> Option<PodUid> {
         let uid = self.current.take()?;
         let owners = &self.drawn.owners;
         out.records.retain(|record| !matches!(record, Record::Put(put) if put.uid == uid));
@@ -124,7 +124,7 @@ impl Node {
             Effect::Cancel { id } => owners.get(id) != Some(&uid),
             _ => true,
         });
-        self.workers.get_mut(&uid)?.quarantine(why, out);
+        self.workers.get_mut(&uid)?.quarantine(why, now, out);
         Some(uid)
     }
 

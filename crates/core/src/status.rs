@@ -24,7 +24,7 @@ use crate::actions::{Waiting, current_sandbox};
 use crate::model::{Name, Pod, PodRecord, PodSeen, PodSpec, PodStatus};
 use crate::qos::{Amounts, pod_limits, pod_requests};
 
-pub use conditions::is_our_condition;
+pub use conditions::{is_our_condition, quarantined};
 use containers::Statuses;
 pub use phase::is_terminal;
 pub use rules::{Illegal, accept, finished, past_deadline, withhold};
@@ -42,6 +42,8 @@ pub struct StatusInput<'a> {
     pub waiting: &'a BTreeMap<Name, Waiting>,
     /// Why the pod as a whole has not begun, if it has to wait.
     pub hold: Option<&'a Waiting>,
+    /// What fails the pod as a whole while it is brought up: a volume, its cgroup, its sandbox, the network.
+    pub trouble: Option<&'a str>,
     /// The node's addresses.
     pub host_ips: &'a [String],
     /// The runtime's name, which container ids begin with: `containerd`.

@@ -22,6 +22,7 @@ mod logs;
 mod paths;
 pub mod pool;
 mod prepare;
+mod quarantine;
 mod subpath;
 mod unmount;
 mod view;

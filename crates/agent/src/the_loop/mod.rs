@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use podwright_core::Node;
 use podwright_core::model::{
-    Answer, Ask, AskResult, Call, CallError, CallId, Effect, Event, KubeEvent, Listing, Now, Out, Pod, PodSeen, PodUid,
-    RuntimeReady, Source, Time,
+    Answer, Ask, AskResult, Call, CallError, CallId, Effect, Event, KubeEvent, Listing, Now, Out, Pod, PodRecord,
+    PodSeen, PodUid, RuntimeReady, Source, Time,
 };
 use podwright_core::node::Caught;
 use tokio::sync::mpsc;
@@ -64,6 +64,8 @@ pub trait Hands: Send + Sync + 'static {
     fn find_leftovers(&self) -> BoxFuture<Result<std::collections::BTreeSet<PodUid>, CallError>>;
     /// Remove what a pod left.
     fn sweep(&self, uid: PodUid) -> BoxFuture<()>;
+    /// Keep the record of a pod in quarantine where people find it.
+    fn keep_aside(&self, record: Box<PodRecord>) -> BoxFuture<()>;
     /// Ask the keeper of a source's pod objects for one thing.
     fn ask(&self, keeper: Source, ask: Ask, limit: Duration) -> BoxFuture<AskResult>;
     /// Tell people.
@@ -237,6 +239,9 @@ impl Loop {
                 }
                 Effect::Sweep { uid } => {
                     tokio::spawn(self.hands.sweep(uid));
+                }
+                Effect::KeepAside { record } => {
+                    tokio::spawn(self.hands.keep_aside(record));
                 }
                 Effect::Ask { id, keeper, ask, limit } => {
                     let answer = self.hands.ask(keeper, ask, limit);

@@ -196,6 +196,11 @@ pub enum Effect {
         /// Whose.
         uid: PodUid,
     },
+    /// Write this record of a pod in quarantine aside, for whoever looks for the bug. No answer: nothing depends on it.
+    KeepAside {
+        /// The record as it was when the bug was met.
+        record: Box<PodRecord>,
+    },
     /// The kill this one waited for is done, or there is nothing to kill.
     Released {
         /// As given in [`Event::Kill`].

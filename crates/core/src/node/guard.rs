@@ -23,7 +23,7 @@ impl Node {
         let mut handled = catch_unwind(AssertUnwindSafe(|| self.handle(event, now, out)));
         while let Err(panic) = handled {
             let why = words(&*panic);
-            let uid = self.quarantine_current(&why, out);
+            let uid = self.quarantine_current(&why, now, out);
             let about_a_pod = uid.is_some();
             caught.push(Caught { uid, why });
             handled = catch_unwind(AssertUnwindSafe(|| self.go_on(now, out)));

@@ -5,6 +5,7 @@ mod doubts;
 mod ends;
 mod keepers;
 mod lab;
+mod troubles;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -269,7 +270,7 @@ fn tell_caught(lab: &mut Lab, event: Event) -> (Option<PodUid>, Out) {
         }))
     };
     assert!(caught(lab, &mut out, Some(event)).is_err());
-    let uid = lab.node.quarantine_current("a bug", &mut out);
+    let uid = lab.node.quarantine_current("a bug", now, &mut out);
     assert!(caught(lab, &mut out, None).is_ok());
     (uid, out)
 }

@@ -301,10 +301,13 @@ impl Machine {
     }
 
     /// A bug was met in this pod: it is told once, and nothing is done for it any more.
-    pub(crate) fn quarantine(&mut self, why: &str, out: &mut Out) {
+    pub(crate) fn quarantine(&mut self, why: &str, now: Now, out: &mut Out) {
         if self.quarantine.replace(why.to_owned()).is_some() {
             return;
         }
+        out.effects.push(Effect::KeepAside { record: Box::new(self.record.clone()) });
+        self.record.status = Some(status::quarantined(self.record.status.as_ref(), why, now.wall));
+        out.effects.push(Effect::StatusChanged { uid: self.record.uid.clone() });
         self.event(
             true,
             "Quarantined",
@@ -396,12 +399,14 @@ impl Machine {
     }
 
     fn compute_status(&self, ctx: &Ctx<'_>) -> PodStatus {
+        let trouble = self.trouble();
         status::pod_status(&status::StatusInput {
             pod: &self.record.pod,
             seen: &self.sight.seen,
             record: &self.record,
             waiting: &self.bring_up.waiting,
             hold: self.hold.as_ref(),
+            trouble: trouble.as_deref(),
             host_ips: &ctx.config.host_ips,
             runtime: ctx.runtime,
             now: ctx.now.wall,

@@ -101,16 +101,12 @@ impl Machine {
             }
         }
         for (key, at) in self.calls.retries().filter(|(_, at)| *at > now.boot) {
-            let reason = match key {
-                CallKey::RunSandbox => "FailedCreatePodSandBox",
-                CallKey::Volume(_) => "FailedMount",
-                CallKey::Cgroup if self.state() < State::Terminated => "FailedCreatePodContainer",
-                CallKey::Stop(_) | CallKey::Sandbox(_) => "FailedKillPod",
-                // Told as the container's own wait.
-                CallKey::Container(_) | CallKey::Instance(_) => continue,
-                _ => "FailedSync",
-            };
-            let wait = Wait::of_pod(reason, &self.last_failure(key));
+            // Told as the container's own wait.
+            if matches!(key, CallKey::Container(_) | CallKey::Instance(_)) {
+                continue;
+            }
+            let message = self.last_failure(key).map_or_else(|| format!("failed: {key:?}"), str::to_owned);
+            let wait = Wait::of_pod(self.reason_of(key), &message);
             waits.push(Wait { until: Some(wall_time(at, now)), ..wait });
         }
         for call in self.calls.doubts() {
@@ -119,11 +115,35 @@ impl Machine {
         }
     }
 
+    /// What fails the pod as a whole while it is brought up, for its status.
+    pub(super) fn trouble(&self) -> Option<String> {
+        if self.state() != State::Syncing {
+            return None;
+        }
+        if self.setup.told_network {
+            return Some("NetworkNotReady: the runtime has no network for pods yet".into());
+        }
+        let whole =
+            |key: &&CallKey| matches!(key, CallKey::RunSandbox | CallKey::Volume(_) | CallKey::Cgroup | CallKey::Dirs);
+        let mut failing = self.calls.retries().map(|(key, _)| key).filter(whole);
+        failing.find_map(|key| Some(format!("{}: {}", self.reason_of(key), self.last_failure(key)?)))
+    }
+
+    /// The event people know the failure of this by.
+    fn reason_of(&self, key: &CallKey) -> &'static str {
+        match key {
+            CallKey::RunSandbox => "FailedCreatePodSandBox",
+            CallKey::Volume(_) => "FailedMount",
+            CallKey::Cgroup if self.state() < State::Terminated => "FailedCreatePodContainer",
+            CallKey::Stop(_) | CallKey::Sandbox(_) => "FailedKillPod",
+            _ => "FailedSync",
+        }
+    }
+
     /// What the story says of the last failure of this.
-    fn last_failure(&self, key: &CallKey) -> String {
+    fn last_failure(&self, key: &CallKey) -> Option<&str> {
         let what = format!("failed: {key:?}");
-        let lines: Vec<_> = self.story.lines().filter(|line| line.what == what).collect();
-        lines.last().map_or(what, |line| line.cause.clone())
+        self.story.lines().filter(|line| line.what == what).last().map(|line| line.cause.as_str())
     }
 }
 

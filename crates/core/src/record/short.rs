@@ -84,6 +84,7 @@ pub fn effect_in_short(effect: &Effect) -> String {
         Effect::CheckRuntime => "ask the runtime how it is".into(),
         Effect::FindLeftovers { seq } => format!("look for leftovers ({})", seq.0),
         Effect::Sweep { .. } => "remove what is left of it".into(),
+        Effect::KeepAside { .. } => "write its record aside".into(),
         Effect::Released { waiter } => format!("tell waiter {waiter}"),
         Effect::WakeAt(at) => format!("wake at {:.3}", at.as_secs_f64()),
         Effect::Event(event) => format!("event {}: {}", event.reason, one_line(&event.message)),
@@ -139,6 +140,7 @@ pub(super) fn uid_of(effect: &Effect) -> Option<&PodUid> {
         | Effect::Observe { uid, .. }
         | Effect::Sweep { uid }
         | Effect::StatusChanged { uid } => Some(uid),
+        Effect::KeepAside { record } => Some(&record.uid),
         Effect::Event(event) => Some(&event.uid),
         Effect::Ask { ask, .. } => object_of(ask).map(|object| &object.uid),
         _ => None,

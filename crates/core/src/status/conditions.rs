@@ -1,5 +1,6 @@
 //! The conditions we own, with the kubelet's reasons and messages; those of others are kept.
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition};
 
 use super::containers::{Statuses, is_waiting};
@@ -10,7 +11,8 @@ use crate::model::{Cause, Container, PodSpec, PodStatus};
 use crate::restart;
 
 /// Conditions only the kubelet writes.
-const OURS: [&str; 8] = [
+const OURS: [&str; 9] = [
+    QUARANTINED,
     "PodScheduled",
     "PodReadyToStartContainers",
     "Initialized",
@@ -24,6 +26,25 @@ const OURS: [&str; 8] = [
 /// Only the kubelet writes this condition.
 pub fn is_our_condition(type_: &str) -> bool {
     OURS.contains(&type_)
+}
+
+/// A bug was met in this pod: it is left as it is.
+const QUARANTINED: &str = "podwright.dev/Quarantined";
+
+/// The last status, and that nothing is done for the pod any more.
+pub fn quarantined(last: Option<&PodStatus>, why: &str, now: Timestamp) -> PodStatus {
+    let mut status = last.cloned().unwrap_or_default();
+    let conditions = status.conditions.get_or_insert_default();
+    conditions.retain(|c| c.type_ != QUARANTINED);
+    conditions.push(PodCondition {
+        type_: QUARANTINED.into(),
+        status: "True".into(),
+        reason: Some("InternalError".into()),
+        message: Some(format!("an internal error was met: {why}; the pod is left as it is")),
+        last_transition_time: Some(second(now)),
+        ..PodCondition::default()
+    });
+    status
 }
 
 pub(super) const DISRUPTION: &str = "DisruptionTarget";

@@ -254,7 +254,8 @@ impl<'a> View<'a> {
     }
 
     fn not_yet(&self) -> ContainerState {
-        waiting_state(if self.has_init { "PodInitializing" } else { "ContainerCreating" }, None)
+        let trouble = self.i.trouble.map(Into::into);
+        waiting_state(if self.has_init { "PodInitializing" } else { "ContainerCreating" }, trouble)
     }
 
     fn said_running(&self, name: &str, id: &ContainerId) -> bool {

@@ -18,6 +18,7 @@ fn input(case: &Case) -> StatusInput<'_> {
         record: &case.record,
         waiting: &case.waiting,
         hold: case.hold.as_ref(),
+        trouble: None,
         host_ips: &[],
         runtime: "containerd",
         now: now(),

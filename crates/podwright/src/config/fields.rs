@@ -44,7 +44,7 @@ pub(super) const FIELDS: &[Field] = &[
     yes("apiVersion", Text),
     yes("kind", Text),
     yes("address", Text),
-    not_yet("allowedUnsafeSysctls", Texts),
+    yes("allowedUnsafeSysctls", Texts),
     not_yet("authentication", Object(AUTHENTICATION)),
     not_yet("authorization", Object(AUTHORIZATION)),
     yes("cgroupDriver", Text),

@@ -21,6 +21,7 @@ pub(super) struct KubeletFile {
     pub(super) cgroup_root: Option<String>,
     #[serde(rename = "cgroupsPerQOS")]
     pub(super) cgroups_per_qos: Option<bool>,
+    pub(super) allowed_unsafe_sysctls: Option<Vec<String>>,
     #[serde(rename = "clusterDNS")]
     pub(super) cluster_dns: Option<Vec<String>>,
     pub(super) cluster_domain: Option<String>,

@@ -109,6 +109,7 @@ impl Reader<'_> {
             host_ips: self.addresses(),
             labels: self.labels(),
             sources: on,
+            allowed_unsafe_sysctls: self.file.allowed_unsafe_sysctls.clone().unwrap_or_default(),
             max_pods: self.whole("maxPods", self.file.max_pods, 110, 0, 100_000),
             allocatable_cpu_millis: self.left("cpu", capacity.cpu_millis, cpu),
             allocatable_memory: self.left("memory", capacity.memory, memory),

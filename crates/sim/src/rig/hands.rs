@@ -9,7 +9,8 @@ use podwright_agent::observe::Observer;
 use podwright_agent::perform;
 use podwright_agent::the_loop::{BoxFuture, Hands, Order};
 use podwright_core::model::{
-    Answer, Ask, AskError, AskResult, CallError, KubeEvent, Listing, Now, PodSeen, PodUid, RuntimeReady, Source,
+    Answer, Ask, AskError, AskResult, CallError, KubeEvent, Listing, Now, PodRecord, PodSeen, PodUid, RuntimeReady,
+    Source,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -99,6 +100,10 @@ impl Hands for RigHands {
     fn sweep(&self, uid: PodUid) -> BoxFuture<()> {
         let host = self.host.clone();
         self.alive(async move { host.sweep(uid.as_str()) })
+    }
+
+    fn keep_aside(&self, _: Box<PodRecord>) -> BoxFuture<()> {
+        self.alive(async {})
     }
 
     fn ask(&self, keeper: Source, _: Ask, _: Duration) -> BoxFuture<AskResult> {

@@ -1,0 +1,55 @@
+//! What people see in the status of a pod that does not come up.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Volume;
+
+use super::lab::*;
+use crate::model::*;
+
+fn with_volume() -> Manifest {
+    let manifest = pod("a", "1");
+    let mut changed = Pod::clone(&manifest.pod);
+    let volume = Volume { name: "v".into(), ..Volume::default() };
+    changed.spec.as_mut().unwrap().volumes = Some(vec![volume]);
+    Manifest { pod: Arc::new(changed), ..manifest }
+}
+
+fn waiting(lab: &Lab) -> (String, String) {
+    let status = lab.records[&PodUid::from("1")].status.clone().unwrap();
+    let state = status.container_statuses.unwrap().remove(0).state.unwrap().waiting.unwrap();
+    (state.reason.unwrap(), state.message.unwrap_or_default())
+}
+
+#[test]
+fn a_volume_that_fails_is_read_in_the_status_until_it_works() {
+    let mut lab = Lab::new(Listing::default());
+    lab.set(&[&with_volume()]);
+    lab.host_is_ready();
+    assert_eq!(waiting(&lab), ("ContainerCreating".into(), String::new()));
+    let is_mount = |c: &Call| matches!(c, Call::MountVolume { .. });
+    lab.answer(is_mount, Err(CallError::new("FailedMount", "no such device")));
+    assert_eq!(waiting(&lab), ("ContainerCreating".into(), "FailedMount: no such device".into()));
+    lab.now += std::time::Duration::from_secs(2);
+    lab.tell(Event::Wake);
+    lab.ok(is_mount);
+    assert_eq!(waiting(&lab), ("ContainerCreating".into(), String::new()));
+}
+
+#[test]
+fn a_pod_in_quarantine_says_so_in_its_status() {
+    let mut lab = Lab::new(Listing::default());
+    let mut broken = pod("b", "b");
+    Arc::make_mut(&mut broken.pod).spec = None;
+    let change = SourceChange::Set { pods: vec![broken], broken: vec![] };
+    let mut out = Out::default();
+    let now = Now { boot: lab.now, wall: wall(lab.now) };
+    let caught = lab.node.handle_guarded(Event::Source { source: Source::File, change }, now, &mut out);
+    assert_eq!(caught.len(), 1);
+    let kept = out.effects.iter().filter(|e| matches!(e, Effect::KeepAside { record } if record.uid.as_str() == "b"));
+    assert_eq!(kept.count(), 1, "its record is kept for whoever looks for the bug");
+    let status = lab.node.workers().get(&PodUid::from("b")).unwrap().record().status.clone().unwrap();
+    let condition = status.conditions.unwrap().pop().unwrap();
+    assert_eq!((condition.type_.as_str(), condition.status.as_str()), ("podwright.dev/Quarantined", "True"));
+    assert!(out.effects.contains(&Effect::StatusChanged { uid: "b".into() }), "whoever watches hears of it");
+}
