@@ -10,30 +10,31 @@
 
 mod absorb;
 mod answer;
+mod ask;
 mod bring_up;
 mod calls;
 mod cgroup;
 mod clean_up;
 mod kill;
 mod probing;
+mod questions;
 mod sight;
 mod story;
 mod sync;
+mod told;
 mod update;
 mod volumes;
 mod waits;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::NodeConfig;
-use crate::actions::{self, Waiting};
+use crate::actions::Waiting;
 use crate::model::{
-    Answer, Call, CallError, CallId, Cause, Effect, Ending, FullName, KubeEvent, Name, Now, Out, Pod, PodRecord,
-    PodSeen, PodStatus, PodUid, Record, SandboxId, SavedTime, Seq, Source, Time,
+    Answer, CallError, CallId, Effect, FullName, Now, Out, Pod, PodRecord, PodStatus, PodUid, Record, Seq, Source,
 };
-use crate::mutate::{self, Mutant};
 use crate::status;
 
 pub use story::Story;
@@ -166,159 +167,6 @@ impl Machine {
         }
     }
 
-    // --- what happened ---
-
-    /// The end is asked for. The first cause stays, the deadline only moves earlier.
-    pub(crate) fn kill(&mut self, cause: Cause, options: KillOptions, ctx: &mut Ctx<'_>) {
-        self.waiters.extend(options.waiter);
-        if self.record.terminated {
-            if matches!(cause, Cause::Deleted | Cause::Orphan) {
-                self.note_deleted();
-            }
-            return;
-        }
-        let before = self.record.ending.take();
-        let (grace, shortened) = self.effective_grace(before.as_ref().map(|e| e.grace), options.grace);
-        let due = ctx.now.boot + grace;
-        let deadline = match &before {
-            Some(_) if mutate::made(Mutant::DeadlineMovesLater) => due,
-            Some(e) => e.deadline.resume(&ctx.config.boot_id).min(due),
-            None => due,
-        };
-        if before.is_none() || shortened {
-            let why = format!("{cause:?}, grace {} s", grace.as_secs());
-            self.story.tell(
-                ctx.now,
-                if before.is_none() { "termination requested" } else { "deadline moved earlier" },
-                &why,
-            );
-        }
-        let deleted = matches!(cause, Cause::Deleted | Cause::Orphan);
-        let ending = Ending {
-            cause: before.as_ref().map_or(cause, |e| e.cause),
-            deleted: deleted || before.as_ref().is_some_and(|e| e.deleted),
-            grace,
-            deadline: self.saved(deadline, ctx),
-            status_override: options.evicted.or(before.as_ref().and_then(|e| e.status_override.clone())),
-        };
-        if before.as_ref() != Some(&ending) {
-            self.unsaved = true;
-        }
-        self.record.ending = Some(ending);
-    }
-
-    /// Its source has it no more.
-    pub(crate) fn removed(&mut self, cause: Cause, ctx: &mut Ctx<'_>) {
-        self.has_config = false;
-        self.kill(cause, KillOptions::default(), ctx);
-        self.note_deleted();
-    }
-
-    /// It was deleted, or left config: its content goes, and a new life under its UID may begin after this one.
-    fn note_deleted(&mut self) {
-        if let Some(ending) = self.record.ending.as_mut().filter(|e| !e.deleted) {
-            ending.deleted = true;
-            self.unsaved = true;
-        }
-    }
-
-    /// Only the runtime knows it: it can only be ended.
-    pub(crate) fn orphaned(&mut self, options: KillOptions, ctx: &mut Ctx<'_>) {
-        self.has_config = false;
-        self.kill(Cause::Orphan, options, ctx);
-    }
-
-    /// A new life under this UID was asked for while this one ends.
-    pub(crate) fn request_restart(&mut self) {
-        self.record.restart_requested = true;
-        self.unsaved = true;
-    }
-
-    /// A person wants containers to begin anew; of a pod that a person stopped, all of it. An object whose phase is terminal has
-    /// no other life: that is for static pods.
-    pub(crate) fn restart_containers(&mut self, container: Option<Name>, ctx: &Ctx<'_>) {
-        if self.record.ending.as_ref().is_some_and(|e| e.cause == Cause::Stopped) {
-            if self.is_static() && !self.record.restart_requested {
-                self.story.tell(ctx.now, "a new life requested", "a person asked for it");
-                self.note_deleted();
-                self.request_restart();
-            }
-            return;
-        }
-        let names: BTreeSet<Name> = match container {
-            Some(name) => BTreeSet::from([name]),
-            None => spec_of(&self.record.pod).containers.iter().map(|c| Name::from(c.name.as_str())).collect(),
-        };
-        for name in names {
-            self.story.tell(ctx.now, &format!("restart of {name} requested"), "a person asked for it");
-            self.bring_up.restart_now.insert(name);
-        }
-        self.calls.forgive();
-    }
-
-    /// It may start, or it must wait, and this is why.
-    pub(crate) fn hold(&mut self, hold: Option<Waiting>, ctx: &Ctx<'_>) {
-        if self.hold != hold {
-            match &hold {
-                Some(w) => self.story.tell(ctx.now, &format!("waits: {}", w.reason), &w.message),
-                None => self.story.tell(ctx.now, "its turn", "nothing holds it back"),
-            }
-            self.hold = hold;
-        }
-    }
-
-    pub(crate) fn admitted(&mut self) {
-        if !self.record.admitted {
-            self.record.admitted = true;
-            self.unsaved = true;
-        }
-    }
-
-    pub(crate) fn hint(&mut self) {
-        self.sight.mark_dirty();
-    }
-
-    pub(crate) fn absent_from_list(&mut self, seq: Seq) {
-        self.sight.absent(seq);
-    }
-
-    pub(crate) fn observed(&mut self, seq: Seq, result: Result<PodSeen, CallError>, ctx: &mut Ctx<'_>, out: &mut Out) {
-        let unavailable = result.as_ref().is_err_and(|e| e.unavailable);
-        if unavailable {
-            self.sight.lost(seq);
-            return;
-        }
-        let troubled = self.sight.trouble().is_some();
-        if self.sight.observed(seq, result.map_err(|e| e.message), ctx.now.boot) {
-            self.absorb(ctx);
-        }
-        if let Some((2, message)) = self.sight.trouble() {
-            let message = format!("the runtime does not tell about this pod: {message}");
-            self.event(true, "FailedSync", None, message, out);
-        } else if troubled && self.sight.trouble().is_none() {
-            self.story.tell(ctx.now, "seen again", "the runtime answers for this pod");
-        }
-    }
-
-    /// A bug was met in this pod: it is told once, and nothing is done for it any more.
-    pub(crate) fn quarantine(&mut self, why: &str, now: Now, out: &mut Out) {
-        if self.quarantine.replace(why.to_owned()).is_some() {
-            return;
-        }
-        out.effects.push(Effect::KeepAside { record: Box::new(self.record.clone()) });
-        self.record.status = Some(status::quarantined(self.record.status.as_ref(), why, now.wall));
-        out.effects.push(Effect::StatusChanged { uid: self.record.uid.clone() });
-        self.event(
-            true,
-            "Quarantined",
-            None,
-            format!("an internal error was met: {why}; the pod is left as it is"),
-            out,
-        );
-    }
-
-    // --- what follows ---
-
     /// Compare what is wanted with what was seen, and ask for what is missing. The second half of every event.
     pub(crate) fn step(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
         if self.quarantine.is_none() {
@@ -443,172 +291,6 @@ impl Machine {
             (State::Finished, _) => "volumes and cgroup are gone".into(),
             _ => "nothing holds it back".into(),
         }
-    }
-
-    // --- asking ---
-
-    /// Ask for a call unless it is under way, in doubt, or has to wait. The gate every call passes.
-    fn ask(&mut self, call: Call, limit: Duration, ctx: &mut Ctx<'_>, out: &mut Out) -> bool {
-        self.calls.may_send(&call.key(), ctx.now.boot) && self.send(call, limit, ctx, out)
-    }
-
-    /// As `ask`, but also beside a call of the same key: a stop with a shorter time.
-    fn send(&mut self, call: Call, limit: Duration, ctx: &mut Ctx<'_>, out: &mut Out) -> bool {
-        if call.is_runtime() {
-            // A plan on old sight starts containers twice; a stop can only be too late.
-            let sighted = call.is_stop() || (self.sight.fresh() && !self.calls.in_doubt());
-            if !ctx.runtime_up || !sighted {
-                return false;
-            }
-        }
-        *ctx.last_call += 1;
-        let id = CallId(*ctx.last_call);
-        ctx.owners.insert(id, self.record.uid.clone());
-        self.calls.sent(id, call.clone(), ctx.now.boot, limit);
-        let (uid, pod) = (self.record.uid.clone(), self.record.pod.clone());
-        out.effects.push(Effect::Call { id, uid, pod, call, limit });
-        true
-    }
-
-    fn cancel(&mut self, test: impl Fn(&Call) -> bool, out: &mut Out) {
-        for id in self.calls.cancel(test) {
-            out.effects.push(Effect::Cancel { id });
-        }
-    }
-
-    fn event(&self, warning: bool, reason: &'static str, container: Option<&Name>, message: String, out: &mut Out) {
-        out.effects.push(Effect::Event(KubeEvent {
-            uid: self.record.uid.clone(),
-            pod: self.full_name.clone(),
-            container: container.cloned(),
-            warning,
-            reason,
-            message,
-        }));
-    }
-
-    fn saved(&self, boot: Time, ctx: &Ctx<'_>) -> SavedTime {
-        let left = boot.saturating_sub(ctx.now.boot);
-        let wall = jiff::SignedDuration::try_from(left).ok().and_then(|left| ctx.now.wall.checked_add(left).ok());
-        SavedTime { boot_id: ctx.config.boot_id.clone(), boot, wall: wall.unwrap_or(ctx.now.wall) }
-    }
-
-    // --- questions ---
-
-    /// Where it is in its life.
-    pub fn state(&self) -> State {
-        match &self.record {
-            r if r.finished => State::Finished,
-            r if r.terminated => State::Terminated,
-            r if r.ending.is_some() => State::Terminating,
-            // A record from the journal that never had its turn has not got it by the agent's restart.
-            r if !r.admitted => State::Waiting,
-            _ => State::Syncing,
-        }
-    }
-
-    /// Its record.
-    pub fn record(&self) -> &PodRecord {
-        &self.record
-    }
-
-    /// What the runtime has of it, as last seen.
-    pub fn seen(&self) -> &PodSeen {
-        &self.sight.seen
-    }
-
-    /// Its story.
-    pub fn story(&self) -> &Story {
-        &self.story
-    }
-
-    /// Namespace and name.
-    pub fn full_name(&self) -> &FullName {
-        &self.full_name
-    }
-
-    /// It ends and its source had it no more at some time since, maybe a former agent's: whoever wants it now wants a new life.
-    pub(crate) fn left_config(&self) -> bool {
-        let left = self.record.ending.as_ref().is_some_and(|e| e.deleted && self.is_static());
-        self.state() >= State::Terminating && (!self.has_config || left)
-    }
-
-    /// A source wants it.
-    pub fn has_config(&self) -> bool {
-        self.has_config
-    }
-
-    pub(crate) fn is_static(&self) -> bool {
-        self.record.source.is_static()
-    }
-
-    /// Its claim on its name: something of it runs, whoever began it; or it had its turn.
-    pub(crate) fn claim(&self) -> (bool, bool) {
-        (!self.sight.seen.is_stopped(), self.record.admitted)
-    }
-
-    pub(crate) fn is_quarantined(&self) -> bool {
-        self.quarantine.is_some()
-    }
-
-    pub(crate) fn is_held(&self) -> bool {
-        self.hold.is_some()
-    }
-
-    pub(crate) fn is_held_for(&self, reason: &str) -> bool {
-        self.hold.as_ref().is_some_and(|h| h.reason == reason)
-    }
-
-    pub(crate) fn sight_at(&self) -> Option<Seq> {
-        self.sight.at()
-    }
-
-    /// Its dead containers, directories and logs are to go.
-    pub(crate) fn content_should_go(&self) -> bool {
-        self.record.ending.as_ref().is_some_and(|e| e.cause == Cause::Evicted || (e.deleted && self.record.terminated))
-    }
-
-    /// When it wants to be woken, if nothing else happens.
-    pub(crate) fn wake(&self, now: Now) -> Option<Time> {
-        if self.quarantine.is_some() {
-            return None;
-        }
-        let mine = match self.state() {
-            State::Syncing => {
-                let mine = [self.bring_up.wake(now.boot), self.probing.wake(&self.calls), self.killing.wake(now.boot)];
-                mine.into_iter().flatten().chain(self.active_deadline(now)).min()
-            }
-            State::Terminating => self.probing.wake(&self.calls).into_iter().chain(self.killing.wake(now.boot)).min(),
-            _ => None,
-        };
-        mine.into_iter().chain(self.calls.wake(now.boot)).chain(self.sight.wake(now.boot)).min()
-    }
-
-    /// When `activeDeadlineSeconds` ends it.
-    fn active_deadline(&self, now: Now) -> Option<Time> {
-        let allowed = spec_of(&self.record.pod).active_deadline_seconds?;
-        let start = self.record.status.as_ref()?.start_time.as_ref()?.0;
-        let due = start.checked_add(jiff::SignedDuration::from_secs(allowed)).ok()?;
-        Some(now.boot + Duration::try_from(due.duration_since(now.wall)).unwrap_or(Duration::ZERO))
-    }
-
-    /// The minimum of what is present; the pod's own only if nothing is; at least a second.
-    fn effective_grace(&self, current: Option<Duration>, asked: Option<Duration>) -> (Duration, bool) {
-        let seconds = |n: i64| Duration::from_secs(u64::try_from(n).unwrap_or(0));
-        let deletion = self.record.pod.metadata.deletion_grace_period_seconds.map(seconds);
-        let own = self.record.pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds).map(seconds);
-        let grace = [current, deletion, asked].into_iter().flatten().min().or(own).unwrap_or(Duration::from_secs(30));
-        let grace = grace.max(Duration::from_secs(1));
-        (grace, current.is_some_and(|c| grace < c))
-    }
-
-    fn current_sandbox(&self) -> Option<SandboxId> {
-        actions::current_sandbox(&self.sight.seen, &self.record).map(|s| s.id.clone())
-    }
-
-    fn ips(&self) -> Vec<String> {
-        let current = self.current_sandbox();
-        self.sight.seen.sandboxes.iter().find(|s| Some(&s.id) == current.as_ref()).map_or(vec![], |s| s.ips.clone())
     }
 }
 

@@ -1,0 +1,160 @@
+//! What a pod is told: by its source, by people, by the runtime. Each changes only what is known; the plan follows.
+
+use std::collections::BTreeSet;
+
+use super::{Ctx, KillOptions, Machine, spec_of};
+use crate::actions::Waiting;
+use crate::model::{CallError, Cause, Effect, Ending, Name, Now, Out, PodSeen, Seq};
+use crate::mutate::{self, Mutant};
+use crate::status;
+
+impl Machine {
+    /// The end is asked for. The first cause stays, the deadline only moves earlier.
+    pub(crate) fn kill(&mut self, cause: Cause, options: KillOptions, ctx: &mut Ctx<'_>) {
+        self.waiters.extend(options.waiter);
+        if self.record.terminated {
+            if matches!(cause, Cause::Deleted | Cause::Orphan) {
+                self.note_deleted();
+            }
+            return;
+        }
+        let before = self.record.ending.take();
+        let (grace, shortened) = self.effective_grace(before.as_ref().map(|e| e.grace), options.grace);
+        let due = ctx.now.boot + grace;
+        let deadline = match &before {
+            Some(_) if mutate::made(Mutant::DeadlineMovesLater) => due,
+            Some(e) => e.deadline.resume(&ctx.config.boot_id).min(due),
+            None => due,
+        };
+        if before.is_none() || shortened {
+            let why = format!("{cause:?}, grace {} s", grace.as_secs());
+            self.story.tell(
+                ctx.now,
+                if before.is_none() { "termination requested" } else { "deadline moved earlier" },
+                &why,
+            );
+        }
+        let deleted = matches!(cause, Cause::Deleted | Cause::Orphan);
+        let ending = Ending {
+            cause: before.as_ref().map_or(cause, |e| e.cause),
+            deleted: deleted || before.as_ref().is_some_and(|e| e.deleted),
+            grace,
+            deadline: self.saved(deadline, ctx),
+            status_override: options.evicted.or(before.as_ref().and_then(|e| e.status_override.clone())),
+        };
+        if before.as_ref() != Some(&ending) {
+            self.unsaved = true;
+        }
+        self.record.ending = Some(ending);
+    }
+
+    /// Its source has it no more.
+    pub(crate) fn removed(&mut self, cause: Cause, ctx: &mut Ctx<'_>) {
+        self.has_config = false;
+        self.kill(cause, KillOptions::default(), ctx);
+        self.note_deleted();
+    }
+
+    /// It was deleted, or left config: its content goes, and a new life under its UID may begin after this one.
+    pub(super) fn note_deleted(&mut self) {
+        if let Some(ending) = self.record.ending.as_mut().filter(|e| !e.deleted) {
+            ending.deleted = true;
+            self.unsaved = true;
+        }
+    }
+
+    /// Only the runtime knows it: it can only be ended.
+    pub(crate) fn orphaned(&mut self, options: KillOptions, ctx: &mut Ctx<'_>) {
+        self.has_config = false;
+        self.kill(Cause::Orphan, options, ctx);
+    }
+
+    /// A new life under this UID was asked for while this one ends.
+    pub(crate) fn request_restart(&mut self) {
+        self.record.restart_requested = true;
+        self.unsaved = true;
+    }
+
+    /// A person wants containers to begin anew; of a pod that a person stopped, all of it. An object whose phase is terminal has
+    /// no other life: that is for static pods.
+    pub(crate) fn restart_containers(&mut self, container: Option<Name>, ctx: &Ctx<'_>) {
+        if self.record.ending.as_ref().is_some_and(|e| e.cause == Cause::Stopped) {
+            if self.is_static() && !self.record.restart_requested {
+                self.story.tell(ctx.now, "a new life requested", "a person asked for it");
+                self.note_deleted();
+                self.request_restart();
+            }
+            return;
+        }
+        let names: BTreeSet<Name> = match container {
+            Some(name) => BTreeSet::from([name]),
+            None => spec_of(&self.record.pod).containers.iter().map(|c| Name::from(c.name.as_str())).collect(),
+        };
+        for name in names {
+            self.story.tell(ctx.now, &format!("restart of {name} requested"), "a person asked for it");
+            self.bring_up.restart_now.insert(name);
+        }
+        self.calls.forgive();
+    }
+
+    /// It may start, or it must wait, and this is why.
+    pub(crate) fn hold(&mut self, hold: Option<Waiting>, ctx: &Ctx<'_>) {
+        if self.hold != hold {
+            match &hold {
+                Some(w) => self.story.tell(ctx.now, &format!("waits: {}", w.reason), &w.message),
+                None => self.story.tell(ctx.now, "its turn", "nothing holds it back"),
+            }
+            self.hold = hold;
+        }
+    }
+
+    pub(crate) fn admitted(&mut self) {
+        if !self.record.admitted {
+            self.record.admitted = true;
+            self.unsaved = true;
+        }
+    }
+
+    pub(crate) fn hint(&mut self) {
+        self.sight.mark_dirty();
+    }
+
+    pub(crate) fn absent_from_list(&mut self, seq: Seq) {
+        self.sight.absent(seq);
+    }
+
+    pub(crate) fn observed(&mut self, seq: Seq, result: Result<PodSeen, CallError>, ctx: &mut Ctx<'_>, out: &mut Out) {
+        let unavailable = result.as_ref().is_err_and(|e| e.unavailable);
+        if unavailable {
+            self.sight.lost(seq);
+            return;
+        }
+        let troubled = self.sight.trouble().is_some();
+        if self.sight.observed(seq, result.map_err(|e| e.message), ctx.now.boot) {
+            self.absorb(ctx);
+        }
+        if let Some((2, message)) = self.sight.trouble() {
+            let message = format!("the runtime does not tell about this pod: {message}");
+            self.event(true, "FailedSync", None, message, out);
+        } else if troubled && self.sight.trouble().is_none() {
+            self.story.tell(ctx.now, "seen again", "the runtime answers for this pod");
+        }
+    }
+
+    /// A bug was met in this pod: it is told once, and nothing is done for it any more.
+    pub(crate) fn quarantine(&mut self, why: &str, now: Now, out: &mut Out) {
+        if self.quarantine.replace(why.to_owned()).is_some() {
+            return;
+        }
+        out.effects.push(Effect::KeepAside { record: Box::new(self.record.clone()) });
+        self.record.status = Some(status::quarantined(self.record.status.as_ref(), why, now.wall));
+        out.effects.push(Effect::StatusChanged { uid: self.record.uid.clone() });
+        self.event(
+            true,
+            "Quarantined",
+            None,
+            format!("an internal error was met: {why}; the pod is left as it is"),
+            out,
+        );
+    }
+}
