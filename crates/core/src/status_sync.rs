@@ -104,7 +104,7 @@ struct UnderWay {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Listening {
     Yes,
-    /// It said no; its source may say more.
+    /// It said no; its source, or the next comparison, may tell more.
     NotFound,
     /// It is gone, or the name is another's.
     Over,
@@ -116,6 +116,8 @@ struct Retry {
     at: Option<Time>,
     /// This was refused: something else may be said at once.
     refused: Option<Arc<PodStatus>>,
+    /// People have heard of it.
+    told: bool,
 }
 
 impl StatusSync {
@@ -188,18 +190,19 @@ impl StatusSync {
                 object.done(sent, kept.as_deref());
                 None
             }
-            Err(AskError::NotFound) if !deleted => {
+            Err(AskError::NotFound) => {
                 object.listening = Listening::NotFound;
                 None
             }
-            Err(AskError::NotFound | AskError::OtherUid) => {
+            Err(AskError::OtherUid) => {
                 object.listening = Listening::Over;
                 None
             }
             Err(AskError::Refused(message)) => {
-                let first = object.retry.refused.is_none();
+                let first = !object.retry.told;
                 object.retry.refuse(sent.map(|(_, status)| status), now);
-                first.then(|| format!("the keeper of this pod's object refuses its status: {message}"))
+                let what = if deleted { "end" } else { "status" };
+                first.then(|| format!("the keeper of this pod's object refuses its {what}: {message}"))
             }
             Err(AskError::Unavailable { after, .. }) => {
                 object.retry.fail(*after, now, uid.as_str());
@@ -214,6 +217,9 @@ impl StatusSync {
         let all = self.compare_at <= now;
         if all {
             self.compare_at = now + COMPARE;
+            // A server that has just started says of much that it is not there.
+            let unfound = self.objects.values_mut().filter(|o| o.listening == Listening::NotFound);
+            unfound.for_each(|o| o.listening = Listening::Yes);
         }
         let due = |o: &mut Object| o.retry.at.take_if(|at| *at <= now).is_some();
         self.objects.iter_mut().filter_map(|(uid, o)| (due(o) || all).then(|| uid.clone())).collect()
@@ -290,7 +296,7 @@ impl Retry {
     }
 
     fn refuse(&mut self, sent: Option<Arc<PodStatus>>, now: Time) {
-        *self = Self { failures: self.failures + 1, at: Some(now + REFUSED), refused: sent };
+        *self = Self { failures: self.failures + 1, at: Some(now + REFUSED), refused: sent, told: true };
     }
 
     fn fail(&mut self, after: Option<Duration>, now: Time, uid: &str) {

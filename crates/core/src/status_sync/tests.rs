@@ -183,11 +183,14 @@ fn a_refused_status_is_told_once_and_another_one_is_said_at_once() {
 }
 
 #[test]
-fn an_object_that_is_not_there_hears_nothing_until_its_source_says_more() {
+fn an_object_that_is_not_there_hears_nothing_until_its_source_says_more_or_all_are_compared() {
     let mut lab = Lab::new(&phase("Pending"));
     let (id, ..) = lab.patched(&phase("Running"), at(1)).unwrap();
     lab.answer(id, Err(AskError::NotFound), at(1));
     assert_eq!(lab.next(&phase("Failed"), at(100)), None);
+    lab.sync.due(at(100));
+    let (id, ..) = lab.patched(&phase("Running"), at(100)).expect("its source still has it");
+    lab.answer(id, Err(AskError::NotFound), at(100));
     lab.watch("6", false, &phase("Pending"));
     let (id, ..) = lab.patched(&phase("Running"), at(100)).unwrap();
     lab.answer(id, Err(AskError::OtherUid), at(100));
@@ -238,7 +241,25 @@ fn the_last_patch_comes_before_the_delete_and_a_failed_delete_is_tried_again() {
     let (id, ask) = lab.next(&phase("Succeeded"), at(10)).unwrap();
     assert!(matches!(ask, Ask::Delete { .. }));
     lab.answer(id, Err(AskError::NotFound), at(10));
-    assert_eq!(lab.next(&phase("Succeeded"), at(100)), None, "it is gone");
+    assert_eq!(lab.next(&phase("Succeeded"), at(10)), None, "its source says when it is gone");
+    lab.sync.due(at(20));
+    let (id, ask) = lab.next(&phase("Succeeded"), at(20)).expect("it has not said so");
+    assert!(matches!(ask, Ask::Delete { .. }));
+    lab.answer(id, Ok(None), at(20));
+    assert_eq!(lab.next(&phase("Succeeded"), at(100)), None, "done");
+}
+
+#[test]
+fn a_refused_delete_is_told_once_and_tried_again_late() {
+    let mut lab = Lab::new(&phase("Failed"));
+    lab.watch("6", true, &phase("Failed"));
+    lab.finished = true;
+    let refused = || Err(AskError::Refused("no".into()));
+    let (id, _) = lab.next(&phase("Failed"), at(1)).unwrap();
+    assert!(lab.answer(id, refused(), at(1)).is_some());
+    assert_eq!(lab.next(&phase("Failed"), at(30)), None);
+    let (id, _) = lab.next(&phase("Failed"), at(61)).unwrap();
+    assert_eq!(lab.answer(id, refused(), at(61)), None);
 }
 
 #[test]
