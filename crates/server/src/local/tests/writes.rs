@@ -73,7 +73,14 @@ async fn restarts_and_stops_go_to_the_agent() {
     bed.show("default", "done", "2", json!({"phase": "Succeeded"}));
     assert_eq!(bed.json(&format!("POST {PODS}/web/restart?container=c"), &Value::Null).await.1["status"], "Success");
     assert_eq!(bed.json(&format!("POST {PODS}/web/restart?container=x"), &Value::Null).await.0, 400);
-    assert_eq!(bed.json(&format!("POST {PODS}/done/restart"), &Value::Null).await.0, 409);
+    // An object that has ended stays so.
+    let ended =
+        Pod { status: bed.feed.get(&"2".into()).unwrap().pod().status, ..serde_json::from_value(pod("over")).unwrap() };
+    let (code, taken) = bed.json(&format!("POST {PODS}"), &pod("over")).await;
+    assert_eq!(code, 201);
+    let metadata = serde_json::from_value(taken["metadata"].clone()).unwrap();
+    bed.feed.keep(Arc::new(Pod { metadata, ..ended }), Source::Local, None);
+    assert_eq!(bed.json(&format!("POST {PODS}/over/restart"), &Value::Null).await.0, 409);
     let stop = "POST /podwright/v1/stop";
     let (code, said) = bed.json(&format!("{stop}?all=true&gracePeriodSeconds=4"), &Value::Null).await;
     assert_eq!((code, &said["pods"]), (200, &json!(["default/web"])));
