@@ -132,6 +132,8 @@ impl Place<'_> {
         place(&mut pod, self.source, self.node_name, hash, self.seen);
         default_pod(&mut pod);
         let mut errors = validate_pod(&pod);
+        // The node's name is ours and not the manifest's.
+        errors.retain(|error| error.path != "spec.nodeName");
         errors.retain(|error| !wrong.iter().flat_map(|w| findings::of(w, "")).any(|known| known.path == error.path));
         if !errors.is_empty() {
             wrong.push(ManifestError::Invalid { pod: name, errors });
