@@ -1,0 +1,100 @@
+//! What a person does with kubectl.
+
+use std::time::{Duration, Instant};
+
+use podwright_testbed::{ControlPlane, wait_until};
+use serde_json::json;
+
+use crate::joined::Joined;
+use crate::suite::{LIMIT, container, one, sh, sleeper};
+
+#[test]
+fn get_describe_delete_cordon_and_drain_do_what_they_say() {
+    let node = Joined::start(ControlPlane::shared(), "by-hand");
+    let kubectl = |words: &[&str]| {
+        let mut all = vec!["-n", node.name];
+        all.extend(words);
+        node.plane.kubectl(&all).expect("kubectl")
+    };
+    node.put("web", &one(&sleeper("c")));
+    node.wait_ready("web");
+    let row = kubectl(&["get", "pods", "--no-headers"]);
+    let words: Vec<&str> = row.split_whitespace().take(4).collect();
+    assert_eq!(words, ["web", "1/1", "Running", "0"], "{row}");
+
+    // Events come a moment after what they tell of.
+    let wanted = [
+        "Node:             by-hand/",
+        "PodReadyToStartContainers   True",
+        "Initialized                 True",
+        "Ready                       True",
+        "ContainersReady             True",
+        "PodScheduled                True",
+        "QoS Class:                   BestEffort",
+        "Normal  Scheduled",
+        "Normal  Pulled",
+        "already present on machine",
+        "Normal  Created",
+        "Normal  Started",
+        "kubelet",
+    ];
+    wait_until(Duration::from_secs(15), "kubectl describe to tell all", || {
+        let told = kubectl(&["describe", "pod", "web"]);
+        let missing: Vec<&str> = wanted.iter().copied().filter(|words| !told.contains(words)).collect();
+        if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?} is not in\n{told}")) }
+    });
+    let began = Instant::now();
+    kubectl(&["delete", "pod", "web"]);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+
+    let mut deaf = one(&sh("c", "trap '' TERM; while :; do sleep 0.1; done"));
+    deaf["terminationGracePeriodSeconds"] = json!(60);
+    for name in ["deaf", "deafer"] {
+        node.put(name, &deaf);
+        node.wait_ready(name);
+    }
+    let began = Instant::now();
+    kubectl(&["delete", "pod", "deaf", "--grace-period=2"]);
+    let took = began.elapsed();
+    assert!((2..7).contains(&took.as_secs()), "{took:?}");
+    kubectl(&["delete", "pod", "deafer", "--grace-period=0", "--force"]);
+    node.wait_nothing_left();
+
+    node.put("stays", &one(&sleeper("c")));
+    node.wait_ready("stays");
+    kubectl(&["cordon", node.name]);
+    node.put("waits", &one(&sleeper("c")));
+    let told = kubectl(&["get", "node", node.name, "--no-headers"]);
+    assert!(told.contains("Ready,SchedulingDisabled"), "{told}");
+    kubectl(&["drain", node.name, "--force", "--ignore-daemonsets", "--timeout=60s"]);
+    node.wait_gone("stays");
+    node.phase("waits", "Pending").expect("it waits for a node");
+    kubectl(&["uncordon", node.name]);
+    node.wait_ready("waits");
+    kubectl(&["delete", "pod", "waits"]);
+    node.wait_nothing_left();
+}
+
+#[test]
+fn an_edited_config_map_is_seen_in_a_running_pod() {
+    let node = Joined::start(ControlPlane::shared(), "edited");
+    node.create("configmaps", &json!({"metadata": {"name": "m"}, "data": {"k": "old"}}));
+    let script = "while ! grep -q new /m/k; do sleep 0.05; done; cat /m/k > /dev/termination-log";
+    let mut reader = sh("c", &format!("touch /tmp/up; {script}"));
+    reader["volumeMounts"] = json!([{"name": "m", "mountPath": "/m"}]);
+    let mut spec = one(&reader);
+    spec["restartPolicy"] = json!("Never");
+    spec["volumes"] = json!([{"name": "m", "configMap": {"name": "m"}}]);
+    node.put("reader", &spec);
+    node.wait_phase("reader", "Running");
+    let began = Instant::now();
+    node.plane
+        .kubectl(&["-n", node.name, "patch", "configmap", "m", "-p", r#"{"data": {"k": "new"}}"#])
+        .expect("patched");
+    let pod = wait_until(LIMIT, "the pod to see it", || node.phase("reader", "Succeeded"));
+    println!("seen and told after {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert_eq!(container(&pod, "c")["state"]["terminated"]["message"], "new");
+    node.delete("pods", "reader");
+    node.wait_nothing_left();
+}

@@ -1,0 +1,96 @@
+//! What the controllers of a cluster make of a node.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use podwright_testbed::image::{BUSYBOX, USER_1000};
+use podwright_testbed::{ControlPlane, wait_until};
+use serde_json::{Value, json};
+
+use crate::joined::Joined;
+use crate::suite::{LIMIT, one, sh, sleeper};
+
+fn template(node: &Joined<'_>, app: &str, spec: &Value) -> Value {
+    json!({"metadata": {"labels": {"app": app}}, "spec": node.here(spec)})
+}
+
+fn set(node: &Joined<'_>, app: &str, replicas: u32) -> Value {
+    json!({"metadata": {"name": app}, "spec": {"replicas": replicas, "serviceName": app,
+        "selector": {"matchLabels": {"app": app}}, "template": template(node, app, &one(&sleeper("c")))}})
+}
+
+/// Wait until a field of an object's status has a value.
+fn wait_status(node: &Joined<'_>, kind: &str, name: &str, wanted: &[(&str, u32)]) {
+    wait_until(LIMIT, &format!("{kind} {name} to have {wanted:?}"), || -> Result<()> {
+        let object = node.get(kind, name)?;
+        let seen = |field: &str| object["status"][field].as_u64().unwrap_or_default();
+        ensure!(wanted.iter().all(|(field, value)| seen(field) == u64::from(*value)), "{:#}", object["status"]);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_deployment_of_30_comes_up_rolls_and_goes_and_the_node_was_ready_in_3_s() {
+    let node = Joined::start(ControlPlane::shared(), "deployment");
+    assert!(node.ready_after < Duration::from_secs(3), "ready after {:?}", node.ready_after);
+    let kind = "apps/v1/deployments";
+    let began = Instant::now();
+    node.create(kind, &set(&node, "web", 30));
+    wait_status(&node, kind, "web", &[("availableReplicas", 30)]);
+    println!("ready after {:?}, 30 pods after {:?}", node.ready_after, began.elapsed());
+
+    let containers = json!([{"name": "c", "image": USER_1000}]);
+    node.patch(kind, "web", &json!({"spec": {"template": {"spec": {"containers": containers}}}}));
+    wait_status(
+        &node,
+        kind,
+        "web",
+        &[("observedGeneration", 2), ("updatedReplicas", 30), ("availableReplicas", 30), ("replicas", 30)],
+    );
+    let old: Vec<Value> = node
+        .list("pods")
+        .expect("a list")
+        .into_iter()
+        .filter(|pod| {
+            pod["spec"]["containers"][0]["image"] == BUSYBOX && pod["metadata"]["deletionTimestamp"].is_null()
+        })
+        .collect();
+    assert!(old.is_empty(), "{old:#?}");
+
+    println!("rolled after {:?}", began.elapsed());
+    node.patch(kind, "web", &json!({"spec": {"replicas": 0}}));
+    node.wait_nothing_left();
+    println!("nothing left after {:?}", began.elapsed());
+}
+
+#[test]
+fn jobs_daemons_and_sets_come_up_and_go() {
+    let node = Joined::start(ControlPlane::shared(), "sets");
+    let mut job = one(&sh("c", "true"));
+    job["restartPolicy"] = json!("Never");
+    let spec = json!({"completions": 20, "parallelism": 10, "template": template(&node, "job", &job)});
+    node.create("batch/v1/jobs", &json!({"metadata": {"name": "job"}, "spec": spec}));
+    let mut daemon = set(&node, "daemon", 1);
+    daemon["spec"].as_object_mut().expect("an object").retain(|key, _| key != "replicas" && key != "serviceName");
+    node.create("apps/v1/daemonsets", &daemon);
+    node.create("apps/v1/statefulsets", &set(&node, "state", 3));
+
+    wait_status(&node, "batch/v1/jobs", "job", &[("succeeded", 20)]);
+    wait_status(&node, "apps/v1/daemonsets", "daemon", &[("numberReady", 1)]);
+    wait_status(&node, "apps/v1/statefulsets", "state", &[("readyReplicas", 3)]);
+    // In order, and each under its own name.
+    let names: Vec<String> = (0..3).map(|i| format!("state-{i}")).collect();
+    names.iter().for_each(|name| drop(node.wait_ready(name)));
+    let before = node.get("pods", "state-1").expect("there");
+    node.delete("pods", "state-1");
+    wait_until(LIMIT, "state-1 to be made anew", || -> Result<()> {
+        let pod = node.phase("state-1", "Running")?;
+        ensure!(pod["metadata"]["uid"] != before["metadata"]["uid"], "the old one");
+        Ok(())
+    });
+    for (kind, name) in [("batch/v1/jobs", "job"), ("apps/v1/daemonsets", "daemon"), ("apps/v1/statefulsets", "state")]
+    {
+        node.delete(kind, name);
+    }
+    node.wait_nothing_left();
+}
