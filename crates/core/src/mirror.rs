@@ -204,6 +204,10 @@ impl Mirrors {
             (Err(error), _) => {
                 trial.fail(error, now, &name);
                 told = first.then(|| explain(error)).flatten();
+                // A server that has just started may call what it has not read yet "not found": then it is there still.
+                if let Some(mirror) = self.by_name.get_mut(&name).filter(|_| *error == AskError::OtherUid) {
+                    mirror.gone = false;
+                }
             }
         }
         Some((name, told))
@@ -214,7 +218,6 @@ impl Mirrors {
         if let Some(mirror) = mirror {
             mirror.gone = true;
         }
-        self.tries.remove(name);
     }
 
     /// Names whose retry has come are looked at again.

@@ -137,6 +137,28 @@ fn failures_wait_are_told_once_and_end() {
 }
 
 #[test]
+fn one_that_was_said_to_be_gone_and_is_not_is_removed_again() {
+    let mut mirrors = Mirrors::default();
+    mirrors.seen(kept("old", "m1", "5", false));
+    let wanted = Wanted::Shown(static_pod("h"));
+    let mut now = at(1);
+    let mut waits = vec![];
+    for _ in 0..3 {
+        let (id, ask) = next(&mut mirrors, &wanted, now).unwrap();
+        assert!(matches!(ask, Ask::DeleteMirror { .. }), "{ask:?}");
+        mirrors.answered(id, &Err(AskError::NotFound), now);
+        let (id, ask) = next(&mut mirrors, &wanted, now).unwrap();
+        assert!(matches!(ask, Ask::CreateMirror { .. }), "{ask:?}");
+        mirrors.answered(id, &Err(AskError::OtherUid), now);
+        let wake = mirrors.wake().unwrap();
+        waits.push(wake - now);
+        now = wake;
+        mirrors.due(now);
+    }
+    assert!(waits[0] < waits[1] && waits[1] < waits[2], "{waits:?}");
+}
+
+#[test]
 fn a_list_is_everything() {
     let mut mirrors = Mirrors::default();
     mirrors.seen(kept("h", "m", "9", false));
