@@ -12,6 +12,7 @@ use crate::translate::tests::{TestHost, facts, pod};
 
 mod calls;
 mod handlers;
+mod objects;
 
 /// A machine that only remembers what it was asked.
 #[derive(Default)]
