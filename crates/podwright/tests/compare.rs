@@ -10,22 +10,18 @@ mod accepted;
 mod cases;
 #[path = "compare/fields.rs"]
 mod fields;
+#[path = "compare/settled.rs"]
+mod settled;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::time::Instant;
 
-use anyhow::{Context, Result};
 use podwright_testbed::{Flavor, GoKubelet};
 use serde_json::{Value, json};
 
 use accepted::Difference;
-use cases::Compared;
-use fields::Fields;
-use suite::{Bed, LIMIT};
-
-/// A status that has not changed for this long is taken for an end. Back-offs last 10 s, the Go kubelet looks each second.
-const STILL: Duration = Duration::from_millis(2500);
-const PAUSE: Duration = Duration::from_millis(100);
+use settled::settled;
+use suite::Bed;
 
 #[test]
 fn pods_get_the_statuses_the_go_kubelet_gives_them() {
@@ -35,7 +31,7 @@ fn pods_get_the_statuses_the_go_kubelet_gives_them() {
     for case in &cases {
         bed.put(case.name, &case.spec);
     }
-    let ours = settled("podwright", &cases, || bed.agent.pods());
+    let ours = settled("podwright", &cases, "-node", || bed.agent.pods());
     println!("podwright: {} pods settled after {:.1?}", cases.len(), began.elapsed());
     for case in &cases {
         bed.remove(case.name);
@@ -48,7 +44,7 @@ fn pods_get_the_statuses_the_go_kubelet_gives_them() {
     }
     let began = Instant::now();
     let kubelet = GoKubelet::start_standalone(&bed.scratch, &bed.containerd, "node", &json!({})).expect("it starts");
-    let theirs = settled("the Go kubelet", &cases, || kubelet.pods());
+    let theirs = settled("the Go kubelet", &cases, "-node", || kubelet.pods());
     println!("the Go kubelet: {} pods settled after {:.1?}", cases.len(), began.elapsed());
     drop(kubelet);
 
@@ -84,54 +80,4 @@ fn pods_get_the_statuses_the_go_kubelet_gives_them() {
     assert!(wrong.is_empty(), "{} fields differ:\n{}", wrong.len(), wrong.join("\n"));
     let stale = accepted::unused(&rules);
     assert!(stale.is_empty(), "accepted, but no longer seen: {stale:#?}");
-}
-
-/// The fields of every pod, each taken when the pod had come to its end and stayed there.
-fn settled(who: &str, cases: &[Compared], pods: impl Fn() -> Result<Value>) -> BTreeMap<&'static str, Fields> {
-    let deadline = Instant::now() + LIMIT;
-    let mut done: BTreeMap<&'static str, Fields> = BTreeMap::new();
-    let mut last: BTreeMap<&'static str, (Fields, Instant)> = BTreeMap::new();
-    loop {
-        let list = pods().context("/pods").expect("it answers");
-        let mut open = vec![];
-        for case in cases {
-            if done.contains_key(case.name) {
-                continue;
-            }
-            let name = format!("{}-node", case.name);
-            let Some(pod) = list["items"].as_array().into_iter().flatten().find(|p| p["metadata"]["name"] == name)
-            else {
-                open.push(format!("{}: not known", case.name));
-                continue;
-            };
-            if let Err(why) = (case.until)(pod) {
-                open.push(format!("{}: {why:#}\n{:#}", case.name, pod["status"]));
-                last.remove(case.name);
-                continue;
-            }
-            let fields = fields::of(pod, case.loops());
-            if case.loops() {
-                done.insert(case.name, fields);
-                continue;
-            }
-            match last.get(case.name) {
-                Some((before, since)) if *before == fields => {
-                    if since.elapsed() >= STILL {
-                        done.insert(case.name, fields);
-                    } else {
-                        open.push(format!("{}: not yet still", case.name));
-                    }
-                }
-                _ => {
-                    last.insert(case.name, (fields, Instant::now()));
-                    open.push(format!("{}: changes", case.name));
-                }
-            }
-        }
-        if done.len() == cases.len() {
-            return done;
-        }
-        assert!(Instant::now() < deadline, "under {who}, after {LIMIT:?}:\n{}", open.join("\n"));
-        std::thread::sleep(PAUSE);
-    }
 }

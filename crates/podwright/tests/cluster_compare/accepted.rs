@@ -1,0 +1,32 @@
+//! Differences that are there on purpose; `docs/kubelet-map.md` names them with their reasons.
+
+/// Parts of a difference's description, all of which must be there.
+const ACCEPTED: &[&[&str]] = &[
+    // The Go kubelet removes the dead sidecar before its exit is in the status; here no exit code is lost.
+    &["sidecar-fails-job", "initContainerStatuses[side].state.terminated"],
+    // The Go kubelet shows the year 1970 for a start that never was.
+    &["bad-command", "terminated.startedAt: ours absent"],
+    // The Go kubelet's last status of an ended pod may be older than the end of its sandbox.
+    &["conditions[PodReadyToStartContainers].status: ours \"False\", the Go kubelet's \"True\""],
+    // Without --node-ip the Go kubelet takes one address of the machine, we take one of each family.
+    &["status.hostIPs[1].ip"],
+    &["status.podIPs[1].ip"],
+    // On cgroup v1 the Go kubelet takes the kernel's word for "no limit" for a limit.
+    &["status.resources.limits.memory: ours absent, the Go kubelet's \"9007199254740988Ki\""],
+    // Of a pod that has ended it may find no cgroup to read them from any more.
+    &["status.resources.", "the Go kubelet's absent"],
+    // Whether the sidecar was just in its back-off when the job ended is chance.
+    &["sidecar-fails-job event BackOff"],
+    // Said once, in the log: every pod of such a node would have it.
+    &["event MissingClusterDNS: ours absent"],
+    // The pod's status says both already.
+    &["event DeadlineExceeded: ours absent"],
+    &["no-image event Failed: ours absent"],
+    // Why a container waits for its volumes is told by its status too, not by an event only.
+    &["no-volume", "state.waiting.message", "the Go kubelet's absent"],
+];
+
+/// The rule that allows this difference.
+pub(crate) fn why(difference: &str) -> Option<usize> {
+    ACCEPTED.iter().position(|words| words.iter().all(|word| difference.contains(word)))
+}
