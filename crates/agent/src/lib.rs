@@ -7,6 +7,7 @@ pub mod images_gc;
 pub mod journal;
 pub mod keeper;
 pub mod local;
+pub mod metrics;
 pub mod objects;
 pub mod observe;
 pub mod perform;

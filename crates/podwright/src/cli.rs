@@ -165,7 +165,7 @@ pub(crate) struct RunFlags {
     #[arg(long, value_name = "LABELS", value_delimiter = ',', help_heading = "Node")]
     pub(crate) node_labels: Vec<String>,
 
-    /// Serve /healthz, /readyz, /livez and /pods over HTTP on this address.
+    /// Serve /healthz, /readyz, /livez, /pods and /metrics over HTTP on this address.
     #[arg(long, value_name = "ADDRESS", help_heading = "Watching it")]
     pub(crate) listen: Option<SocketAddr>,
     /// How much to log: 4 and more is for debugging.

@@ -261,6 +261,13 @@ impl listen::Views for Shown {
         })
     }
 
+    fn metrics(&self) -> BoxFuture<'_, Bytes> {
+        Box::pin(async {
+            let views = self.handle.views();
+            Bytes::from(views.metrics().text(&views.feed().all().1))
+        })
+    }
+
     fn health(&self) -> BoxFuture<'_, listen::Health> {
         Box::pin(async {
             let now = podwright_linux::clock::boot_time();

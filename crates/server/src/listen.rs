@@ -5,6 +5,7 @@
 //! | /livez, /healthz | 200 `ok` while the loop turns, else 500 with the reason |
 //! | /readyz | 200 `ok` when it does all its work, else 503 with what it lacks |
 //! | /pods | a v1 PodList |
+//! | /metrics | numbers, as Prometheus reads them |
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,12 +19,14 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::BoxFuture;
-use crate::serve::{self, ANSWER_MAX, Answer, json, text};
+use crate::serve::{self, ANSWER_MAX, Answer, json, numbers, text};
 
 /// What there is to show.
 pub trait Views: Send + Sync + 'static {
     /// All pods, as the JSON of a v1 PodList.
     fn pods(&self) -> BoxFuture<'_, Bytes>;
+    /// Numbers for monitors, as Prometheus reads them.
+    fn metrics(&self) -> BoxFuture<'_, Bytes>;
     /// How the agent is.
     fn health(&self) -> BoxFuture<'_, Health>;
 }
@@ -48,7 +51,7 @@ pub async fn serve(listener: TcpListener, views: Arc<dyn Views>, stop: Cancellat
 }
 
 async fn answer(views: Arc<dyn Views>, request: Request<Incoming>) -> Answer {
-    let known = matches!(request.uri().path(), "/healthz" | "/livez" | "/readyz" | "/pods" | "/pods/");
+    let known = matches!(request.uri().path(), "/healthz" | "/livez" | "/readyz" | "/pods" | "/pods/" | "/metrics");
     match (request.method(), request.uri().path()) {
         _ if !known => text(StatusCode::NOT_FOUND, "404 page not found"),
         (&Method::GET | &Method::HEAD, path) => match timeout(ANSWER_MAX, show(&*views, path)).await {
@@ -66,6 +69,9 @@ async fn answer(views: Arc<dyn Views>, request: Request<Incoming>) -> Answer {
 async fn show(views: &dyn Views, path: &str) -> Answer {
     if path.starts_with("/pods") {
         return json(StatusCode::OK, views.pods().await);
+    }
+    if path == "/metrics" {
+        return numbers(views.metrics().await);
     }
     let Health { dead, lacks } = views.health().await;
     match (dead, path) {

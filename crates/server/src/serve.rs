@@ -23,7 +23,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use answer::{Answer, json, refusing, stream, text};
+pub(crate) use answer::{Answer, json, numbers, refusing, stream, text};
 pub(crate) use stall::Stall;
 use stall::{Limited, Patience};
 

@@ -24,9 +24,11 @@ use podwright_core::model::{
 };
 use podwright_core::node::Caught;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::journal::Journal;
+use crate::metrics;
 use crate::recorder::Recorder;
 use committer::Committer;
 
@@ -226,8 +228,13 @@ impl Loop {
                     });
                 }
                 Effect::List { seq } => {
-                    let list = self.hands.list();
-                    self.spawn(async move { Event::Listed { seq, result: list.await } });
+                    let (list, views) = (self.hands.list(), Arc::clone(&self.views));
+                    self.spawn(async move {
+                        let began = Instant::now();
+                        let result = list.await;
+                        views.metrics().listed(began.elapsed());
+                        Event::Listed { seq, result }
+                    });
                 }
                 Effect::CheckRuntime => {
                     let check = self.hands.check_runtime();
@@ -255,8 +262,9 @@ impl Loop {
                     self.hands.event(&event, now);
                 }
                 Effect::StatusChanged { uid } => {
-                    let known = self.node.workers().get(&uid).is_some();
-                    tracing::trace!(target: "podwright::trace", %uid, known, "status");
+                    let record = self.node.workers().get(&uid).map(|machine| machine.record());
+                    self.views.metrics().changed(&uid, record);
+                    tracing::trace!(target: "podwright::trace", %uid, known = record.is_some(), "status");
                 }
                 Effect::Released { waiter } => self.views.released(waiter),
             }
@@ -269,7 +277,17 @@ impl Loop {
         tracing::debug!(%uid, ?call, "call");
         // The hand keeps the limit, counted from when the call's turn came, and always answers.
         let slow = call.is_runtime().then(|| (uid.clone(), self.sender.clone()));
-        let mut done = self.hands.call(Order { uid, pod, call, limit, cancel });
+        self.views.metrics().sent(&call);
+        let metered = metrics::operation(&call).map(|kind| (kind, Arc::clone(&self.views)));
+        let call = self.hands.call(Order { uid, pod, call, limit, cancel });
+        let mut done: BoxFuture<Result<Answer, CallError>> = Box::pin(async move {
+            let began = Instant::now();
+            let result = call.await;
+            if let Some((kind, views)) = metered {
+                views.metrics().called(kind, began.elapsed(), result.is_err());
+            }
+            result
+        });
         self.spawn(async move {
             if let Some((uid, sender)) = slow {
                 match tokio::time::timeout(SLOW, &mut done).await {

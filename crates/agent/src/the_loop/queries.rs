@@ -10,6 +10,7 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::kept::{Kept, KeptEvent, Telling};
 use crate::feed::{Feed, View};
+use crate::metrics::Metrics;
 
 /// A question to the loop.
 pub enum Query {
@@ -105,6 +106,7 @@ pub struct Views {
     journal: Mutex<Option<String>>,
     waiters: Mutex<BTreeMap<u64, oneshot::Sender<()>>>,
     feed: Arc<Feed>,
+    metrics: Metrics,
 }
 
 impl Views {
@@ -131,6 +133,11 @@ impl Views {
     /// Every pod as it is shown, and what changed.
     pub fn feed(&self) -> &Arc<Feed> {
         &self.feed
+    }
+
+    /// What is counted.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// Keep an event that is about no pod of the loop's: the node's own.

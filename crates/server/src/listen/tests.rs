@@ -24,6 +24,9 @@ impl Views for Shown {
             Bytes::from_static(b"{\"kind\":\"PodList\"}")
         })
     }
+    fn metrics(&self) -> BoxFuture<'_, Bytes> {
+        Box::pin(async { Bytes::from_static(b"kubelet_running_pods 1\n") })
+    }
     fn health(&self) -> BoxFuture<'_, Health> {
         Box::pin(async { self.health.lock().unwrap().clone() })
     }
@@ -54,6 +57,7 @@ async fn health_and_pods_are_shown() {
         assert_eq!(ask(address, &format!("GET {path}")).await, (200, "ok".into()), "{path}");
     }
     assert_eq!(ask(address, "GET /pods").await, (200, "{\"kind\":\"PodList\"}".into()));
+    assert_eq!(ask(address, "GET /metrics").await, (200, "kubelet_running_pods 1\n".into()));
     assert_eq!(ask(address, "HEAD /pods").await, (200, String::new()));
     assert_eq!(ask(address, "POST /pods").await.0, 405);
     assert_eq!(ask(address, "GET /../etc/passwd").await.0, 404);

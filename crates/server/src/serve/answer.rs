@@ -22,6 +22,11 @@ pub(crate) fn text(status: StatusCode, text: impl Into<Bytes>) -> Answer {
     answer(status, PLAIN, Full::new(text.into()).boxed_unsync())
 }
 
+/// An answer for monitors, in the text form of Prometheus.
+pub(crate) fn numbers(text: impl Into<Bytes>) -> Answer {
+    answer(StatusCode::OK, NUMBERS, Full::new(text.into()).boxed_unsync())
+}
+
 /// An answer for programs.
 pub(crate) fn json(status: StatusCode, value: impl Into<Bytes>) -> Answer {
     answer(status, JSON, Full::new(value.into()).boxed_unsync())
@@ -57,6 +62,7 @@ fn answer(status: StatusCode, kind: &'static str, body: UnsyncBoxBody<Bytes, Inf
 }
 
 const PLAIN: &str = "text/plain; charset=utf-8";
+const NUMBERS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const JSON: &str = "application/json";
 /// For who sends more than is read.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
