@@ -15,11 +15,11 @@ const ACCEPTED: &[&[&str]] = &[
     &["status.resources.limits.memory: ours absent, the Go kubelet's \"9007199254740988Ki\""],
     // Of a pod that has ended it may find no cgroup to read them from any more.
     &["status.resources.", "the Go kubelet's absent"],
-    // Whether the sidecar was just in its back-off when the job ended is chance.
+    // Seen in some runs only; taken for chance: whether the sidecar was in its back-off when the job ended.
     &["sidecar-fails-job event BackOff"],
-    // Said once, in the log: every pod of such a node would have it.
+    // Not sent: it is the node that lacks the setting, and every pod of it would have the event.
     &["event MissingClusterDNS: ours absent"],
-    // The pod's status says both already.
+    // Not sent yet; the status says both.
     &["event DeadlineExceeded: ours absent"],
     &["no-image event Failed: ours absent"],
     // Why a container waits for its volumes is told by its status too, not by an event only.
