@@ -84,6 +84,17 @@ impl Mirrors {
         self.by_name.insert(name, Mirror { pod, gone });
     }
 
+    /// An answer shows a mirror that is known: a pod that begins anew under it must not begin at old news. One that is gone stays gone.
+    pub(crate) fn answered_with(&mut self, pod: &Arc<Pod>) {
+        let known = self.by_name.get_mut(&full_name(pod)).filter(|m| m.pod.metadata.uid == pod.metadata.uid);
+        if let Some(mirror) = known {
+            let (new, had) = (&pod.metadata.resource_version, &mirror.pod.metadata.resource_version);
+            if !is_older(new.as_deref(), had.as_deref()) {
+                mirror.pod = Arc::clone(pod);
+            }
+        }
+    }
+
     /// These are all there are.
     pub(crate) fn set(&mut self, pods: Vec<Arc<Pod>>) {
         let uids: BTreeSet<Option<String>> = pods.iter().map(|p| p.metadata.uid.clone()).collect();

@@ -92,6 +92,9 @@ impl Node {
 
     /// A keeper answers.
     pub(super) fn answered(&mut self, id: AskId, result: &AskResult, now: Now, out: &mut Out) {
+        if let Ok(Some(object)) = result {
+            self.mirrors.answered_with(object);
+        }
         if let Some(answered) = self.status_sync.answered(id, result, now.boot) {
             if let Some((message, machine)) = answered.told.zip(self.workers.get(&answered.uid)) {
                 out.effects.push(warning(answered.uid.clone(), machine.full_name().clone(), "FailedSync", message));
