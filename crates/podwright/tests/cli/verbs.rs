@@ -158,6 +158,17 @@ fn containers_are_entered_read_restarted_and_stopped() {
     assert!(after.contains("1 ("), "one restart: {before} {after}");
     insta::assert_snapshot!("logs_previous", bed.says("logs web --previous --tail 1"));
 
+    let numbers = bed.agent.get("/metrics").expect("answered").body;
+    for line in [
+        "kubelet_running_pods 1",
+        "kubelet_desired_pods{source=\"local\"} 1",
+        "kubelet_started_containers_total 2",
+        "kubelet_runtime_operations_total{operation_type=\"run_podsandbox\"} 1",
+        "kubelet_pod_start_duration_seconds_count 1",
+    ] {
+        assert!(numbers.lines().any(|found| found == line), "{line} is not in\n{numbers}");
+    }
+
     // Stopped, all stay ended; a pod of a file gets a new life when a person wants it.
     bed.put("static", &sleeper("true"));
     bed.wait_status("static", "Running");
