@@ -48,6 +48,8 @@ struct Try {
     under_way: Option<AskId>,
     /// The mirror that is to be removed; `None`: one is being made.
     removes: Option<PodUid>,
+    /// The mirror that was shown and is gone, while the answer that it was made is on its way.
+    came_and_went: Option<String>,
     failures: u32,
     at: Option<Time>,
 }
@@ -101,8 +103,7 @@ impl Mirrors {
         let lost = self.by_name.iter().filter(|(_, m)| !uids.contains(&m.pod.metadata.uid));
         let lost: Vec<FullName> = lost.map(|(name, _)| name.clone()).collect();
         for name in lost {
-            self.by_name.remove(&name);
-            self.touched.insert(name);
+            self.lose(name);
         }
         pods.into_iter().for_each(|pod| self.seen(pod));
     }
@@ -113,9 +114,16 @@ impl Mirrors {
         let Some(name) = self.by_name.iter().find(|(_, m)| is_it(m)).map(|(name, _)| name.clone()) else {
             return false;
         };
-        self.by_name.remove(&name);
-        self.touched.insert(name);
+        self.lose(name);
         true
+    }
+
+    fn lose(&mut self, name: FullName) {
+        let uid = self.by_name.remove(&name).and_then(|mirror| mirror.pod.metadata.uid.clone());
+        if let Some(trial) = self.tries.get_mut(&name).filter(|t| t.under_way.is_some()) {
+            trial.came_and_went = uid;
+        }
+        self.touched.insert(name);
     }
 
     /// Something happened that concerns this name.
@@ -204,10 +212,12 @@ impl Mirrors {
         self.touched.insert(name.clone());
         let trial = self.tries.get_mut(&name)?;
         trial.under_way.take_if(|under_way| *under_way == id)?;
-        let removed = trial.removes.take();
+        let (removed, gone) = (trial.removes.take(), trial.came_and_went.take());
         let first = trial.failures == 0;
         let mut told = None;
         match (result, removed) {
+            // Made, and gone before we heard of it.
+            (Ok(Some(pod)), None) if gone.is_some() && gone == pod.metadata.uid => {}
             // Made: known before the watch shows it.
             (Ok(Some(pod)), None) => self.seen(Arc::clone(pod)),
             (Ok(None), None) => {}
