@@ -1,10 +1,13 @@
 //! `make bench`: what this agent adds, and what it costs, beside the Go kubelet and the bare calls on the same containerd.
 //!
-//! Prints tables and keeps them in `docs/BENCHMARKS.md`. Words after `--` choose parts: `latency`, `forty`, `idle`; only a run of all
+//! Prints tables and keeps them in `docs/BENCHMARKS.md`. Words after `--` choose parts: `latency`, `forty`, `idle`,
+//! `cluster`; only a run of all
 //! parts is kept.
 
 #[path = "bench/bare.rs"]
 mod bare;
+#[path = "bench/cluster.rs"]
+mod cluster;
 #[path = "bench/forty.rs"]
 mod forty;
 #[path = "bench/idle.rs"]
@@ -28,7 +31,8 @@ use report::Table;
 /// One part: its name, and what it measures.
 type Part = (&'static str, fn() -> anyhow::Result<Table>);
 
-const PARTS: [Part; 3] = [("latency", latency::measure), ("forty", forty::measure), ("idle", idle::measure)];
+const PARTS: [Part; 4] =
+    [("latency", latency::measure), ("forty", forty::measure), ("idle", idle::measure), ("cluster", cluster::measure)];
 
 fn main() -> anyhow::Result<()> {
     let chosen: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();

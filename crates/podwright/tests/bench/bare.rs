@@ -1,14 +1,24 @@
 //! The runtime without an agent: the calls a pod needs, and nothing else.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::ResourceFieldSelector;
+use podwright_agent::host::HostPaths;
+use podwright_agent::translate::{ContainerAsk, HostView, NodeFacts, Situation, container_config, sandbox_config};
+use podwright_core::model::{ImageFacts, Pod, Source};
+use podwright_core::static_pod;
 use podwright_cri::{RemoteRuntime, RuntimeService, v1};
 use podwright_testbed::image::PAUSE;
 use podwright_testbed::{Containerd, Scratch};
+use serde_json::json;
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
+
+use crate::pods;
 
 /// Pods worked on at the same time.
 const AT_ONCE: usize = 4;
@@ -18,8 +28,15 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub(crate) struct Bare {
     tokio: Runtime,
     runtime: Arc<RemoteRuntime>,
-    cgroup: String,
-    logs: String,
+    facts: NodeFacts,
+    /// A file that stands for every pod's hosts file and last words.
+    file: PathBuf,
+}
+
+/// What a pod's calls are made with: the agent's own translation, so that the runtime has the same to do.
+struct Asked {
+    sandbox: v1::PodSandboxConfig,
+    container: v1::ContainerConfig,
 }
 
 /// What the runtime has.
@@ -35,8 +52,16 @@ impl Bare {
     pub(crate) fn new(scratch: &Scratch, containerd: &Containerd) -> Result<Self> {
         let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let runtime = tokio.block_on(async { RemoteRuntime::connect(&containerd.endpoint()) })?;
-        let logs = scratch.pod_logs()?.display().to_string();
-        Ok(Self { tokio, runtime: Arc::new(runtime), cgroup: format!("{}/bare", scratch.cgroup_root()), logs })
+        let root_dir = scratch.dir("bare")?;
+        let file = root_dir.join("file");
+        fs::write(&file, "")?;
+        let paths = HostPaths {
+            root_dir,
+            pod_logs_dir: scratch.pod_logs()?,
+            container_logs_dir: scratch.log_links()?,
+            cgroup_root: format!("{}/bare", scratch.cgroup_root()),
+        };
+        Ok(Self { tokio, runtime: Arc::new(runtime), facts: NodeFacts { paths, ..NodeFacts::default() }, file })
     }
 
     pub(crate) fn census(&self) -> Result<Census> {
@@ -53,9 +78,10 @@ impl Bare {
 
     /// Bring so many pods up, then down: how long each took.
     pub(crate) fn up_and_down(&self, pods: usize, host_network: bool) -> Result<(Duration, Duration)> {
+        let asked: Vec<Asked> = (0..pods).map(|n| self.asked(n, host_network)).collect::<Result<_>>()?;
         self.tokio.block_on(async {
             let began = Instant::now();
-            let made = self.each((0..pods).map(|n| up(self.runtime.clone(), self.config(n, host_network)))).await?;
+            let made = self.each(asked.into_iter().map(|asked| up(self.runtime.clone(), asked))).await?;
             let up = began.elapsed();
             let began = Instant::now();
             self.each(made.into_iter().map(|(sandbox, container)| down(self.runtime.clone(), sandbox, container)))
@@ -96,45 +122,62 @@ impl Bare {
         Ok(done)
     }
 
-    fn config(&self, n: usize, host_network: bool) -> v1::PodSandboxConfig {
-        let (name, uid) = (format!("bare{n}"), format!("bare-uid-{n}"));
-        let network = if host_network { v1::NamespaceMode::Node } else { v1::NamespaceMode::Pod }.into();
-        let namespaces =
-            v1::NamespaceOption { network, pid: v1::NamespaceMode::Container.into(), ..Default::default() };
-        let security = v1::LinuxSandboxSecurityContext { namespace_options: Some(namespaces), ..Default::default() };
-        v1::PodSandboxConfig {
-            log_directory: format!("{}/default_{name}_{uid}", self.logs),
-            hostname: if host_network { String::new() } else { name.clone() },
-            metadata: Some(v1::PodSandboxMetadata { name, uid, namespace: "default".into(), attempt: 0 }),
-            linux: Some(v1::LinuxPodSandboxConfig {
-                cgroup_parent: self.cgroup.clone(),
-                security_context: Some(security),
-                ..Default::default()
-            }),
-            ..Default::default()
-        }
+    fn asked(&self, n: usize, host_network: bool) -> Result<Asked> {
+        let spec = pods::sleeper(host_network);
+        let value = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("bare{n}")}, "spec": spec});
+        let now = jiff::Timestamp::now();
+        let manifest = static_pod::from_value(value, Source::File, "bare", "node", now)?.pop().context("a pod")?;
+        let (pod, situation) = (&*manifest.pod, Situation::default());
+        let image = ImageFacts { id: PAUSE.into(), uid: Some(0), ..ImageFacts::default() };
+        let ips = ["127.0.0.1".to_owned()];
+        let ask = ContainerAsk { name: "c", attempt: 0, image: &image, ips: &ips, target: None };
+        let files = Files(self.file.clone());
+        let asked = Asked {
+            sandbox: sandbox_config(pod, 0, &self.facts, &situation)?,
+            container: container_config(pod, &ask, &self.facts, &situation, &files)?,
+        };
+        fs::create_dir_all(Path::new(&asked.sandbox.log_directory).join("c"))?;
+        Ok(asked)
     }
 }
 
-async fn up(runtime: Arc<RemoteRuntime>, sandbox: v1::PodSandboxConfig) -> Result<(String, String)> {
-    std::fs::create_dir_all(&sandbox.log_directory)?;
-    let request = v1::RunPodSandboxRequest { config: Some(sandbox.clone()), runtime_handler: String::new() };
+/// One file for all that a container wants of the host.
+struct Files(PathBuf);
+
+impl HostView for Files {
+    fn volume(&self, _: &Pod, volume: &str) -> Result<PathBuf, String> {
+        Err(format!("there is no volume {volume}"))
+    }
+
+    fn sub_path(&self, _: &Pod, _: &str, _: usize, _: &str, _: &str) -> PathBuf {
+        self.0.clone()
+    }
+
+    fn hosts_file(&self, _: &Pod) -> PathBuf {
+        self.0.clone()
+    }
+
+    fn termination_log(&self, _: &Pod, _: &str, _: u32) -> PathBuf {
+        self.0.clone()
+    }
+
+    fn field(&self, _: &Pod, path: &str, _: &[String]) -> Result<String, String> {
+        Err(format!("there is no field {path}"))
+    }
+
+    fn resource_field(&self, _: &Pod, _: &str, _: &ResourceFieldSelector) -> Result<String, String> {
+        Err("there is no resource".into())
+    }
+}
+
+async fn up(runtime: Arc<RemoteRuntime>, asked: Asked) -> Result<(String, String)> {
+    let request = v1::RunPodSandboxRequest { config: Some(asked.sandbox.clone()), runtime_handler: String::new() };
     let id = runtime.run_pod_sandbox(request, LIMIT).await?;
-    let config = v1::ContainerConfig {
-        metadata: Some(v1::ContainerMetadata { name: "c".into(), attempt: 0 }),
-        linux: sandbox.linux.as_ref().map(|linux| v1::LinuxContainerConfig {
-            security_context: Some(v1::LinuxContainerSecurityContext {
-                namespace_options: linux.security_context.as_ref().and_then(|c| c.namespace_options.clone()),
-                ..Default::default()
-            }),
-            ..Default::default()
-        }),
-        image: Some(v1::ImageSpec { image: PAUSE.into(), ..Default::default() }),
-        log_path: "c.log".into(),
-        ..Default::default()
+    let request = v1::CreateContainerRequest {
+        pod_sandbox_id: id.clone(),
+        config: Some(asked.container),
+        sandbox_config: Some(asked.sandbox),
     };
-    let request =
-        v1::CreateContainerRequest { pod_sandbox_id: id.clone(), config: Some(config), sandbox_config: Some(sandbox) };
     let container = runtime.create_container(request, LIMIT).await?;
     runtime.start_container(&container, LIMIT).await.context("start")?;
     Ok((id, container))

@@ -19,12 +19,12 @@ const MEASURED: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(400);
 
 /// One process at rest.
-struct Cost {
-    rss_kib: u64,
+pub(crate) struct Cost {
+    pub(crate) rss_kib: u64,
     peak_kib: u64,
     /// Percent of one core.
-    cpu: f64,
-    switches: f64,
+    pub(crate) cpu: f64,
+    pub(crate) switches: f64,
     threads: usize,
 }
 
@@ -102,7 +102,7 @@ fn wait(pods: impl Fn() -> Result<Value>) -> Result<()> {
     Ok(())
 }
 
-fn at_rest(pid: u32) -> Result<Cost> {
+pub(crate) fn at_rest(pid: u32) -> Result<Cost> {
     std::thread::sleep(SETTLE);
     let (cpu, first, began) = (cpu_time(pid)?, switches(pid)?, Instant::now());
     // Threads come and go: each is counted from what it had to what it had last.
