@@ -1,0 +1,178 @@
+//! The same workload of one API server on this agent and on the Go kubelet, one after the other as the same node on one
+//! containerd: what a person who waits for pods, jobs and ends sees, and what it costs.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use podwright_testbed::image::BUSYBOX;
+use podwright_testbed::{Agent, Containerd, ControlPlane, Flavor, GoKubelet, Scratch};
+use serde_json::{Value, json};
+
+use crate::bare::Bare;
+use crate::idle::at_rest;
+use crate::pods;
+use crate::report::{Table, verdict};
+
+const NODE: &str = "bench";
+const PODS: &str = "/api/v1/namespaces/bench/pods";
+/// One after the other; the median is told.
+const TIMES: usize = 7;
+const AT_ONCE: usize = 60;
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// What one agent took for each thing, in the order of [`ROWS`].
+type Took = Vec<f64>;
+
+/// What is measured, its unit, and the goal as a part of the kubelet's.
+const ROWS: [(&str, &str, Option<f64>); 9] = [
+    ("start: created → Ready", "s", Some(0.8)),
+    ("delete: asked → object gone", "s", Some(0.25)),
+    ("job: created → Succeeded", "s", Some(0.25)),
+    ("crash: created → running again", "s", None),
+    ("60 at once, up", "s", Some(0.6)),
+    ("60 at once, down", "s", Some(0.6)),
+    ("RSS with 60 pods", "MiB", Some(0.25)),
+    ("CPU at rest, of a core", "%", Some(0.1)),
+    ("context switches at rest", "/s", None),
+];
+
+pub(crate) fn measure() -> Result<Table> {
+    let plane = ControlPlane::shared();
+    plane.namespace(NODE)?;
+    let kubeconfig = plane.node_kubeconfig(NODE)?;
+    let scratch = Scratch::new()?;
+    let containerd = Containerd::start(&scratch, Flavor::V2)?;
+    let bare = Bare::new(&scratch, &containerd)?;
+    let mut agent = Agent::new(&scratch)
+        .runtime(&containerd)
+        .hostname(NODE)
+        .kubeconfig(&kubeconfig)
+        .start()
+        .context("our agent")?;
+    let ours = workload(plane, agent.pid())?;
+    agent.sigterm()?;
+    bare.clear()?;
+    plane.kubectl(&["delete", "node", NODE])?;
+    let kubelet = GoKubelet::start_joined(&scratch, &containerd, NODE, &kubeconfig, &json!({}))?;
+    let theirs = workload(plane, kubelet.pid())?;
+    drop(kubelet);
+    bare.clear()?;
+    let (floor_up, floor_down) = bare.up_and_down(AT_ONCE, false)?;
+
+    let mut table = Table::new("A node of a cluster", &["", "podwright", "Go kubelet", "ratio", "goal", ""]);
+    for (((name, unit, goal), ours), theirs) in ROWS.iter().zip(&ours).zip(&theirs) {
+        let ratio = ours / theirs;
+        table.row(&[
+            (*name).to_owned(),
+            format!("{ours:.2} {unit}"),
+            format!("{theirs:.2} {unit}"),
+            format!("{ratio:.2}"),
+            goal.map_or(String::new(), |goal| format!("≤ {goal}")),
+            goal.map_or(String::new(), |goal| verdict(ratio <= goal)),
+        ]);
+    }
+    table.note(&format!(
+        "Pods with networks of their own, bound to the node when they are created; medians of {TIMES}, seen on a watch of the API server. The \
+         floor of 60 at once, the bare CRI calls: up {:.1} s, down {:.1} s.",
+        floor_up.as_secs_f64(),
+        floor_down.as_secs_f64(),
+    ));
+    Ok(table)
+}
+
+fn workload(plane: &ControlPlane, pid: u32) -> Result<Took> {
+    let mut singles = [vec![], vec![], vec![], vec![]];
+    // The first of everything warms caches up, and is not counted.
+    for n in 0..=TIMES {
+        let name = format!("one{n}");
+        let start = create(plane, &[(name.clone(), pods::sleeper(false))], is_ready)?;
+        let delete = delete(plane, &[name])?;
+        let job = format!("job{n}");
+        let done =
+            create(plane, &[(job.clone(), shell("Never", "true"))], |pod| pod["status"]["phase"] == "Succeeded")?;
+        let crash = format!("crash{n}");
+        let again = create(plane, &[(crash.clone(), crashing())], |pod| {
+            let container = &pod["status"]["containerStatuses"][0];
+            container["restartCount"] == 1 && container["state"]["running"].is_object()
+        })?;
+        self::delete(plane, &[job, crash])?;
+        if n > 0 {
+            singles.iter_mut().zip([start, delete, done, again]).for_each(|(all, took)| all.push(took.as_secs_f64()));
+        }
+    }
+    let mut took: Took = singles.into_iter().map(median).collect();
+    let names: Vec<String> = (0..AT_ONCE).map(|n| format!("many{n}")).collect();
+    let many: Vec<(String, Value)> = names.iter().map(|name| (name.clone(), pods::sleeper(false))).collect();
+    let up = create(plane, &many, is_ready)?;
+    let rest = at_rest(pid)?;
+    let down = delete(plane, &names)?;
+    took.extend([up.as_secs_f64(), down.as_secs_f64()]);
+    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    took.extend([rest.rss_kib as f64 / 1024.0, rest.cpu, rest.switches]);
+    Ok(took)
+}
+
+fn median(mut all: Vec<f64>) -> f64 {
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
+}
+
+fn shell(restart: &str, script: &str) -> Value {
+    json!({"terminationGracePeriodSeconds": 1, "restartPolicy": restart,
+        "containers": [{"name": "c", "image": BUSYBOX, "command": ["sh", "-c", script]}]})
+}
+
+/// Fails once, then stays.
+fn crashing() -> Value {
+    let mut spec =
+        shell("Always", "[ -e /v/been ] || { touch /v/been; exit 1; }; trap 'exit 0' TERM; sleep 1000 & wait");
+    spec["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+    spec["containers"][0]["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
+    spec
+}
+
+fn is_ready(pod: &Value) -> bool {
+    pods::ready(&json!({"items": [pod]})) == 1
+}
+
+/// From the first that is created to the last that is as wanted.
+fn create(plane: &ControlPlane, all: &[(String, Value)], wanted: impl Fn(&Value) -> bool) -> Result<Duration> {
+    let watch = plane.api().watch(PODS, LIMIT)?;
+    let began = Instant::now();
+    for (name, spec) in all {
+        let mut spec = spec.clone();
+        spec["nodeName"] = json!(NODE);
+        plane.api().create(PODS, &json!({"metadata": {"name": name}, "spec": spec}))?;
+    }
+    let mut open: BTreeSet<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+    for event in watch {
+        let pod = &event["object"];
+        if wanted(pod) {
+            open.remove(pod["metadata"]["name"].as_str().unwrap_or_default());
+        }
+        if open.is_empty() {
+            return Ok(began.elapsed());
+        }
+    }
+    bail!("not as wanted: {open:?}")
+}
+
+/// From the first that is asked for to the last that is gone.
+fn delete(plane: &ControlPlane, names: &[String]) -> Result<Duration> {
+    let watch = plane.api().watch(PODS, LIMIT)?;
+    let began = Instant::now();
+    for name in names {
+        plane.api().delete(&format!("{PODS}/{name}"), None)?;
+    }
+    let mut open: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+    for event in watch {
+        if event["type"] == "DELETED" {
+            open.remove(event["object"]["metadata"]["name"].as_str().unwrap_or_default());
+        }
+        if open.is_empty() {
+            return Ok(began.elapsed());
+        }
+    }
+    bail!("not gone: {open:?}")
+}
