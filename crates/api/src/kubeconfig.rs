@@ -1,7 +1,7 @@
 //! A kubeconfig file: which server, how it proves itself to us, how we prove ourselves to it.
 //!
 //! Reading it is split in two. [`Kubeconfig::read`] finds what is wrong for good: such a file stops the agent at its start. What
-//! may be different in a minute, certificates and tokens in other files, is read again and again by [`Kubeconfig::access`].
+//! may be different in a minute, certificates and tokens in other files, is read again and again by `access`.
 
 use std::fs::File;
 use std::io::Read;
