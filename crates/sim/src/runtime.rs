@@ -204,9 +204,12 @@ impl Runtime {
         true
     }
 
-    /// RemoveContainer.
+    /// RemoveContainer: what still runs is killed first, as every runtime does it.
     pub fn remove(&mut self, id: &ContainerId) {
-        if let Some(c) = self.containers.remove(id) {
+        if let Some(mut c) = self.containers.remove(id) {
+            if c.state.may_run() {
+                (c.state, c.exit_code) = (RunState::Exited, 137);
+            }
             self.names.remove(&container_name(&c.uid, &c.name, c.attempt));
             self.removed.insert(id.clone(), c);
         }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use podwright_core::model::{ContainerId, FullName, Name, PodUid};
+use podwright_core::model::{ContainerId, FullName, Manifest, Name, PodUid};
+use podwright_core::pod::full_name;
 
 use crate::check::Signal;
 use crate::manifest::sidecar_index;
@@ -107,7 +108,12 @@ impl World {
 
     /// Leftovers are swept only of pods nobody knows.
     pub(crate) fn check_sweep(&mut self, uid: &PodUid) {
-        let told = self.sources.values().any(|f| f.told.contains_key(uid));
+        // Of two manifests of one name the second is ignored: what is left of its pod is nobody's.
+        let ignored = |told: &BTreeMap<PodUid, Manifest>, mine: &Manifest| {
+            let name = full_name(&mine.pod);
+            told.iter().any(|(other, m)| other != uid && full_name(&m.pod) == name)
+        };
+        let told = self.sources.values().any(|f| f.told.get(uid).is_some_and(|mine| !ignored(&f.told, mine)));
         let told = told && !self.checks.tainted.contains(uid);
         if self.runtime.alive(uid).next().is_some() || told || self.checks.latest.contains_key(uid) {
             self.broken("7 only strangers are swept", uid.to_string());
