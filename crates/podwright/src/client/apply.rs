@@ -58,9 +58,7 @@ async fn apply_one(client: &Client, flags: &ApplyFlags, document: &Document) -> 
         there => there?,
     };
     match client.ask::<Pod>(Method::PUT, &format!("{one}{dry}"), Some(&object)).await {
-        Ok(now) if now.metadata.resource_version == there.metadata.resource_version => {
-            Ok(format!("pod/{name} unchanged"))
-        }
+        Ok(now) if is_same(&now, &there) => Ok(format!("pod/{name} unchanged")),
         Ok(_) => Ok(format!("pod/{name} configured")),
         Err(ClientError::Refused { code: 422, .. }) if flags.force && !flags.dry_run => {
             let options = json!({"preconditions": {"uid": there.metadata.uid}});
@@ -75,6 +73,12 @@ async fn apply_one(client: &Client, flags: &ApplyFlags, document: &Document) -> 
         }
         Err(error) => Err(error),
     }
+}
+
+/// Nothing that a person writes differs. The status goes its own ways meanwhile, and the version with it.
+fn is_same(a: &Pod, b: &Pod) -> bool {
+    let (m, n) = (&a.metadata, &b.metadata);
+    a.spec == b.spec && m.labels == n.labels && m.annotations == n.annotations
 }
 
 /// All objects of these files; `-` is stdin, a directory all manifests in it.

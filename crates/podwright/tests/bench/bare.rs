@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::ResourceFieldSelector;
 use podwright_agent::host::HostPaths;
-use podwright_agent::translate::{ContainerAsk, HostView, NodeFacts, Situation, container_config, sandbox_config};
+use podwright_agent::translate::{
+    ContainerAsk, HostView, NodeFacts, References, Situation, container_config, sandbox_config,
+};
 use podwright_core::model::{ImageFacts, Pod, Source};
 use podwright_core::static_pod;
 use podwright_cri::{RemoteRuntime, RuntimeService, v1};
@@ -130,7 +132,9 @@ impl Bare {
         let (pod, situation) = (&*manifest.pod, Situation::default());
         let image = ImageFacts { id: PAUSE.into(), uid: Some(0), ..ImageFacts::default() };
         let ips = ["127.0.0.1".to_owned()];
-        let ask = ContainerAsk { name: "c", attempt: 0, image: &image, ips: &ips, target: None };
+        let references = References::default();
+        let ask =
+            ContainerAsk { name: "c", attempt: 0, image: &image, ips: &ips, target: None, references: &references };
         let files = Files(self.file.clone());
         let asked = Asked {
             sandbox: sandbox_config(pod, 0, &self.facts, &situation)?,

@@ -125,7 +125,7 @@ fn pods_are_applied_watched_changed_and_deleted() {
 #[test]
 fn containers_are_entered_read_restarted_and_stopped() {
     let bed = Bed::start();
-    let spec = sleeper("echo started; echo wrong >&2; i=0; while [ $i -lt 3 ]; do echo line $i; i=$((i+1)); done");
+    let spec = sleeper("echo started; i=0; while [ $i -lt 3 ]; do echo line $i; i=$((i+1)); done");
     let web = bed.write("web.json", &pod("web", &spec));
     bed.says(&format!("apply -f {web}"));
     bed.says("wait web --for=condition=Ready");
