@@ -53,7 +53,7 @@ bench: peers ## latencies and costs, beside the Go kubelet and the bare runtime
 
 soak: peers ## the long versions of the tests
 	@hack/need cargo cc root
-	@hack/timed soak 240 hack/suite soak
+	@hack/timed soak 240 hack/soak
 
 demo: ## a pod with a web server, a sidecar and a probe, from manifest to nothing left
 	@hack/need cargo cc root

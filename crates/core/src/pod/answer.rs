@@ -19,7 +19,7 @@ const AWAY: Duration = Duration::from_secs(1);
 const AWAY_TOLD: u32 = 3;
 
 /// What can't be removed is tried again ever less often, up to this: it takes room, and harms nobody.
-const REMOVE_MAX: Duration = Duration::from_secs(300);
+const REMOVE_MAX: Duration = Duration::from_secs(60);
 
 /// The very same call succeeded so often in a row before people hear of it.
 const ECHO_TOLD: u32 = 3;

@@ -40,7 +40,9 @@ pub(crate) fn a_run_with_faults_is_recorded_and_replayed_bit_for_bit(flavor: Fla
     println!("{} parts, {steps} steps", parts.len());
     assert!(steps > 300, "{steps}");
     one_pod_is_followed(&parts);
-    others_are_refused(&parts[0], &bed.scratch.path().join("altered"));
+    let made = |part: &&PathBuf| std::fs::read_to_string(part).is_ok_and(|text| text.contains(SANDBOX));
+    let part = parts.iter().find(made).expect("a sandbox was made in one of them");
+    others_are_refused(part, &bed.scratch.path().join("altered"));
 }
 
 fn fill(bed: &Bed) {
@@ -104,6 +106,9 @@ fn one_pod_is_followed(parts: &[PathBuf]) {
     assert!(!told.contains("default/probed-node: CreateContainer"), "other pods are told of");
 }
 
+/// How a recording has the answer that a sandbox was made.
+const SANDBOX: &str = "\"Sandbox\":\"";
+
 fn others_are_refused(part: &Path, altered: &Path) {
     let text = std::fs::read_to_string(part).expect("read");
     let core = text.split("\"core\":\"").nth(1).and_then(|rest| rest.split('"').next()).expect("a version");
@@ -113,8 +118,8 @@ fn others_are_refused(part: &Path, altered: &Path) {
     assert!(said.status.code() == Some(1) && error.contains("0.0.1+other") && error.contains(core), "{error}");
 
     // One answer that was another: the first decision that follows from it is found.
-    let line = text.lines().find(|line| line.contains("\"Sandbox\":\"")).expect("a sandbox was made");
-    let other = line.replace("\"Sandbox\":\"", "\"Sandbox\":\"other");
+    let line = text.lines().find(|line| line.contains(SANDBOX)).expect("a sandbox was made");
+    let other = line.replace(SANDBOX, &format!("{SANDBOX}other"));
     std::fs::write(altered, text.replacen(line, &other, 1)).expect("written");
     let said = replay(altered, &["-q"]);
     let text = String::from_utf8_lossy(&said.stdout).into_owned();
