@@ -57,11 +57,12 @@ fn after_a_power_cut_only_the_disk_remembers() {
 
 #[test]
 fn what_a_dead_run_left_is_swept_by_the_next() {
-    let up = Command::new(env!("CARGO_BIN_EXE_testbed")).arg("up").output().expect("testbed runs");
+    let alone = ["up", "--alone", "--runtime", "debian", "--agent", "none"];
+    let up = Command::new(env!("CARGO_BIN_EXE_testbed")).args(alone).output().expect("testbed runs");
     let printed = String::from_utf8(up.stdout).expect("text");
     let value = |name: &str| printed.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
-    let path = PathBuf::from(value("TESTBED=").expect("its directory is printed"));
-    let name = value("TESTBED_CGROUP_ROOT=/").expect("its cgroup is printed");
+    let path = PathBuf::from(value("export TESTBED=").expect("its directory is printed"));
+    let name = value("export TESTBED_CGROUP_ROOT=/").expect("its cgroup is printed");
     let pids = std::fs::read_to_string(path.join("pids")).expect("pids are noted");
     let pid: u32 = pids.split(' ').next().and_then(|pid| pid.parse().ok()).expect("a pid");
     Scratch::sweep();
