@@ -22,6 +22,8 @@ const ACCEPTED: &[&[&str]] = &[
     // Not sent yet; the status says both.
     &["event DeadlineExceeded: ours absent"],
     &["no-image event Failed: ours absent"],
+    // containerd may hear of the end before it hears why, and then tells an error.
+    &["hungry", "terminated.reason: ours ", "\"OOMKilled\"", "\"Error\""],
     // Why a container waits for its volumes is told by its status too, not by an event only.
     &["no-volume", "state.waiting.message", "the Go kubelet's absent"],
 ];

@@ -45,6 +45,14 @@ const ACCEPTED: &[Accepted] = &[
         why: "the Go kubelet's last status of an ended pod may be older than the end of its sandbox",
     },
     Accepted {
+        fits: |d| {
+            let word = |v: Option<&Value>| v.is_some_and(|v| v == "OOMKilled" || v == "Error");
+            d.case == "hungry" && d.path.ends_with("terminated.reason") && word(d.ours) && word(d.theirs)
+        },
+        sometimes: true,
+        why: "containerd may hear of the end before it hears why, and then tells an error",
+    },
+    Accepted {
         fits: |d| d.path == "metadata.resourceVersion" && d.theirs.is_none(),
         sometimes: false,
         why: "here every pod is an object of the local API, which can be watched from a version on",
