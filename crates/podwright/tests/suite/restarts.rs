@@ -85,15 +85,15 @@ pub(crate) fn kill_9_at_random_moments_loses_nothing_and_restarts_nothing(flavor
     }
     assert_eq!(ids(&bed, &running).expect("they run"), before, "a running container was touched");
     wait_until(LIMIT, "completed pods to be as they were", || ended(&bed));
+    // containerd 2.x loses sight of a sandbox or task whose caller died at the wrong moment: no call of the CRI shows or removes
+    // it. It finds them, and the agent then removes them, when it starts anew.
+    bed.containerd.restart().expect("containerd restarts");
     for round in 0..times.saturating_sub(1) {
         wait_until(LIMIT, "deleted pods to be gone", || {
             ensure!(bed.pod(&format!("new{round}")).is_err(), "new{round} is still there");
             Ok(())
         });
     }
-    // containerd 2.x loses sight of a sandbox or task whose caller died at the wrong moment: no call of the CRI shows or removes
-    // it. It finds them, and the agent then removes them, when it starts anew.
-    bed.containerd.restart().expect("containerd restarts");
     let manifests = std::fs::read_dir(bed.scratch.manifests().expect("there")).expect("there");
     for entry in manifests.flatten() {
         std::fs::remove_file(entry.path()).expect("removed");
