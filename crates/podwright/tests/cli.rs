@@ -131,7 +131,7 @@ fn pods_well_and_ill_are_shown_and_explained() {
         bed.wait_status(name, word);
         let said = wait_until(LIMIT, "what has begun to end to have ended", || {
             let said = bed.said(&format!("explain {name}"));
-            ensure!(!said.contains("is ending"), "{said}");
+            ensure!(!said.contains("is ending") && !said.contains("is being removed"), "{said}");
             Ok(said)
         });
         insta::assert_snapshot!(format!("explain_{name}"), said);
