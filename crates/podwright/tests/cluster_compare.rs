@@ -47,6 +47,7 @@ fn the_api_server_is_told_what_the_go_kubelet_tells_it() {
     let kubelet = GoKubelet::start_joined(&scratch, &containerd, NODE, &kubeconfig, &json!({})).expect("it starts");
     let theirs = run(plane, "the Go kubelet", &cases);
     drop(kubelet);
+    drop(containerd);
 
     let (mut wrong, mut used, mut fields) = (vec![], BTreeSet::new(), 0);
     for case in &cases {

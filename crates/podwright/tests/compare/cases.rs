@@ -34,6 +34,11 @@ impl Compared {
         ];
         looping.contains(&self.name)
     }
+
+    /// Whether it comes to rest or not: how often its containers start until then is a matter of time.
+    pub(crate) fn restarts_by_chance(&self) -> bool {
+        self.loops() || self.name == "sidecar-fails-job"
+    }
 }
 
 /// All of them.

@@ -15,13 +15,13 @@ const GIVEN: [&str; 4] = ["containerID", "podIP", "hostIP", "ip"];
 
 /// The whole pod: its status, its spec with the defaults filled in, its metadata. Of one that starts again and again, without
 /// how often it has.
-pub(crate) fn of(pod: &Value, loops: bool) -> Fields {
+pub(crate) fn of(pod: &Value, restarts_by_chance: bool) -> Fields {
     let mut fields = Fields::new();
     let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
     for part in ["metadata", "spec", "status"] {
         walk(part, &pod[part], uid, &mut fields);
     }
-    if loops {
+    if restarts_by_chance {
         for (path, value) in &mut fields {
             if path.ends_with(".restartCount") && *value != 0 {
                 *value = "some".into();

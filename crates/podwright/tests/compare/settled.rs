@@ -42,7 +42,7 @@ pub(crate) fn settled(
                 last.remove(case.name);
                 continue;
             }
-            let fields = fields::of(pod, case.loops());
+            let fields = fields::of(pod, case.restarts_by_chance());
             if case.loops() {
                 done.insert(case.name, fields);
                 continue;
