@@ -73,9 +73,17 @@ impl Kept {
         }
         self.make_room(&event);
         let field_path = event.container.as_ref().map(|name| field_path(pod, name.as_str()));
-        let kept = KeptEvent { event, field_path, first: now, last: now, count: 1 };
+        let kept = KeptEvent { event, field_path, first: self.own_moment(now), last: now, count: 1 };
         self.0.push_back(kept.clone());
         kept
+    }
+
+    /// An event's name is made of its first moment: no two begin in the same, also when they are told at once.
+    fn own_moment(&self, mut now: Now) -> Now {
+        while self.0.iter().rev().any(|kept| kept.first.wall == now.wall) {
+            now.wall += Duration::from_nanos(1);
+        }
+        now
     }
 
     fn make_room(&mut self, event: &KubeEvent) {
@@ -101,6 +109,8 @@ fn field_path(pod: Option<&Pod>, name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use podwright_core::model::FullName;
 
     use super::*;
@@ -130,6 +140,14 @@ mod tests {
         let all = kept.all();
         assert_eq!(all.iter().map(|k| k.count).collect::<Vec<_>>(), [3, 1]);
         assert_eq!((all[0].first, all[0].last), (now(1), now(3)));
+    }
+
+    #[test]
+    fn events_told_at_once_have_moments_of_their_own() {
+        let mut kept = Kept::default();
+        let firsts: BTreeSet<_> =
+            (0..5).map(|n| kept.add(&event("a", &format!("{n}")), None, now(1)).first.wall).collect();
+        assert_eq!(firsts.len(), 5);
     }
 
     #[test]

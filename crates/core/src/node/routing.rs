@@ -118,7 +118,7 @@ impl Node {
             if source.is_static() {
                 touched.extend(self.update(manifest, now, out));
             } else if let Some(uid) = uid_of(&manifest) {
-                self.with(&uid, now, out, |machine, ctx, _| machine.reconcile(manifest.pod, ctx));
+                self.with(&uid, now, out, |machine, ctx, out| machine.reconcile(manifest.pod, ctx, out));
                 touched.insert(uid);
             }
         }
@@ -167,7 +167,7 @@ impl Node {
     fn update(&mut self, manifest: Manifest, now: Now, out: &mut Out) -> Option<PodUid> {
         let uid = uid_of(&manifest)?;
         let Manifest { pod, origin } = manifest;
-        self.with(&uid, now, out, |machine, ctx, _| machine.update(pod, Some(origin), ctx));
+        self.with(&uid, now, out, |machine, ctx, out| machine.update(pod, Some(origin), ctx, out));
         Some(uid)
     }
 

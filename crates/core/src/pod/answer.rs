@@ -157,18 +157,19 @@ impl Machine {
                 self.event(true, "FailedKillPod", Some(name), message, out);
             }
             Call::PullImage { name, image } => return self.pull_failed(name, image, &error, ctx, out),
-            Call::ImageStatus { name, .. } => {
+            Call::ImageStatus { name, image } => {
                 let reason = if error.reason.is_empty() { "ImageInspectError" } else { error.reason.as_str() };
-                return self.note_failure(name, reason, &error.message, "InspectFailed", ctx, out);
+                let told = ("InspectFailed", format!("Failed to inspect image {image:?}: {}", error.message));
+                return self.note_image_failure(name, reason, &error.message, told, ctx, out);
             }
             Call::PrepareContainer { name, .. } | Call::CreateContainer { name, .. } => {
                 let reason = if error.reason.is_empty() { "CreateContainerError" } else { error.reason.as_str() };
                 self.bring_up.images.remove(name);
-                return self.note_failure(name, reason, &error.message, "Failed", ctx, out);
+                return self.note_failure(name, reason, &error.message, ctx, out);
             }
             Call::StartContainer { name, .. } => {
                 self.bring_up.images.remove(name);
-                self.note_failure(name, "RunContainerError", &error.message, "Failed", ctx, out);
+                self.note_failure(name, "RunContainerError", &error.message, ctx, out);
             }
             Call::MountVolume { volume } => {
                 delay = self.mount_delay(volume);
@@ -251,6 +252,7 @@ impl Machine {
         self.event(true, "Failed", Some(name), message, out);
         let waiting = crate::actions::Waiting { reason: reason.to_owned(), message: error.message.clone() };
         self.bring_up.waiting.insert(name.clone(), waiting);
+        self.event(true, "Failed", Some(name), format!("Error: {reason}"), out);
         let (backoff, last) = self.bring_up.pulls.entry(name.clone()).or_default();
         backoff.failed(ctx.now.boot);
         *last = format!("{reason}: {}", error.message);

@@ -93,15 +93,14 @@ impl Machine {
             (Some(Image::Absent), Some("Never")) => {
                 let message = format!("Container image {image:?} is not present with pull policy of Never");
                 self.bring_up.images.remove(&name);
-                self.note_failure(&name, "ErrImageNeverPull", &message, "ErrImageNeverPull", ctx, out);
-                return;
+                let told = ("ErrImageNeverPull", message.clone());
+                return self.note_image_failure(&name, "ErrImageNeverPull", &message, told, ctx, out);
             }
             (Some(Image::Absent), _) => return self.pull(name, image, ctx, out),
             (Some(Image::Present(facts)), _) => facts.clone(),
         };
         if let Err(message) = check_non_root(&self.record.pod, &container, &facts) {
-            self.note_failure(&name, "CreateContainerConfigError", &message, "Failed", ctx, out);
-            return;
+            return self.note_failure(&name, "CreateContainerConfigError", &message, ctx, out);
         }
         let ips = self.ips();
         if self.bring_up.prepared.get(&name) != Some(&start.attempt) {
@@ -146,6 +145,7 @@ impl Machine {
             let waiting = Waiting { reason: "ImagePullBackOff".into(), message: format!("{message}: {error}") };
             if self.bring_up.waiting.get(&name).is_none_or(|w| w.reason != waiting.reason) {
                 self.event(false, "BackOff", Some(&name), message, out);
+                self.event(true, "Failed", Some(&name), format!("Error: {}", waiting.reason), out);
             }
             self.bring_up.waiting.insert(name, waiting);
             return;
@@ -156,23 +156,39 @@ impl Machine {
     }
 
     /// A container cannot be brought up now: say why, and wait.
-    pub(super) fn note_failure(
+    pub(super) fn note_failure(&mut self, name: &Name, reason: &str, message: &str, ctx: &Ctx<'_>, out: &mut Out) {
+        if self.now_waits(name, reason, message, ctx) {
+            self.event(true, "Failed", Some(name), format!("Error: {message}"), out);
+        }
+    }
+
+    /// As `note_failure`, for want of an image: what is wrong with it is told first, by an event of its own.
+    pub(super) fn note_image_failure(
         &mut self,
         name: &Name,
         reason: &str,
         message: &str,
-        event: &'static str,
+        told: (&'static str, String),
         ctx: &Ctx<'_>,
         out: &mut Out,
     ) {
-        let waiting = Waiting { reason: reason.to_owned(), message: message.to_owned() };
-        if self.bring_up.waiting.get(name) != Some(&waiting) {
-            self.story.tell(ctx.now, &format!("{name} waits: {reason}"), message);
-            self.event(true, event, Some(name), format!("Error: {message}"), out);
+        if self.now_waits(name, reason, message, ctx) {
+            self.event(true, told.0, Some(name), told.1, out);
+            self.event(true, "Failed", Some(name), format!("Error: {reason}"), out);
         }
-        self.bring_up.waiting.insert(name.clone(), waiting);
+    }
+
+    /// It is tried again later. True if the reason is news.
+    fn now_waits(&mut self, name: &Name, reason: &str, message: &str, ctx: &Ctx<'_>) -> bool {
+        let waiting = Waiting { reason: reason.to_owned(), message: message.to_owned() };
+        let is_news = self.bring_up.waiting.get(name) != Some(&waiting);
+        if is_news {
+            self.story.tell(ctx.now, &format!("{name} waits: {reason}"), message);
+            self.bring_up.waiting.insert(name.clone(), waiting);
+        }
         let key = CallKey::Container(name.clone());
         self.calls.failed(key, ctx.now.boot, super::calls::RETRY, self.record.uid.as_str());
+        is_news
     }
 
     /// The plan says why containers wait; what runs waits for nothing.

@@ -34,7 +34,7 @@ pub(super) struct Setup {
 
 impl Machine {
     pub(super) fn plan_sync(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
-        if self.hold.is_some() || !self.sight.known() || self.ended(ctx) {
+        if self.hold.is_some() || !self.sight.known() || self.ended(ctx, out) {
             return;
         }
         self.plan_probes(ctx, out);
@@ -54,12 +54,14 @@ impl Machine {
     }
 
     /// All its containers ended for good, or its time is up.
-    fn ended(&mut self, ctx: &mut Ctx<'_>) -> bool {
+    fn ended(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) -> bool {
         let start = self.record.status.as_ref();
         if start.is_some_and(|status| status::past_deadline(&self.record.pod, status, ctx.now.wall)) {
-            let reason = "DeadlineExceeded".to_owned();
-            let message = "Pod was active on the node longer than the specified deadline".to_owned();
-            self.kill(Cause::Ended, KillOptions { evicted: Some((reason, message)), ..KillOptions::default() }, ctx);
+            let (reason, message) =
+                ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline".to_owned());
+            self.event(false, reason, None, message.clone(), out);
+            let evicted = Some((reason.to_owned(), message));
+            self.kill(Cause::Ended, KillOptions { evicted, ..KillOptions::default() }, ctx);
             return true;
         }
         // Only a fresh look may end a pod, and nothing that is still coming up may be overlooked.

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use super::{Ctx, KillOptions, Machine, is_terminal};
-use crate::model::{Cause, Pod};
+use crate::model::{Cause, Out, Pod};
 use crate::mutate::{self, Mutant};
 use crate::resize;
 use crate::status_sync::foreign;
 
 impl Machine {
     /// The newest spec. A living pod takes it; a dying one only learns of an earlier end.
-    pub(crate) fn update(&mut self, pod: Arc<Pod>, origin: Option<String>, ctx: &mut Ctx<'_>) {
-        let pod = self.without_resize(pod);
+    pub(crate) fn update(&mut self, pod: Arc<Pod>, origin: Option<String>, ctx: &mut Ctx<'_>, out: &mut Out) {
+        let pod = self.without_resize(pod, out);
         if self.record.pod != pod {
             self.story.tell(ctx.now, "spec updated", "its source changed it");
             self.record.pod = pod;
@@ -30,23 +30,26 @@ impl Machine {
     }
 
     /// Only the object's status changed. Ours comes back to us all the time: what others say in it is what counts.
-    pub(crate) fn reconcile(&mut self, pod: Arc<Pod>, ctx: &mut Ctx<'_>) {
+    pub(crate) fn reconcile(&mut self, pod: Arc<Pod>, ctx: &mut Ctx<'_>, out: &mut Out) {
         if foreign(self.record.pod.status.as_ref()) != foreign(pod.status.as_ref()) {
-            self.record.pod = self.without_resize(pod);
+            self.record.pod = self.without_resize(pod, out);
             self.unsaved = true;
         }
         self.take_word(ctx);
     }
 
-    /// A pod of an API keeps the resources it was given.
-    fn without_resize(&mut self, pod: Arc<Pod>) -> Arc<Pod> {
+    /// A pod of an API keeps the resources it was given; each generation that wants others is told so.
+    fn without_resize(&mut self, pod: Arc<Pod>, out: &mut Out) -> Arc<Pod> {
         if self.is_static() || !self.record.admitted {
             return pod;
         }
-        let (pod, refused) = resize::refuse(&self.record.pod, pod);
-        self.unsaved |= self.record.resize_refused != refused;
-        self.record.resize_refused = refused;
-        pod
+        let (kept, refused) = resize::refuse(&self.record.pod, Arc::clone(&pod));
+        let before = std::mem::replace(&mut self.record.resize_refused, refused);
+        self.unsaved |= before != refused;
+        if refused && (!before || self.record.pod.metadata.generation != pod.metadata.generation) {
+            self.event(true, "ResizeInfeasible", None, resize::told(&pod), out);
+        }
+        kept
     }
 
     /// Its source has it; what that says of its end is done.

@@ -19,9 +19,6 @@ const ACCEPTED: &[&[&str]] = &[
     &["sidecar-fails-job event BackOff"],
     // Not sent: it is the node that lacks the setting, and every pod of it would have the event.
     &["event MissingClusterDNS: ours absent"],
-    // Not sent yet; the status says both.
-    &["event DeadlineExceeded: ours absent"],
-    &["no-image event Failed: ours absent"],
     // containerd may hear of the end before it hears why, and then tells an error.
     &["hungry", "terminated.reason: ours ", "\"OOMKilled\"", "\"Error\""],
     // Why a container waits for its volumes is told by its status too, not by an event only.

@@ -212,6 +212,8 @@ fn a_resize_is_answered_and_changes_nothing() {
             value["metadata"]["generation"] = json!(2);
         }),
     );
+    let told: Vec<_> = lab.events.iter().filter(|e| e.reason == "ResizeInfeasible").collect();
+    assert!(matches!(told[..], [event] if event.warning && event.message.contains(r#""generation":2"#)), "{told:?}");
     let status = take(&mut lab, 10, cpu("2"));
     let status = patched(&status);
     assert_eq!(condition(status, "PodResizePending"), Some(("True".into(), Some("Infeasible".into()))));

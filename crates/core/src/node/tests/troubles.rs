@@ -53,3 +53,40 @@ fn a_pod_in_quarantine_says_so_in_its_status() {
     assert_eq!((condition.type_.as_str(), condition.status.as_str()), ("podwright.dev/Quarantined", "True"));
     assert!(out.effects.contains(&Effect::StatusChanged { uid: "b".into() }), "whoever watches hears of it");
 }
+
+#[test]
+fn a_missing_image_that_may_not_be_pulled_is_told_by_two_events_and_only_once() {
+    let mut lab = Lab::new(Listing::default());
+    let manifest = pod("a", "1");
+    let mut never = Pod::clone(&manifest.pod);
+    never.spec.as_mut().unwrap().containers[0].image_pull_policy = Some("Never".into());
+    lab.set(&[&Manifest { pod: Arc::new(never), ..manifest }]);
+    lab.host_is_ready();
+    lab.answer(|c| matches!(c, Call::RunSandbox { .. }), Ok(Answer::Sandbox("sb".into())));
+    lab.see(&seen(None));
+    for _ in 0..2 {
+        lab.answer(|c| matches!(c, Call::ImageStatus { .. }), Ok(Answer::Image(None)));
+        lab.now += std::time::Duration::from_secs(60);
+        lab.tell(Event::Wake);
+    }
+    let message = r#"Container image "img" is not present with pull policy of Never"#;
+    let told: Vec<_> = lab.events.iter().filter(|e| e.warning).map(|e| (e.reason, e.message.as_str())).collect();
+    assert_eq!(told, [("ErrImageNeverPull", message), ("Failed", "Error: ErrImageNeverPull")]);
+    assert_eq!(waiting(&lab), ("ErrImageNeverPull".into(), message.into()));
+}
+
+#[test]
+fn a_pod_that_lived_too_long_is_told_once() {
+    let mut lab = Lab::new(Listing::default());
+    let manifest = pod("a", "1");
+    let mut short = Pod::clone(&manifest.pod);
+    short.spec.as_mut().unwrap().active_deadline_seconds = Some(5);
+    lab.set(&[&Manifest { pod: Arc::new(short), ..manifest }]);
+    lab.host_is_ready();
+    for _ in 0..3 {
+        lab.now += std::time::Duration::from_secs(6);
+        lab.tell(Event::Wake);
+    }
+    let told: Vec<_> = lab.events.iter().filter(|e| e.reason == "DeadlineExceeded").collect();
+    assert!(matches!(told[..], [event] if !event.warning && event.container.is_none()), "{told:?}");
+}
