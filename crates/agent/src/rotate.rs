@@ -90,7 +90,10 @@ pub async fn run(config: Config, running: ListRunning, reopen: Reopen) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        for container in running().await {
+        // All are looked at in one go: a hop to another thread for each would be most of what an idle agent does.
+        let all = running().await;
+        let due = spawn_blocking(move || due(all, config.max_size)).await.unwrap_or_default();
+        for container in due {
             if let Err(error) = rotate(config, &container, &reopen, Timestamp::now()).await {
                 tracing::warn!(container = %container.id, %error, "a log could not be rotated");
             }
@@ -102,9 +105,9 @@ pub async fn run(config: Config, running: ListRunning, reopen: Reopen) {
 pub async fn rotate(config: Config, container: &Running, reopen: &Reopen, now: Timestamp) -> Result<bool, RotateError> {
     let log = container.log.clone();
     let renamed = match blocking(move || make_way(&log, config.max_size, now)).await? {
-        Size::Fits => return Ok(false),
-        Size::Missing => None,
-        Size::Renamed(to) => Some(to),
+        Fate::Fits => return Ok(false),
+        Fate::Missing => None,
+        Fate::Renamed(to) => Some(to),
     };
     let answer = timeout(REOPEN_MAX, reopen(container.id.clone())).await;
     if let Err(message) = answer.unwrap_or_else(|_| Err(format!("no answer within {} s", REOPEN_MAX.as_secs()))) {
@@ -150,30 +153,50 @@ pub fn plan(log: &str, siblings: &[String], max_files: usize) -> Plan {
     plan
 }
 
+/// The containers whose logs are not as they should be, or can't be looked at: [`rotate`] says why.
+fn due(mut all: Vec<Running>, max_size: u64) -> Vec<Running> {
+    all.retain(|container| !matches!(look(&container.log, max_size), Ok(Size::Fits)));
+    all
+}
+
 enum Size {
+    Fits,
+    Missing,
+    TooLarge,
+}
+
+fn look(log: &Path, max_size: u64) -> Result<Size, RotateError> {
+    match fs::symlink_metadata(log) {
+        Ok(meta) if meta.is_file() && meta.size() > max_size => Ok(Size::TooLarge),
+        Ok(_) => Ok(Size::Fits),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // Its directory gone too: the pod is going, and there is nothing to open.
+            let there = log.parent().is_some_and(Path::is_dir);
+            Ok(if there { Size::Missing } else { Size::Fits })
+        }
+        Err(source) => Err(failed("look at", log)(source)),
+    }
+}
+
+/// What became of the log.
+enum Fate {
+    /// It fits, and stays.
     Fits,
     Missing,
     Renamed(PathBuf),
 }
 
-fn make_way(log: &Path, max_size: u64, now: Timestamp) -> Result<Size, RotateError> {
-    let meta = match fs::symlink_metadata(log) {
-        Ok(meta) => meta,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // Its directory gone too: the pod is going, and there is nothing to open.
-            let there = log.parent().is_some_and(Path::is_dir);
-            return Ok(if there { Size::Missing } else { Size::Fits });
-        }
-        Err(source) => return Err(failed("look at", log)(source)),
-    };
-    if !meta.is_file() || meta.size() <= max_size {
-        return Ok(Size::Fits);
+fn make_way(log: &Path, max_size: u64, now: Timestamp) -> Result<Fate, RotateError> {
+    match look(log, max_size)? {
+        Size::Fits => return Ok(Fate::Fits),
+        Size::Missing => return Ok(Fate::Missing),
+        Size::TooLarge => {}
     }
     let mut to = log.as_os_str().to_owned();
     to.push(format!(".{}", now.strftime("%Y%m%d-%H%M%S")));
     let to = PathBuf::from(to);
     renameat_with(CWD, log, CWD, &to, RenameFlags::NOREPLACE).map_err(|errno| failed("rename", log)(errno.into()))?;
-    Ok(Size::Renamed(to))
+    Ok(Fate::Renamed(to))
 }
 
 /// Unless the runtime did open a new file, whatever it answered: that one must not be lost.

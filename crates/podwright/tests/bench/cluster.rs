@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use podwright_testbed::image::BUSYBOX;
-use podwright_testbed::{Agent, Containerd, ControlPlane, Flavor, GoKubelet, Scratch};
+use podwright_testbed::{Agent, Containerd, ControlPlane, Flavor, GoKubelet, Scratch, Watch};
 use serde_json::{Value, json};
 
 use crate::bare::Bare;
@@ -136,9 +136,16 @@ fn is_ready(pod: &Value) -> bool {
     pods::ready(&json!({"items": [pod]})) == 1
 }
 
+/// What happens from now on.
+fn watch(plane: &ControlPlane) -> Result<Watch> {
+    let list = plane.api().get(PODS)?;
+    let version = list["metadata"]["resourceVersion"].as_str().context("a version")?;
+    plane.api().watch(&format!("{PODS}?resourceVersion={version}"), LIMIT)
+}
+
 /// From the first that is created to the last that is as wanted.
 fn create(plane: &ControlPlane, all: &[(String, Value)], wanted: impl Fn(&Value) -> bool) -> Result<Duration> {
-    let watch = plane.api().watch(PODS, LIMIT)?;
+    let watch = watch(plane)?;
     let began = Instant::now();
     for (name, spec) in all {
         let mut spec = spec.clone();
@@ -160,7 +167,7 @@ fn create(plane: &ControlPlane, all: &[(String, Value)], wanted: impl Fn(&Value)
 
 /// From the first that is asked for to the last that is gone.
 fn delete(plane: &ControlPlane, names: &[String]) -> Result<Duration> {
-    let watch = plane.api().watch(PODS, LIMIT)?;
+    let watch = watch(plane)?;
     let began = Instant::now();
     for name in names {
         plane.api().delete(&format!("{PODS}/{name}"), None)?;
