@@ -78,7 +78,8 @@ fn disk_size(dir: &Path) -> io::Result<i64> {
     Ok(i64::try_from(stat.f_blocks.saturating_mul(stat.f_frsize)).unwrap_or(i64::MAX))
 }
 
-/// The addresses of the default route, one per family; else what the host's name means; else loopback.
+/// What the host's name means, as far as it is here; then the addresses of the default routes; else loopback. Those of IPv4 come
+/// first, as with the kubelet.
 fn addresses(hostname: &str) -> Vec<IpAddr> {
     // Connecting a UDP socket sends nothing: the kernel only picks the address it would send from.
     let route = |bind: &str, to: &str| {
@@ -86,11 +87,10 @@ fn addresses(hostname: &str) -> Vec<IpAddr> {
         socket.connect(to).ok()?;
         Some(socket.local_addr().ok()?.ip()).filter(|ip| usable(*ip))
     };
-    let mut found: Vec<IpAddr> =
-        [route("0.0.0.0:0", "198.51.100.1:9"), route("[::]:0", "[2001:db8::1]:9")].into_iter().flatten().collect();
-    if found.is_empty() {
-        found = lookup(hostname).into_iter().filter(|ip| usable(*ip)).take(1).collect();
-    }
+    let here = |ip: &IpAddr| usable(*ip) && UdpSocket::bind((*ip, 0)).is_ok();
+    let mut found: Vec<IpAddr> = lookup(hostname).into_iter().filter(here).collect();
+    found.extend([route("0.0.0.0:0", "198.51.100.1:9"), route("[::]:0", "[2001:db8::1]:9")].into_iter().flatten());
+    found.sort_by_key(IpAddr::is_ipv6);
     if found.is_empty() {
         found.push(IpAddr::from([127, 0, 0, 1]));
     }
@@ -116,7 +116,7 @@ fn lookup(hostname: &str) -> Vec<IpAddr> {
     rx.recv_timeout(LOOKUP_MAX).unwrap_or_default()
 }
 
-const LOOKUP_MAX: Duration = Duration::from_secs(3);
+const LOOKUP_MAX: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

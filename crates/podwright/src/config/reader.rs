@@ -138,10 +138,8 @@ impl Reader<'_> {
         name
     }
 
+    /// The node's addresses: one of each family only where two are asked for.
     fn addresses(&mut self) -> Vec<String> {
-        if self.flags.node_ip.is_empty() {
-            return self.facts.addresses.iter().map(ToString::to_string).collect();
-        }
         let mut parsed = Vec::new();
         for text in &self.flags.node_ip {
             match text.trim().parse::<IpAddr>() {
@@ -153,16 +151,21 @@ impl Reader<'_> {
         if families.len() < parsed.len() {
             self.errors.push("--node-ip: at most one address of each family".into());
         }
+        if parsed.len() > 1 && parsed.iter().any(IpAddr::is_unspecified) {
+            self.errors.push("--node-ip: of two addresses neither may be 0.0.0.0 or ::".into());
+        }
         // An unspecified address asks for one of that family.
-        let given = parsed.iter().filter(|ip| !ip.is_unspecified()).copied();
-        let chosen: Vec<IpAddr> =
-            given
-                .chain(parsed.iter().filter(|ip| ip.is_unspecified()).filter_map(|wanted| {
-                    self.facts.addresses.iter().find(|ip| ip.is_ipv4() == wanted.is_ipv4()).copied()
-                }))
-                .collect();
-        let chosen = if chosen.is_empty() { self.facts.addresses.clone() } else { chosen };
-        chosen.iter().map(ToString::to_string).collect()
+        let family = match parsed.first() {
+            Some(ip) if ip.is_unspecified() => Some(ip.is_ipv4()),
+            Some(_) => return parsed.iter().map(ToString::to_string).collect(),
+            None => None,
+        };
+        if let Ok(named) = self.node_name_quietly().parse::<IpAddr>() {
+            return vec![named.to_string()];
+        }
+        let found = &self.facts.addresses;
+        let chosen = found.iter().find(|ip| family.is_none_or(|v4| v4 == ip.is_ipv4())).or(found.first());
+        chosen.map(ToString::to_string).into_iter().collect()
     }
 
     pub(super) fn node_name_quietly(&self) -> String {

@@ -195,6 +195,23 @@ fn values_that_make_no_sense_are_fatal_all_at_once() {
 }
 
 #[test]
+#[test]
+fn a_node_has_one_address_unless_two_are_asked_for() {
+    let both = || Facts { addresses: vec!["10.1.2.3".parse().unwrap(), "2001:db8::3".parse().unwrap()], ..facts() };
+    let chosen = |node_ip: &[&str], name: Option<&str>| {
+        let node_ip = node_ip.iter().map(|ip| (*ip).to_owned()).collect();
+        let flags = RunFlags { node_ip, hostname_override: name.map(Into::into), ..RunFlags::default() };
+        load_with(&flags, both(), "").map(|config| config.node.host_ips)
+    };
+    assert_eq!(chosen(&[], None).unwrap(), ["10.1.2.3"]);
+    assert_eq!(chosen(&["0.0.0.0"], None).unwrap(), ["10.1.2.3"]);
+    assert_eq!(chosen(&["::"], None).unwrap(), ["2001:db8::3"]);
+    assert_eq!(chosen(&["2001:db8::9"], None).unwrap(), ["2001:db8::9"]);
+    assert_eq!(chosen(&["2001:db8::9", "192.0.2.1"], None).unwrap(), ["2001:db8::9", "192.0.2.1"]);
+    assert_eq!(chosen(&[], Some("192.0.2.8")).unwrap(), ["192.0.2.8"]);
+    assert_eq!(chosen(&["::", "192.0.2.1"], None).unwrap_err().len(), 1);
+}
+
 fn unknown_and_unsupported_fields_are_warnings_by_path() {
     let config = load(
         "maxpods: 5\nnoSuchField: {a: 1}\nevictionHard: {memory.available: 100Mi}\nauthentication: {anonymous: {enabled: false, x: 1}}\n\

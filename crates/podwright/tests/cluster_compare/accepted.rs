@@ -8,9 +8,6 @@ const ACCEPTED: &[&[&str]] = &[
     &["bad-command", "terminated.startedAt: ours absent"],
     // The Go kubelet's last status of an ended pod may be older than the end of its sandbox.
     &["conditions[PodReadyToStartContainers].status: ours \"False\", the Go kubelet's \"True\""],
-    // Without --node-ip the Go kubelet takes one address of the machine, we take one of each family.
-    &["status.hostIPs[1].ip"],
-    &["status.podIPs[1].ip"],
     // On cgroup v1 the Go kubelet takes the kernel's word for "no limit" for a limit.
     &["status.resources.limits.memory: ours absent, the Go kubelet's \"9007199254740988Ki\""],
     // Of a pod that has ended it may find no cgroup to read them from any more.
