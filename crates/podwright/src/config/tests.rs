@@ -195,7 +195,6 @@ fn values_that_make_no_sense_are_fatal_all_at_once() {
 }
 
 #[test]
-#[test]
 fn a_node_has_one_address_unless_two_are_asked_for() {
     let both = || Facts { addresses: vec!["10.1.2.3".parse().unwrap(), "2001:db8::3".parse().unwrap()], ..facts() };
     let chosen = |node_ip: &[&str], name: Option<&str>| {
@@ -212,6 +211,7 @@ fn a_node_has_one_address_unless_two_are_asked_for() {
     assert_eq!(chosen(&["::", "192.0.2.1"], None).unwrap_err().len(), 1);
 }
 
+#[test]
 fn unknown_and_unsupported_fields_are_warnings_by_path() {
     let config = load(
         "maxpods: 5\nnoSuchField: {a: 1}\nevictionHard: {memory.available: 100Mi}\nauthentication: {anonymous: {enabled: false, x: 1}}\n\
