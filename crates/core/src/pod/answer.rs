@@ -250,9 +250,9 @@ impl Machine {
         let reason = if error.reason.is_empty() { "ErrImagePull" } else { error.reason.as_str() };
         let message = format!("Failed to pull image {image:?}: {}", error.message);
         self.event(true, "Failed", Some(name), message, out);
+        self.event(true, "Failed", Some(name), format!("Error: {reason}"), out);
         let waiting = crate::actions::Waiting { reason: reason.to_owned(), message: error.message.clone() };
         self.bring_up.waiting.insert(name.clone(), waiting);
-        self.event(true, "Failed", Some(name), format!("Error: {reason}"), out);
         let (backoff, last) = self.bring_up.pulls.entry(name.clone()).or_default();
         backoff.failed(ctx.now.boot);
         *last = format!("{reason}: {}", error.message);
