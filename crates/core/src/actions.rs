@@ -12,6 +12,8 @@
 //! speaks of (another agent made it, or the journal was lost). The rules are those of the kubelet's `computePodActions`.
 
 mod facts;
+mod kill;
+mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,13 +21,15 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::{
-    Backoff, Container, ContainerId, ContainerMemory, ContainerSeen, Cursor, HookState, Name, Now, Pod, PodRecord,
-    PodSeen, PodSpec, ProbeKind, RunState, SandboxId, SandboxSeen,
+    Backoff, Container, ContainerId, ContainerMemory, Cursor, Name, Now, Pod, PodRecord, PodSeen, PodSpec, ProbeKind,
+    SandboxId, SandboxSeen,
 };
 use crate::restart;
 
 pub use facts::exit_of;
 pub(crate) use facts::{Fact, Within, lost};
+pub use kill::{Kill, KillReason};
+use plan::{Init, Plan};
 
 /// What the plan is made of. Asked only for pods that are not ending.
 #[derive(Clone, Copy, Debug)]
@@ -82,46 +86,6 @@ pub struct Actions {
     pub cursor: Option<Cursor>,
     /// A restart rule starts everything anew: these instances are to be journaled as `voided` with this turn.
     pub restart_all: BTreeMap<Name, ContainerId>,
-}
-
-/// One container instance to end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kill {
-    /// Which instance.
-    pub id: ContainerId,
-    /// Its name.
-    pub name: Name,
-    /// Why.
-    pub reason: KillReason,
-    /// For the `Killing` event.
-    pub message: String,
-    /// A grace period of its own: the probe's, or none at all when everything is restarted.
-    pub grace: Option<Duration>,
-    /// It is started again whatever its exit code will be: journal it as `voided` with the kill.
-    pub replace: bool,
-}
-
-/// Why a container is killed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum KillReason {
-    /// Its definition changed.
-    ContainerChanged,
-    /// Its liveness probe failed.
-    LivenessFailed,
-    /// Its startup probe failed.
-    StartupFailed,
-    /// Its postStart hook failed.
-    PostStartFailed,
-    /// A restart rule starts everything anew.
-    RestartRule,
-    /// Its sandbox is not the current one, or is dead.
-    PodMustBeRestarted,
-    /// Someone asked for it, or it was marked to be replaced before the agent restarted.
-    Requested,
-    /// The runtime lost it; it has to be gone before another is started.
-    Unknown,
-    /// A newer instance of it exists, or the pod has no such container.
-    Superseded,
 }
 
 /// One container to bring up.
@@ -270,255 +234,6 @@ fn restart_all(i: &Inputs<'_>, spec: &PodSpec, sandbox: &SandboxSeen) -> Actions
     out.restart_all = voided;
     out.cursor.get_or_insert(start);
     out
-}
-
-/// How far the init containers are.
-enum Init {
-    Failed,
-    Pending,
-    Done,
-}
-
-/// The plan for a pod whose sandbox is ready.
-struct Plan<'a> {
-    i: &'a Inputs<'a>,
-    spec: &'a PodSpec,
-    sandbox: &'a SandboxId,
-    out: Actions,
-}
-
-impl<'a> Plan<'a> {
-    /// Whatever lives in another sandbox, beside a newer instance of itself, or without a place in the spec, goes.
-    fn strays(&mut self) {
-        let seen = self.i.seen;
-        let others = seen.sandboxes.iter().filter(|s| s.ready && s.id != *self.sandbox);
-        self.out.stop_sandboxes = others.map(|s| s.id.clone()).collect();
-        for c in seen.alive() {
-            if c.sandbox != *self.sandbox {
-                let message = format!("Container {} lives in another sandbox", c.name);
-                self.out.kill.push(Kill::new(c, KillReason::PodMustBeRestarted, message));
-            } else if !self.in_spec(&c.name)
-                || seen.newest_in(self.sandbox, c.name.as_str()).is_some_and(|n| n.id != c.id)
-            {
-                let message = format!("Container {} is not wanted any more", c.name);
-                self.out.kill.push(Kill::new(c, KillReason::Superseded, message));
-            }
-        }
-    }
-
-    /// Ephemeral containers run once, at any time, and keep nothing alive.
-    fn ephemeral(&mut self) {
-        for c in self.spec.ephemeral_containers.iter().flatten() {
-            let existing = match Fact::of(self.i.seen, self.i.record, &c.name, Within::Any) {
-                Fact::Created(made) if made.sandbox == *self.sandbox => Some(made.id.clone()),
-                Fact::Nothing if !self.memory(&c.name).is_some_and(|m| m.created) => None,
-                _ => continue,
-            };
-            self.out.start.push(Start { name: c.name.as_str().into(), attempt: 0, existing, backoff: None });
-        }
-    }
-
-    /// Moves the cursor over what is done, keeps the sidecars before it running, and starts what stands at it.
-    fn init(&mut self) -> Init {
-        let inits = self.spec.init_containers.as_deref().unwrap_or_default();
-        let mut done = self.cursor(inits).min(inits.len());
-        done += inits[done..].iter().take_while(|c| self.init_done(c)).count();
-        let cursor = Cursor { sandbox: self.sandbox.clone(), done };
-        if self.i.record.cursor.as_ref() != Some(&cursor) {
-            self.out.cursor = Some(cursor);
-        }
-        for c in inits[..done].iter().filter(|c| restart::is_sidecar(c)) {
-            self.keep_up(c);
-        }
-        let Some(c) = inits.get(done) else { return Init::Done };
-        match self.fact(c) {
-            Fact::Ended(exit)
-                if !restart::is_sidecar(c)
-                    && !is_voided(self.i.record, &c.name, &exit.id)
-                    && !restart::should_restart(c, self.spec, exit.code) =>
-            {
-                Init::Failed
-            }
-            _ => {
-                self.keep_up(c);
-                Init::Pending
-            }
-        }
-    }
-
-    /// Where init stands: the journal's word. For a sandbox it doesn't know, the containers in it tell: they were made in order.
-    fn cursor(&self, inits: &[Container]) -> usize {
-        if let Some(cursor) = self.i.record.cursor.as_ref().filter(|c| c.sandbox == *self.sandbox) {
-            return cursor.done;
-        }
-        let exists = |c: &Container| !matches!(self.fact(c), Fact::Nothing);
-        match self.spec.containers.iter().any(exists) {
-            true => inits.len(),
-            false => inits.iter().rposition(exists).unwrap_or(0),
-        }
-    }
-
-    /// An init container has done its part: it succeeded, or, as a sidecar, it is up, its hook and startup probe included.
-    fn init_done(&self, c: &Container) -> bool {
-        let memory = self.memory(&c.name);
-        match self.fact(c) {
-            Fact::Running(seen) if restart::is_sidecar(c) => {
-                let hook = c.lifecycle.as_ref().is_some_and(|l| l.post_start.is_some());
-                let hook_done = memory.and_then(|m| m.post_start.as_ref()) == Some(&(seen.id.clone(), HookState::Done));
-                is_started(c, memory, &seen.id) && (!hook || hook_done)
-            }
-            Fact::Ended(exit) => {
-                !restart::is_sidecar(c) && exit.code == 0 && !is_voided(self.i.record, &c.name, &exit.id)
-            }
-            _ => false,
-        }
-    }
-
-    /// One app container; false once it is done for good.
-    fn app(&mut self, c: &Container) -> bool {
-        if let Fact::Nothing | Fact::Ended(_) = self.fact(c)
-            && let Fact::Ended(exit) = Fact::of(self.i.seen, self.i.record, &c.name, Within::Any)
-            && !is_voided(self.i.record, &c.name, &exit.id)
-            && !restart::should_restart(c, self.spec, exit.code)
-        {
-            return false;
-        }
-        self.keep_up(c);
-        true
-    }
-
-    /// A container that should run: left alone if it does well, killed if it doesn't, started if it isn't there.
-    fn keep_up(&mut self, c: &Container) {
-        match self.fact(c) {
-            Fact::Running(seen) => {
-                let kill = self.why_kill(c, seen);
-                self.out.kill.extend(kill);
-            }
-            Fact::Unknown(seen) => {
-                let message = format!("Container {} is in unknown state, try killing it before restart", c.name);
-                self.out.kill.push(Kill::new(seen, KillReason::Unknown, message));
-            }
-            fact => {
-                if let Some(start) = self.bring_up(c, &fact) {
-                    self.out.start.push(start);
-                }
-            }
-        }
-    }
-
-    /// The start that is missing, unless the container has to wait for its turn.
-    fn bring_up(&mut self, c: &Container, here: &Fact<'_>) -> Option<Start> {
-        // Never two processes of one container: a stray in another sandbox has to be gone first.
-        if self.i.seen.alive().any(|alive| alive.name.as_str() == c.name) {
-            return None;
-        }
-        let name = Name::from(c.name.as_str());
-        if let Fact::Created(made) = here
-            && !self.changed(c, made)
-            && !is_voided(self.i.record, &c.name, &made.id)
-        {
-            return Some(Start { name, attempt: made.attempt, existing: Some(made.id.clone()), backoff: None });
-        }
-        let backoff = self.backoff(c, &name)?;
-        Some(Start { attempt: self.attempt(&c.name), name, existing: None, backoff })
-    }
-
-    /// `None`: the container has to wait. Else the backoff to remember with its start, if that changes.
-    fn backoff(&mut self, c: &Container, name: &Name) -> Option<Option<Backoff>> {
-        let Fact::Ended(exit) = Fact::of(self.i.seen, self.i.record, &c.name, Within::Any) else { return Some(None) };
-        let (now, max) = (self.i.now.wall, self.i.backoff_max);
-        let fresh = ContainerMemory::default();
-        let memory = self.memory(&c.name).unwrap_or(&fresh);
-        // What we killed to replace it is no crash. What made everything restart by its own end is.
-        let killed = memory.voided.as_ref() == Some(&exit.id) && !restart::restarts_all(c, exit.code);
-        let (wait, next) = match (killed, &memory.previous_exit) {
-            (false, _) => (restart::wait(memory, &exit), Some(restart::next(memory, &exit, now, max))),
-            (true, Some(before)) => {
-                (restart::wait_after_kill(memory, &exit), Some(restart::next(memory, before, now, max)))
-            }
-            (true, None) => (None, None),
-        };
-        let Some(wait) = wait.filter(|_| !self.i.restart_now.contains(name)) else { return Some(next) };
-        let until = restart::expires(&wait, now);
-        if until <= now {
-            return Some(next);
-        }
-        let message = format!(
-            "back-off {} restarting failed container={} pod={}",
-            restart::go_duration(wait.delay),
-            c.name,
-            pod_text(self.i.pod)
-        );
-        self.out.waiting.insert(name.clone(), Waiting { reason: "CrashLoopBackOff".into(), message });
-        self.out.wake_at = Some(self.out.wake_at.map_or(until, |at| at.min(until)));
-        None
-    }
-
-    /// Why a running container has to end, if it has to.
-    fn why_kill(&self, c: &Container, seen: &ContainerSeen) -> Option<Kill> {
-        let init = self.spec.init_containers.iter().flatten().any(|i| i.name == c.name);
-        let word = if init { "Init container" } else { "Container" };
-        let memory = self.memory(&c.name);
-        let probe = self.i.probes.get(c.name.as_str()).filter(|p| p.id == seen.id).map(|p| p.kind);
-        // A plain init container runs to its end with the definition it began with.
-        let changed = (!init || restart::is_sidecar(c)) && self.changed(c, seen);
-        let requested = self.i.restart_now.contains(c.name.as_str()) || is_voided(self.i.record, &c.name, &seen.id);
-        let hook_failed = memory.and_then(|m| m.post_start.as_ref()) == Some(&(seen.id.clone(), HookState::Failed));
-        let again = restart::restarts_after_kill(c, self.spec);
-        let (reason, what, replace) = match probe {
-            _ if changed => (KillReason::ContainerChanged, "definition changed", true),
-            Some(ProbeKind::Liveness) => (KillReason::LivenessFailed, "failed liveness probe", again),
-            Some(ProbeKind::Startup) => (KillReason::StartupFailed, "failed startup probe", again),
-            _ if requested => (KillReason::Requested, "is asked to restart", true),
-            // The exit code decides what follows, as after any other end.
-            _ if hook_failed => (KillReason::PostStartFailed, "failed postStart hook", false),
-            _ => return None,
-        };
-        let after = if replace { ", will be restarted" } else { "" };
-        let probe = match reason {
-            KillReason::LivenessFailed => c.liveness_probe.as_ref(),
-            KillReason::StartupFailed => c.startup_probe.as_ref(),
-            _ => None,
-        };
-        let grace = probe.and_then(|p| p.termination_grace_period_seconds).and_then(|s| u64::try_from(s).ok());
-        Some(Kill {
-            grace: grace.map(Duration::from_secs),
-            replace,
-            ..Kill::new(seen, reason, format!("{word} {} {what}{after}", c.name))
-        })
-    }
-
-    /// Only a hash that both sides know tells anything.
-    fn changed(&self, c: &Container, seen: &ContainerSeen) -> bool {
-        seen.hash.as_ref().is_some_and(|hash| *hash != (self.i.hash)(c))
-    }
-
-    fn attempt(&self, name: &str) -> u32 {
-        let remembered = self.memory(name).filter(|m| m.created || m.exit.is_some()).map(|m| m.restarts);
-        let shown = self.i.seen.containers.iter().filter(|c| c.name.as_str() == name).map(|c| c.attempt);
-        shown.chain(remembered).max().map_or(0, |last| last.saturating_add(1))
-    }
-
-    fn fact(&self, c: &Container) -> Fact<'a> {
-        Fact::of(self.i.seen, self.i.record, &c.name, Within::Sandbox(self.sandbox))
-    }
-
-    fn memory(&self, name: &str) -> Option<&'a ContainerMemory> {
-        self.i.record.containers.get(name)
-    }
-
-    fn in_spec(&self, name: &Name) -> bool {
-        let ephemeral = self.spec.ephemeral_containers.iter().flatten().map(|c| &c.name);
-        let inits = self.spec.init_containers.iter().flatten().map(|c| &c.name);
-        inits.chain(self.spec.containers.iter().map(|c| &c.name)).chain(ephemeral).any(|n| n == name.as_str())
-    }
-}
-
-impl Kill {
-    fn new(c: &ContainerSeen, reason: KillReason, message: String) -> Self {
-        debug_assert!(c.state != RunState::Exited, "what has ended is not killed");
-        Self { id: c.id.clone(), name: c.name.clone(), reason, message, grace: None, replace: false }
-    }
 }
 
 /// A pod as the kubelet writes it in messages: `name_namespace(uid)`.

@@ -15,6 +15,8 @@ const WITHOUT: Duration = Duration::from_secs(1);
 /// The first repeat of a health check that failed; doubled up to `CHECK_MAX`.
 const CHECK_FIRST: Duration = Duration::from_millis(100);
 const CHECK_MAX: Duration = Duration::from_secs(5);
+/// So long the return of the event stream says nothing again.
+const STREAM_PAUSE: Duration = Duration::from_secs(10);
 /// A healthy runtime is asked this often whether its network still is.
 const CHECK_HEALTHY: Duration = Duration::from_secs(30);
 
@@ -28,6 +30,9 @@ pub(crate) struct Pleg {
     last: Time,
     wanted: bool,
     stream_up: bool,
+    /// When the event stream last came back.
+    #[serde(default)]
+    back_at: Time,
     /// How often it runs beside a working event stream: `syncFrequency`, because every pod is planned anew then.
     safety: Duration,
     covered: BTreeMap<PodUid, bool>,
@@ -42,10 +47,17 @@ impl Pleg {
         self.wanted = true;
     }
 
-    pub(crate) fn stream(&mut self, up: bool) {
-        self.stream_up = up;
+    /// The event stream came or went. True if the runtime has a new chance: it is back. One that comes and goes all the time is
+    /// no sign of that.
+    pub(crate) fn stream(&mut self, up: bool, now: Time) -> bool {
+        let was_up = std::mem::replace(&mut self.stream_up, up);
+        let back = up && !was_up && self.back_at + STREAM_PAUSE <= now;
+        if back {
+            self.back_at = now;
+        }
         // What happened while nobody listened is found by one list.
         self.wanted = true;
+        back
     }
 
     pub(crate) fn covered(&mut self, uid: &PodUid, covered: bool) {
@@ -101,7 +113,7 @@ pub(crate) struct Health {
     pub(crate) name: String,
     /// Why pods can have no network.
     pub(crate) no_network: Option<String>,
-    /// How often it was really away: a check found nobody there.
+    /// How often it was really away: a check found nobody there, or its event stream was lost and is back.
     pub(crate) outages: u64,
     checking: bool,
     next: Time,

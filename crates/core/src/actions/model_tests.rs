@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Probe;
 
 use super::*;
-use crate::model::Source;
+use crate::model::{ContainerSeen, RunState, Source};
 
 const CASES: u64 = 25_000;
 const STEPS: u64 = 24;

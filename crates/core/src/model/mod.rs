@@ -1,5 +1,7 @@
 //! The words of core: ids, time, what was seen, what is remembered, what happened, what to do about it.
 
+mod call;
+mod effect;
 mod event;
 mod ids;
 mod memory;
@@ -7,10 +9,9 @@ mod object;
 mod seen;
 mod time;
 
-pub use event::{
-    Answer, Call, CallError, CallId, CallKey, Effect, Event, HookKind, ImageFacts, KubeEvent, Manifest, Out, ProbeKind,
-    ProbeVerdict, Record, RuntimeReady, SourceChange, Transition,
-};
+pub use call::{Answer, Call, CallError, CallId, CallKey, HookKind, ImageFacts, ProbeKind, ProbeVerdict};
+pub use effect::{Effect, KubeEvent, Out, Record, Transition};
+pub use event::{Event, Manifest, RuntimeReady, SourceChange};
 pub use ids::{ContainerId, FullName, Name, PodUid, SandboxId, Source};
 pub use memory::{Backoff, Cause, ContainerMemory, Cursor, Ending, Exit, HookState, PodRecord};
 pub use object::{Ask, AskError, AskId, AskResult, ObjectRef};

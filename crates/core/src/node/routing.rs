@@ -43,8 +43,12 @@ impl Node {
                 BTreeSet::from([uid])
             }
             Event::EventStream { up } => {
-                self.pleg.stream(up);
-                BTreeSet::new()
+                if !self.pleg.stream(up, now.boot) {
+                    return BTreeSet::new();
+                }
+                // A restart too short for any check to notice: what failed in it is tried again at once.
+                self.health.outages += 1;
+                self.workers.iter().map(|(uid, _)| uid.clone()).collect()
             }
             Event::Runtime { result } => self.runtime(result, now),
             Event::Done { id, result } => {

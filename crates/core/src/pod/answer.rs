@@ -86,6 +86,8 @@ impl Machine {
             }
             (Call::StopSandbox { id }, _) => {
                 self.killing.stopped_sandboxes.insert(id);
+                // Nothing holds the cgroup any more, and someone may have removed it: the next sandbox is made in a whole one.
+                self.setup.cgroup = false;
             }
             (Call::RunSandbox { attempt }, Answer::Sandbox(id)) => {
                 self.story.tell(ctx.now, "sandbox made", &format!("{id}, attempt {attempt}"));

@@ -44,7 +44,9 @@ fn a_pod_that_runs_in_its_cgroup_is_left_alone() {
 fn what_runs_outside_of_its_cgroup_is_ended_and_brought_back_whatever_its_exit_code() {
     for policy in ["Always", "OnFailure"] {
         let mut lab = found_running(policy, true);
-        assert_eq!(end(&mut lab), [Call::RunSandbox { attempt: 1 }], "{policy}");
+        assert_eq!(end(&mut lab), [], "{policy}");
+        let made = lab.answer(|c| *c == Call::MakeCgroup, Ok(Answer::Cgroup { made: false }));
+        assert_eq!(made, [Call::RunSandbox { attempt: 1 }], "{policy}");
         assert_eq!(lab.state("1"), Some(State::Syncing), "{policy}");
     }
 }
@@ -54,4 +56,18 @@ fn a_pod_that_never_restarts_is_not_brought_back() {
     let mut lab = found_running("Never", true);
     assert_eq!(end(&mut lab), [Call::RemoveVolumes, Call::RemoveCgroup]);
     assert_eq!(lab.state("1"), Some(State::Terminated));
+}
+
+#[test]
+fn the_next_sandbox_is_made_in_a_cgroup_that_is_there() {
+    let mut lab = running();
+    let mut dead = seen(Some(RunState::Exited));
+    dead.sandboxes[0].ready = false;
+    lab.now += std::time::Duration::from_secs(10);
+    lab.tell(Event::Hint { uid: "1".into() });
+    assert_eq!(lab.see(&dead), [Call::StopSandbox { id: "sb".into() }]);
+    assert_eq!(lab.ok(|c| matches!(c, Call::StopSandbox { .. })), [Call::MakeCgroup]);
+    assert_eq!(lab.see(&dead), [], "not before its cgroup is there");
+    let made = lab.answer(|c| *c == Call::MakeCgroup, Ok(Answer::Cgroup { made: true }));
+    assert_eq!(made, [Call::RunSandbox { attempt: 1 }], "nothing ran outside of it");
 }

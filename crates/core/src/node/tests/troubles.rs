@@ -90,3 +90,23 @@ fn a_pod_that_lived_too_long_is_told_once() {
     let told: Vec<_> = lab.events.iter().filter(|e| e.reason == "DeadlineExceeded").collect();
     assert!(matches!(told[..], [event] if !event.warning && event.container.is_none()), "{told:?}");
 }
+
+#[test]
+fn the_return_of_the_event_stream_gives_what_failed_a_new_chance_but_not_all_the_time() {
+    let mut lab = Lab::new(Listing::default());
+    lab.set(&[&pod("a", "1")]);
+    lab.host_is_ready();
+    let is_run = |c: &Call| matches!(c, Call::RunSandbox { .. });
+    let mut round = |lab: &mut Lab| {
+        assert_eq!(lab.answer(is_run, Err(CallError::new("", "server is not initialized yet"))), []);
+        assert_eq!(lab.tell(Event::EventStream { up: false }), []);
+        // What failed is known for sure: looked at once more, nothing is there.
+        if !lab.looks.is_empty() {
+            lab.see(&PodSeen::default());
+        }
+        lab.tell(Event::EventStream { up: true })
+    };
+    assert_eq!(round(&mut lab), [Call::RunSandbox { attempt: 0 }], "the runtime was restarted");
+    lab.now += std::time::Duration::from_secs(1);
+    assert_eq!(round(&mut lab), [], "a stream that flickers");
+}
