@@ -14,7 +14,7 @@ use crate::model::{ContainerId, Name, PodSeen, RunState, SandboxId, Time};
 pub struct GcPlan {
     /// Containers, in the order they were seen.
     pub remove_containers: Vec<(Name, ContainerId)>,
-    /// Sandboxes that have no container left.
+    /// Sandboxes: empty, or taking the last containers of their pod along.
     pub remove_sandboxes: Vec<SandboxId>,
 }
 
@@ -53,11 +53,17 @@ pub fn dead_containers(
         }
     }
     for (index, sandbox) in seen.sandboxes.iter().enumerate() {
-        let is_empty = !seen.containers.iter().any(|container| container.sandbox == sandbox.id);
-        if !sandbox.ready && is_empty && (content_should_go || index > 0) {
+        let mut inside = seen.containers.iter().filter(|container| container.sandbox == sandbox.id);
+        // At the end of the pod a sandbox takes its containers along: one call instead of one for each.
+        let free = inside.all(|c| content_should_go && plan.remove_containers.iter().any(|(_, id)| *id == c.id));
+        if !sandbox.ready && free && (content_should_go || index > 0) {
             plan.remove_sandboxes.push(sandbox.id.clone());
         }
     }
+    plan.remove_containers.retain(|(_, id)| {
+        let sandbox = seen.container(id).map(|container| &container.sandbox);
+        sandbox.is_none_or(|sandbox| !plan.remove_sandboxes.contains(sandbox))
+    });
     plan
 }
 

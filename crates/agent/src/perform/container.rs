@@ -55,7 +55,7 @@ impl Hands {
         let mut image = ImageFacts { id: ask.image_id.clone(), ..ImageFacts::default() };
         // Whom the image runs as matters only when the pod does not say.
         if effective_run_as_user(pod, &found.container).is_none()
-            && let Some(known) = self.images.facts_of(&ask.image_id, CONFIG_REASON, left(deadline)).await?
+            && let Some(known) = self.images.facts_of_id(&ask.image_id, CONFIG_REASON, left(deadline)).await?
         {
             image = ImageFacts { id: ask.image_id.clone(), ..known };
         }

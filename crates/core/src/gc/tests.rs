@@ -67,13 +67,14 @@ fn the_newest_dead_instance_of_each_container_stays() {
 #[test]
 fn all_that_is_dead_goes_with_the_pods_content() {
     let plan = dead_containers(&some_pod(), |_| true, true, true);
-    assert_eq!(removed(&plan), ["a3", "a2", "a1", "b3", "b2", "b1", "c2", "s1"], "what may run stays");
+    assert_eq!(removed(&plan), ["a3", "a2", "b3", "b2", "b1", "c2", "s2", "s1"], "what may run stays; s2 takes a1 along");
 }
 
 #[test]
 fn nothing_goes_before_its_exit_is_journaled() {
     let plan = dead_containers(&some_pod(), |id| id.as_str() == "a1", true, true);
-    assert_eq!(removed(&plan), ["a1", "b3", "b2", "s1"], "what never ran has no exit");
+    assert_eq!(removed(&plan), ["b3", "b2", "s2", "s1"], "what never ran has no exit; s2 takes a1 along");
+    assert_eq!(removed(&dead_containers(&some_pod(), |_| false, true, true)), ["b3", "b2", "s1"], "a1 keeps s2");
     assert_eq!(removed(&dead_containers(&some_pod(), |_| false, false, true)), ["b2", "s1"]);
 }
 

@@ -91,7 +91,7 @@ impl Node {
         for (uid, name, source) in orphans {
             let pod = Arc::new(skeleton(&uid, &name));
             let mut machine = Machine::new(uid.clone(), source.unwrap_or(Source::File), pod, None, now);
-            machine.hint();
+            machine.look_again();
             self.workers.insert(uid.clone(), machine);
             // One that stands in the way of a pod of its name ends as that pod would: with its own grace.
             let grace = if self.is_awaited(&name) { GRACE_OF_LABELS } else { Duration::from_secs(1) };

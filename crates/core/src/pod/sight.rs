@@ -5,6 +5,9 @@ use std::time::Duration;
 use crate::model::{Effect, PodSeen, PodUid, Seq, Time};
 use crate::mutate::{self, Mutant};
 
+/// So long a hint waits for the end of a call that is at work on the pod, which asks for a look anyway.
+const HOLD: Duration = Duration::from_millis(20);
+
 /// The newest look at one pod.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Sight {
@@ -15,6 +18,9 @@ pub(crate) struct Sight {
     acted: Seq,
     looking: Option<Seq>,
     dirty: bool,
+    /// A hint that is held back, until then.
+    #[serde(default)]
+    held: Option<Time>,
     /// Looks that failed in a row, and when to try again.
     failed: Option<(u32, Time, String)>,
 }
@@ -40,6 +46,16 @@ impl Sight {
 
     pub(crate) fn mark_dirty(&mut self) {
         self.dirty = true;
+    }
+
+    /// Something may have happened. `acting`: a call of ours is at work on the pod, so it is most likely that very call's doing,
+    /// and one look after its end tells both.
+    pub(crate) fn hint(&mut self, acting: bool, now: Time) {
+        if acting {
+            self.held.get_or_insert(now + HOLD);
+        } else {
+            self.dirty = true;
+        }
     }
 
     /// The runtime did not answer at all: that says nothing of this pod, and the look is repeated when it is back.
@@ -89,10 +105,12 @@ impl Sight {
 
     /// Ask for a look if one is wanted and none is under way.
     pub(crate) fn look(&mut self, uid: &PodUid, seq: &mut Seq, now: Time, out: &mut Vec<Effect>) {
+        self.dirty |= self.held.is_some_and(|at| at <= now);
         if !self.dirty || self.looking.is_some() || self.failed.as_ref().is_some_and(|f| f.1 > now) {
             return;
         }
         self.dirty = false;
+        self.held = None;
         let seq = seq.draw();
         self.looking = Some(seq);
         out.push(Effect::Observe { uid: uid.clone(), seq });
@@ -101,6 +119,6 @@ impl Sight {
     /// When to look again. A moment that has passed waits for the runtime, whose return steps every pod.
     pub(crate) fn wake(&self, now: Time) -> Option<Time> {
         let again = self.failed.as_ref().filter(|_| self.dirty && self.looking.is_none()).map(|f| f.1);
-        again.filter(|at| *at > now)
+        again.into_iter().chain(self.held).filter(|at| *at > now).min()
     }
 }

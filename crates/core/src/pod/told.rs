@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Ctx, KillOptions, Machine, spec_of};
 use crate::actions::Waiting;
-use crate::model::{CallError, Cause, Effect, Ending, Name, Now, Out, PodSeen, Seq};
+use crate::model::{Call, CallError, Cause, Effect, Ending, Name, Now, Out, PodSeen, Seq, Time};
 use crate::mutate::{self, Mutant};
 use crate::status;
 
@@ -115,8 +115,13 @@ impl Machine {
         }
     }
 
-    pub(crate) fn hint(&mut self) {
+    /// What is known of it is not the truth any more.
+    pub(crate) fn look_again(&mut self) {
         self.sight.mark_dirty();
+    }
+
+    pub(crate) fn hint(&mut self, now: Time) {
+        self.sight.hint(self.calls.any(Call::is_runtime), now);
     }
 
     pub(crate) fn absent_from_list(&mut self, seq: Seq) {

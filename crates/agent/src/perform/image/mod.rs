@@ -14,6 +14,7 @@ use crate::host::Pool;
 use crate::objects::Held;
 
 mod credentials;
+mod known;
 mod pace;
 mod pull_secrets;
 mod pulls;
@@ -22,6 +23,7 @@ mod reference;
 pub use reference::{ImageReference, parse_reference};
 
 use credentials::Keyring;
+use known::KnownImages;
 use pulls::Pulls;
 
 /// How images are pulled.
@@ -51,6 +53,7 @@ pub(super) struct Images {
     service: Arc<dyn ImageService>,
     credential_dirs: Vec<PathBuf>,
     pulls: Pulls,
+    known: KnownImages,
     pool: Pool,
 }
 
@@ -63,6 +66,7 @@ impl Images {
             pulls: Pulls::new(Arc::clone(&service), parallel, per_host, config.rate),
             service,
             credential_dirs: config.credential_dirs,
+            known: KnownImages::default(),
             pool,
         }
     }
@@ -93,16 +97,28 @@ impl Images {
         Ok(Answer::Image(Some(facts.unwrap_or(ImageFacts { id, ..ImageFacts::default() }))))
     }
 
-    /// What the image says of itself, if it is here.
-    pub(super) async fn facts_of(
+    /// The facts of an image that was found a moment ago; asked for again only if it was not.
+    pub(super) async fn facts_of_id(
         &self,
-        image: &str,
+        id: &str,
         reason: &str,
         limit: Duration,
     ) -> Result<Option<ImageFacts>, CallError> {
+        match self.known.get(id) {
+            Some(facts) => Ok(Some(facts)),
+            None => self.facts_of(id, reason, limit).await,
+        }
+    }
+
+    /// What the image says of itself, if it is here.
+    async fn facts_of(&self, image: &str, reason: &str, limit: Duration) -> Result<Option<ImageFacts>, CallError> {
         let spec = ImageSpec { image: image.to_owned(), ..ImageSpec::default() };
         match self.service.image_status(spec, false, limit).await {
-            Ok(answer) => Ok(answer.image.map(facts)),
+            Ok(answer) => {
+                let facts = answer.image.map(facts);
+                facts.iter().for_each(|facts| self.known.keep(facts));
+                Ok(facts)
+            }
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(inspect_failure(reason, image, &error)),
         }

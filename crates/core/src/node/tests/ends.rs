@@ -61,11 +61,7 @@ fn a_pod_that_a_person_stopped_stays_ended_also_for_the_next_agent() {
 fn a_restart_gives_a_stopped_pod_a_new_life() {
     let mut lab = stopped();
     let removal = lab.tell(Event::Restart { uid: "1".into(), container: None });
-    assert_eq!(removal, [Call::RemoveContainer { name: "c".into(), id: "id".into() }]);
-    lab.ok(|c| matches!(c, Call::RemoveContainer { .. }));
-    let mut bare = dead();
-    bare.containers.clear();
-    lab.see(&bare);
+    assert_eq!(removal, [Call::RemoveSandbox { id: "sb".into() }]);
     lab.ok(|c| matches!(c, Call::RemoveSandbox { .. }));
     lab.see(&PodSeen::default());
     lab.ok(|c| *c == Call::RemoveDirs);
