@@ -36,13 +36,16 @@ impl Node {
             }
             Event::Hint { uid } => {
                 match self.workers.get_mut(&uid) {
-                    Some(machine) => machine.hint(),
+                    Some(machine) => machine.hint(now.boot),
                     // A pod nobody knows: the list tells what it is.
                     None => self.pleg.want(),
                 }
                 BTreeSet::from([uid])
             }
             Event::EventStream { up } => {
+                if !up {
+                    self.health.doubt(now.boot);
+                }
                 if !self.pleg.stream(up, now.boot) {
                     return BTreeSet::new();
                 }
@@ -50,7 +53,7 @@ impl Node {
                 self.health.outages += 1;
                 self.workers.iter().map(|(uid, _)| uid.clone()).collect()
             }
-            Event::Runtime { result } => self.runtime(result, now),
+            Event::Runtime { result } => self.runtime(result, now, out),
             Event::Done { id, result } => {
                 let Some(uid) = self.drawn.owners.remove(&id) else { return BTreeSet::new() };
                 if result.as_ref().is_err_and(|e| e.unavailable) {
@@ -182,7 +185,7 @@ impl Node {
         // A complete list that doesn't have it is as good as a look. What the list has is looked at.
         match self.pleg.as_of {
             Some(as_of) if !self.pleg.listing.pods.contains_key(&uid) => machine.absent_from_list(as_of),
-            _ => machine.hint(),
+            _ => machine.look_again(),
         }
         self.workers.insert(uid, machine);
     }
@@ -262,7 +265,7 @@ impl Node {
                 Some(listed) => {
                     let older = machine.sight_at().is_none_or(|at| at < seq);
                     if older && (machine.sight_at().is_none() || pleg::differs(listed, machine.seen())) {
-                        machine.hint();
+                        machine.look_again();
                     }
                 }
             }
@@ -272,8 +275,13 @@ impl Node {
         touched
     }
 
-    fn runtime(&mut self, result: Result<RuntimeReady, CallError>, now: Now) -> BTreeSet<PodUid> {
-        if !self.health.checked(result, now.boot) {
+    fn runtime(&mut self, result: Result<RuntimeReady, CallError>, now: Now, out: &mut Out) -> BTreeSet<PodUid> {
+        let before = self.health.facts().clone();
+        let back = self.health.checked(result, now.boot);
+        if *self.health.facts() != before {
+            out.effects.push(Effect::RuntimeChanged);
+        }
+        if !back {
             return BTreeSet::new();
         }
         // Back, or the network changed: what waited goes on, after one complete list.
