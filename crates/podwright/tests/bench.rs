@@ -1,8 +1,7 @@
 //! `make bench`: what this agent adds, and what it costs, beside the Go kubelet and the bare calls on the same containerd.
 //!
 //! Prints tables and keeps them in `docs/BENCHMARKS.md`. Words after `--` choose parts: `latency`, `forty`, `idle`,
-//! `cluster`; only a run of all
-//! parts is kept.
+//! `cluster`.
 
 #[path = "bench/bare.rs"]
 mod bare;
@@ -40,21 +39,14 @@ fn main() -> anyhow::Result<()> {
     let optimised = ["quick", "release"].iter().any(|profile| program.components().any(|c| c.as_os_str() == *profile))
         || std::env::var_os("PODWRIGHT_BIN").is_some();
     anyhow::ensure!(optimised, "{} is not optimised: run `make bench`", program.display());
-    let before = report::load();
-    let mut tables = vec![];
     for (name, measure) in PARTS {
         if chosen.is_empty() || chosen.iter().any(|word| word == name) {
-            let began = Instant::now();
+            let (before, began) = (report::load(), Instant::now());
             let table = measure()?;
             println!("\n{table}\n{name}: {:.0?}", began.elapsed());
-            tables.push(table);
+            report::keep(&table, &report::facts(&program, &before)?)?;
         }
     }
-    if chosen.is_empty() {
-        report::keep(&report::text(&program, &before, &tables)?)?;
-        println!("\nkept in docs/BENCHMARKS.md");
-    } else {
-        println!("\nonly a part was measured: nothing is kept");
-    }
+    println!("\nkept in docs/BENCHMARKS.md");
     Ok(())
 }

@@ -35,14 +35,14 @@ pub(crate) fn measure() -> Result<Table> {
     let mut agent = Agent::new(&scratch).runtime(&containerd).start()?;
     put(&scratch)?;
     wait(|| agent.pods())?;
-    let ours = at_rest(agent.pid())?;
+    let ours = at_rest(agent.pid(), MEASURED)?;
     agent.sigterm()?;
     clear(&scratch, &bare)?;
 
     let kubelet = GoKubelet::start_standalone(&scratch, &containerd, "node", &json!({}))?;
     put(&scratch)?;
     wait(|| kubelet.pods())?;
-    let theirs = at_rest(kubelet.pid())?;
+    let theirs = at_rest(kubelet.pid(), MEASURED)?;
     drop(kubelet);
     clear(&scratch, &bare)?;
 
@@ -102,12 +102,13 @@ fn wait(pods: impl Fn() -> Result<Value>) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn at_rest(pid: u32) -> Result<Cost> {
+/// What a process takes over a while, some time after it had something to do.
+pub(crate) fn at_rest(pid: u32, measured: Duration) -> Result<Cost> {
     std::thread::sleep(SETTLE);
     let (cpu, first, began) = (cpu_time(pid)?, switches(pid)?, Instant::now());
     // Threads come and go: each is counted from what it had to what it had last.
     let mut last = first.clone();
-    while began.elapsed() < MEASURED {
+    while began.elapsed() < measured {
         std::thread::sleep(Duration::from_secs(1));
         last.extend(switches(pid)?);
     }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use podwright_testbed::Cache;
 
 /// What comes before is written by people and stays.
-const BEGIN: &str = "<!-- written by make bench: everything below is replaced by each run -->\n";
+const BEGIN: &str = "<!-- written by make bench: each table below is replaced when it is measured again -->\n";
 
 /// One table.
 pub(crate) struct Table {
@@ -66,39 +66,45 @@ pub(crate) fn load() -> String {
     load.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
 }
 
-/// The section of this run.
-pub(crate) fn text(program: &Path, load_before: &str, tables: &[Table]) -> Result<String> {
+/// Where and of what a table was measured, in a line below it.
+pub(crate) fn facts(program: &Path, load_before: &str) -> Result<String> {
     let now = jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC");
     let size = fs::metadata(program)?.len();
     let profile = ["release", "quick"].into_iter().find(|p| program.components().any(|c| c.as_os_str() == *p));
     let facts = [
-        ("when", now.to_string()),
-        ("commit", commit()?),
-        (
-            "podwright",
-            format!(
-                "profile {}, {}.{} MB",
-                profile.unwrap_or("of PODWRIGHT_BIN"),
-                size / 1_000_000,
-                size / 100_000 % 10
-            ),
+        now.to_string(),
+        format!("commit {}", commit()?),
+        format!(
+            "podwright of {}, {}.{} MB",
+            profile.map_or("PODWRIGHT_BIN".to_owned(), |profile| format!("profile {profile}")),
+            size / 1_000_000,
+            size / 100_000 % 10
         ),
-        ("beside", format!("{}; {}", first_line("containerd", "--version")?, first_line("kubelet", "--version")?)),
-        ("machine", machine()?),
-        ("load before", format!("{load_before}, niceness {}", niceness()?)),
+        first_line("containerd", "--version")?,
+        first_line("kubelet", "--version")?,
+        machine()?,
+        format!("load before {load_before}, niceness {}", niceness()?),
     ];
-    let mut text = String::from("## The last run\n\n| | |\n|---|---|\n");
-    facts.iter().for_each(|(name, fact)| text.push_str(&format!("| {name} | {fact} |\n")));
-    tables.iter().for_each(|table| text.push_str(&format!("\n{table}")));
-    Ok(text)
+    Ok(format!("*{}*\n", facts.join(" · ")))
 }
 
-/// Put it into `docs/BENCHMARKS.md` in place of the last one.
-pub(crate) fn keep(text: &str) -> Result<()> {
+/// Put the table into `docs/BENCHMARKS.md` in place of the one of its title; the others stay.
+pub(crate) fn keep(table: &Table, facts: &str) -> Result<()> {
     let path = root()?.join("docs/BENCHMARKS.md");
     let old = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let (introduction, _) = old.split_once(BEGIN).context("BENCHMARKS.md has lost its mark")?;
-    Ok(fs::write(&path, format!("{introduction}{BEGIN}\n{text}"))?)
+    let (introduction, kept) = old.split_once(BEGIN).context("BENCHMARKS.md has lost its mark")?;
+    let mut sections: Vec<(String, String)> = kept
+        .split("\n### ")
+        .skip(1)
+        .filter_map(|section| Some((section.lines().next()?.to_owned(), format!("### {}\n", section.trim_end()))))
+        .collect();
+    let text = format!("{table}\n{facts}");
+    match sections.iter_mut().find(|(title, _)| *title == table.title) {
+        Some((_, section)) => *section = text,
+        None => sections.push((table.title.clone(), text)),
+    }
+    let texts: Vec<String> = sections.into_iter().map(|(_, text)| text).collect();
+    Ok(fs::write(&path, format!("{introduction}{BEGIN}\n{}", texts.join("\n")))?)
 }
 
 fn root() -> Result<PathBuf> {
