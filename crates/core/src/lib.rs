@@ -10,6 +10,7 @@ pub mod defaults;
 pub mod fields;
 pub mod gc;
 pub mod hash;
+mod health;
 mod mirror;
 pub mod model;
 pub mod mutate;

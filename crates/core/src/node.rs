@@ -9,9 +9,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::NodeConfig;
 use crate::admission::{Ledger, Requests};
+use crate::health::Health;
 use crate::mirror::Mirrors;
 use crate::model::{CallId, Effect, Event, FullName, Now, Out, Pod, PodRecord, PodUid, Record, Seq, Source, Time};
-use crate::pleg::{Health, Pleg};
+use crate::node_status::RuntimeFacts;
+use crate::pleg::Pleg;
 use crate::pod::{Ctx, Machine, State, Story};
 use crate::sources::Sources;
 use crate::status_sync::StatusSync;
@@ -78,12 +80,13 @@ impl Node {
     /// A node that remembers these pods.
     pub fn new(config: NodeConfig, records: Vec<PodRecord>) -> Self {
         let pleg = Pleg::new(config.sync_frequency);
+        let health = Health::new(config.sources.contains(&Source::Api));
         let mut node = Self {
             config,
             sources: Sources::default(),
             workers: Workers::default(),
             pleg,
-            health: Health::default(),
+            health,
             ledger: Ledger::default(),
             status_sync: StatusSync::default(),
             mirrors: Mirrors::default(),
@@ -218,7 +221,7 @@ impl Node {
             now,
             config: &self.config,
             runtime_up: self.health.up && self.pleg.as_of.is_some(),
-            no_network: self.health.no_network.as_deref(),
+            no_network: self.health.no_network(),
             runtime: &self.health.name,
             seq: &mut self.drawn.seq,
             last_call: &mut self.drawn.call,
@@ -282,6 +285,11 @@ impl Node {
     /// Manifests that can't be used now, with the reason.
     pub fn broken(&self) -> impl Iterator<Item = (&str, &str)> {
         self.sources.broken()
+    }
+
+    /// What the node's object says of the runtime, but for its images.
+    pub fn runtime_facts(&self) -> &RuntimeFacts {
+        self.health.facts()
     }
 
     /// The runtime answers.

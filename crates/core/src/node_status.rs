@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use serde::{Deserialize, Serialize};
 
 pub use patch::{registration_patch, status_patch};
 
@@ -54,7 +55,7 @@ pub struct Resources {
 }
 
 /// What the container runtime says now.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RuntimeFacts {
     /// `containerd://2.1.9`
     pub version: String,
@@ -71,7 +72,7 @@ pub struct RuntimeFacts {
 }
 
 /// A handler of the runtime.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Handler {
     /// Its name; empty is the default one.
     pub name: String,
@@ -79,6 +80,14 @@ pub struct Handler {
     pub recursive_read_only_mounts: bool,
     /// Pods can have user namespaces.
     pub user_namespaces: bool,
+}
+
+impl RuntimeFacts {
+    /// Nothing is known of it yet, in the kubelet's words.
+    pub fn unknown() -> Self {
+        let ready = Some("container runtime status check may not have completed yet".into());
+        Self { ready, ..Self::default() }
+    }
 }
 
 /// The object as it is first created.

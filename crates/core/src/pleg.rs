@@ -1,4 +1,4 @@
-//! When to look at the runtime: the safety list, and the runtime's own health.
+//! When to look at everything in the runtime: the safety list.
 //!
 //! Hints and the ends of our own calls make a pod looked at at once; the list is the net below them. It runs rarely where
 //! the runtime has an event stream, each second where it hasn't, less often when every container has a pidfd.
@@ -6,19 +6,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::model::{CallError, Listing, PodListed, PodSeen, PodUid, RuntimeReady, Seq, Time};
+use crate::model::{Listing, PodListed, PodSeen, PodUid, Seq, Time};
 
 /// Without events, every running container watched by a pidfd.
 const WITH_PIDFDS: Duration = Duration::from_secs(5);
 /// Without events, as the Go kubelet's relist.
 const WITHOUT: Duration = Duration::from_secs(1);
-/// The first repeat of a health check that failed; doubled up to `CHECK_MAX`.
-const CHECK_FIRST: Duration = Duration::from_millis(100);
-const CHECK_MAX: Duration = Duration::from_secs(5);
 /// So long the return of the event stream says nothing again.
 const STREAM_PAUSE: Duration = Duration::from_secs(10);
-/// A healthy runtime is asked this often whether its network still is.
-const CHECK_HEALTHY: Duration = Duration::from_secs(30);
 
 /// The last list, and when the next one is due.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
@@ -102,83 +97,6 @@ impl Pleg {
 
     pub(crate) fn wake(&self) -> Option<Time> {
         self.under_way.is_none().then(|| self.due())
-    }
-}
-
-/// The runtime as a whole.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Health {
-    pub(crate) up: bool,
-    /// Its name, once it told.
-    pub(crate) name: String,
-    /// Why pods can have no network.
-    pub(crate) no_network: Option<String>,
-    /// How often it was really away: a check found nobody there, or its event stream was lost and is back.
-    pub(crate) outages: u64,
-    checking: bool,
-    next: Time,
-    wait: Duration,
-}
-
-impl Default for Health {
-    fn default() -> Self {
-        Self {
-            up: false,
-            name: "containerd".into(),
-            no_network: None,
-            outages: 0,
-            checking: false,
-            next: Time::ZERO,
-            wait: CHECK_FIRST,
-        }
-    }
-}
-
-impl Health {
-    /// A call found nobody there.
-    pub(crate) fn suspect(&mut self, now: Time) {
-        if self.up {
-            self.up = false;
-            self.wait = CHECK_FIRST;
-            self.next = now;
-        }
-    }
-
-    pub(crate) fn begin(&mut self, now: Time) -> bool {
-        let begin = !self.checking && self.next <= now;
-        self.checking |= begin;
-        begin
-    }
-
-    /// The check came back. True if the runtime is back.
-    pub(crate) fn checked(&mut self, result: Result<RuntimeReady, CallError>, now: Time) -> bool {
-        self.checking = false;
-        let was_up = self.up;
-        match result {
-            Ok(ready) => {
-                let no_network = (!ready.network).then_some(ready.message);
-                if !ready.name.is_empty() {
-                    self.name = ready.name;
-                }
-                self.wait = if no_network.is_some() { (self.wait * 2).min(CHECK_MAX) } else { CHECK_FIRST };
-                self.next = now + if no_network.is_some() { self.wait } else { CHECK_HEALTHY };
-                let changed = self.no_network.is_some() != no_network.is_some();
-                self.no_network = no_network;
-                self.up = true;
-                !was_up || changed
-            }
-            Err(_) => {
-                self.up = false;
-                self.outages += 1;
-                self.next = now + self.wait;
-                self.wait = (self.wait * 2).min(CHECK_MAX);
-                false
-            }
-        }
-    }
-
-    pub(crate) fn wake(&self) -> Option<Time> {
-        (!self.checking).then_some(self.next)
     }
 }
 

@@ -7,7 +7,7 @@ use podwright_agent::the_loop::{BoxFuture, Handle};
 use podwright_api::keeper::PodKeeper;
 use podwright_api::{Cluster, events as event_sink, lease, node, pods};
 use podwright_core::model::{Ask, AskResult, Event, Source, SourceChange};
-use podwright_cri::{ImageService, RuntimeService};
+use podwright_cri::ImageService;
 use tokio::sync::{mpsc, watch};
 
 use crate::config::Config;
@@ -21,7 +21,6 @@ pub(crate) use objects::objects;
 
 /// What the parts need of the rest.
 pub(crate) struct Parts {
-    pub(crate) runtime: Arc<dyn RuntimeService>,
     pub(crate) images: Arc<dyn ImageService>,
     pub(crate) handle: Handle,
     pub(crate) changes: mpsc::Sender<(Source, SourceChange)>,
@@ -57,9 +56,10 @@ pub(crate) fn start(cluster: Cluster, config: &Config, parts: Parts) {
     let registration = node::Registration { facts, register: settings.register };
     tokio::spawn(async move {
         // The first word about the node says how its runtime is.
-        let (looks, runtime) = runtime::follow(parts.runtime, parts.images).await;
+        let said = parts.handle.views().follow_runtime();
+        let (listening, runtime) = runtime::follow(said, parts.images).await;
         tokio::spawn(events::tell_of_readiness(name, runtime.clone(), parts.handle));
-        tokio::join!(looks, node::run(cluster, registration, runtime, uid_sender));
+        tokio::join!(listening, node::run(cluster, registration, runtime, uid_sender));
     });
 }
 

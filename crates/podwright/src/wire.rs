@@ -115,8 +115,8 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
     let first = store.clone();
     tokio::spawn(async move { first.begin().await });
     if let Some(cluster) = cluster {
-        let (runtime, images, handle) = (runtime.clone(), images.clone(), handle.clone());
-        cluster::start(cluster, &config, cluster::Parts { runtime, images, handle, changes });
+        let (images, handle) = (images.clone(), handle.clone());
+        cluster::start(cluster, &config, cluster::Parts { images, handle, changes });
     }
     let gc = ImageGc::new(runtime.clone(), images.clone(), images_gc::measure(pool), image_policy(&config), limit);
     tokio::spawn(collect_images(gc, config.node.node_name.clone(), handle.clone()));

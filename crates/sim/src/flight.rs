@@ -101,7 +101,10 @@ impl World {
                 self.wake = Some(token);
             }
             Effect::Ask { id, ask, .. } => self.ask(id, ask),
-            Effect::Event(_) | Effect::KeepAside { .. } | Effect::StatusChanged { .. } => {}
+            Effect::Event(_)
+            | Effect::KeepAside { .. }
+            | Effect::StatusChanged { .. }
+            | Effect::RuntimeChanged => {}
         }
     }
 

@@ -39,6 +39,8 @@ use exits::Exits;
 pub struct Observer {
     runtime: Arc<dyn RuntimeService>,
     features: SharedFeatures,
+    /// Its name and release, until it may have been replaced by another.
+    version: Mutex<Option<v1::VersionResponse>>,
     pool: Pool,
     /// For each single call.
     limit: Duration,
@@ -64,6 +66,7 @@ impl Observer {
         let observer = Self {
             runtime,
             features,
+            version: Mutex::default(),
             pool,
             limit,
             slow: Mutex::default(),

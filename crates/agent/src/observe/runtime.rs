@@ -3,44 +3,75 @@
 use std::time::Duration;
 
 use podwright_core::model::{CallError, RuntimeReady};
-use podwright_cri::{Code, RuntimeService, v1};
+use podwright_core::node_status::Handler;
+use podwright_cri::{Code, CriError, RuntimeService, v1};
 
 use super::Observer;
 use crate::perform::harmless;
 use crate::translate::{CgroupDriver, RuntimeFeatures};
 
 impl Observer {
-    /// Asks how it is. An error means that nothing can be asked of it now.
+    /// Asks how it is. An error means that nobody answers.
     pub async fn check_runtime(&self) -> Result<RuntimeReady, CallError> {
-        let away = |error| CallError { unavailable: true, ..harmless("", &error) };
         let limit = self.limit.min(CHECK_TIME_MAX);
-        let version = self.runtime.version(limit).await.map_err(away)?;
-        let answer = self.runtime.status(false, limit).await.map_err(away)?;
+        let answers = async { Ok((self.version(limit).await?, self.runtime.status(false, limit).await?)) };
+        let (version, answer) = answers.await.map_err(|error| {
+            self.forget_version();
+            CallError { unavailable: true, ..harmless("", &error) }
+        })?;
         self.features.set(features(&answer));
-        let conditions = answer.status.unwrap_or_default().conditions;
-        let find = |kind: &str| conditions.iter().find(|condition| condition.r#type == kind);
-        let told = |condition: &v1::RuntimeCondition| format!("{}: {}", condition.reason, condition.message);
-        match find("RuntimeReady") {
-            Some(condition) if condition.status => {}
-            other => {
-                let why = other.map_or_else(|| "the runtime does not say that it is ready".to_owned(), told);
-                let message = format!("container runtime is not ready: {why}");
-                return Err(CallError { unavailable: true, ..CallError::new("", message) });
+        Ok(word(version, answer))
+    }
+
+    async fn version(&self, limit: Duration) -> Result<v1::VersionResponse, CriError> {
+        let known = self.version.lock().expect("nobody panics with it").clone();
+        match known {
+            Some(version) => Ok(version),
+            None => {
+                let version = self.runtime.version(limit).await?;
+                *self.version.lock().expect("nobody panics with it") = Some(version.clone());
+                Ok(version)
             }
         }
-        let network = find("NetworkReady");
-        let mut name = version.runtime_name;
-        // It begins every container id in every status.
-        name.truncate(name.floor_char_boundary(NAME_BYTES_MAX));
-        Ok(RuntimeReady {
-            name,
-            network: network.is_some_and(|condition| condition.status),
-            message: match network {
-                Some(condition) if condition.status => String::new(),
-                Some(condition) => format!("container runtime network not ready: {}", told(condition)),
-                None => "container runtime network not ready: the runtime does not say that it is".into(),
-            },
-        })
+    }
+
+    /// The runtime may come back as another one.
+    pub(super) fn forget_version(&self) {
+        *self.version.lock().expect("nobody panics with it") = None;
+    }
+}
+
+/// What the runtime says of itself, in the kubelet's words.
+fn word(version: v1::VersionResponse, answer: v1::StatusResponse) -> RuntimeReady {
+    let conditions = answer.status.unwrap_or_default().conditions;
+    let lacks = |kind: &str, what: &str| match conditions.iter().find(|condition| condition.r#type == kind) {
+        Some(condition) if condition.status => None,
+        Some(v1::RuntimeCondition { reason, message, .. }) => {
+            Some(format!("{what} not ready: {kind}=false reason:{reason} message:{message}"))
+        }
+        None => Some(format!("{what} not ready: the runtime does not say that it is")),
+    };
+    let network = lacks("NetworkReady", "container runtime network");
+    let mut name = version.runtime_name;
+    // It begins every container id in every status.
+    name.truncate(name.floor_char_boundary(NAME_BYTES_MAX));
+    RuntimeReady {
+        name,
+        version: version.runtime_version,
+        not_ready: lacks("RuntimeReady", "container runtime"),
+        network: network.is_none(),
+        message: network.unwrap_or_default(),
+        handlers: answer.runtime_handlers.iter().map(handler).collect(),
+        supplemental_groups_policy: answer.features.is_some_and(|features| features.supplemental_groups_policy),
+    }
+}
+
+fn handler(handler: &v1::RuntimeHandler) -> Handler {
+    let features = handler.features.unwrap_or_default();
+    Handler {
+        name: handler.name.clone(),
+        recursive_read_only_mounts: features.recursive_read_only_mounts,
+        user_namespaces: features.user_namespaces,
     }
 }
 

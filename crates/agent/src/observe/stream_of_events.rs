@@ -75,6 +75,7 @@ impl Observer {
                 None => break None,
             }
         };
+        self.forget_version();
         self.tell(Event::EventStream { up: false }).await;
         (true, ended)
     }

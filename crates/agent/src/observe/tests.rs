@@ -269,19 +269,26 @@ async fn the_runtimes_word_on_itself() {
     let says = |conditions: Vec<v1::RuntimeCondition>| {
         bench.fake.status.lock().unwrap().status = Some(v1::RuntimeStatus { conditions });
     };
-    assert!(bench.observer.check_runtime().await.unwrap_err().unavailable, "it says nothing");
+    let nothing = bench.observer.check_runtime().await.unwrap();
+    assert!(nothing.not_ready.unwrap().contains("does not say"));
     says(vec![condition("RuntimeReady", true), condition("NetworkReady", false)]);
     let ready = bench.observer.check_runtime().await.unwrap();
     assert!(!ready.network);
-    assert_eq!(ready.message, "container runtime network not ready: Why: because");
+    let why = "container runtime network not ready: NetworkReady=false reason:Why message:because";
+    assert_eq!((ready.message.as_str(), ready.not_ready), (why, None));
     says(vec![condition("RuntimeReady", true), condition("NetworkReady", true)]);
     let ready = bench.observer.check_runtime().await.unwrap();
     assert_eq!((ready.name.as_str(), ready.network, ready.message.as_str()), ("fake", true, ""));
     says(vec![condition("RuntimeReady", false)]);
-    let error = bench.observer.check_runtime().await.unwrap_err();
-    assert!(error.unavailable && error.message.contains("Why: because"));
+    let ready = bench.observer.check_runtime().await.unwrap();
+    let why = "container runtime not ready: RuntimeReady=false reason:Why message:because";
+    assert_eq!(ready.not_ready.as_deref(), Some(why));
+    // What it is called is asked once, and again when it was away.
     bench.fake.next("Version", Step::Hang);
+    assert_eq!(bench.observer.check_runtime().await.unwrap().name, "fake");
+    bench.fake.next("Status", Step::Hang);
     assert!(bench.observer.check_runtime().await.unwrap_err().unavailable);
+    assert!(bench.observer.check_runtime().await.unwrap_err().unavailable, "the version is asked again");
 
     assert_eq!(bench.features.get(), RuntimeFeatures::default());
     let features = v1::RuntimeHandlerFeatures { recursive_read_only_mounts: true, user_namespaces: true };

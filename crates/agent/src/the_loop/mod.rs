@@ -266,6 +266,7 @@ impl Loop {
                     self.views.metrics().changed(&uid, record);
                     tracing::trace!(target: "podwright::trace", %uid, known = record.is_some(), "status");
                 }
+                Effect::RuntimeChanged => self.views.runtime(self.node.runtime_facts()),
                 Effect::Released { waiter } => self.views.released(waiter),
             }
         }

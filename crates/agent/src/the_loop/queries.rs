@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use podwright_core::Node;
 use podwright_core::model::{Event, FullName, KubeEvent, Now, Pod, PodUid, Transition};
+use podwright_core::node_status::RuntimeFacts;
 use podwright_core::pod::{State, Story, Wait};
-use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use super::kept::{Kept, KeptEvent, Telling};
 use crate::feed::{Feed, View};
@@ -105,6 +106,7 @@ pub struct Views {
     beat: Mutex<Option<Now>>,
     journal: Mutex<Option<String>>,
     waiters: Mutex<BTreeMap<u64, oneshot::Sender<()>>>,
+    runtime: watch::Sender<Option<RuntimeFacts>>,
     feed: Arc<Feed>,
     metrics: Metrics,
 }
@@ -118,6 +120,11 @@ impl Views {
     /// Every event from now on, as it is kept.
     pub fn follow_events(&self) -> broadcast::Receiver<KeptEvent> {
         self.telling.0.subscribe()
+    }
+
+    /// What the runtime says of itself, from its first answer on.
+    pub fn follow_runtime(&self) -> watch::Receiver<Option<RuntimeFacts>> {
+        self.runtime.subscribe()
     }
 
     /// When the loop last did something.
@@ -150,6 +157,10 @@ impl Views {
         let kept = self.events.lock().expect("no panic under this lock").add(event, pod, now);
         // Nobody may be listening.
         let _ = self.telling.0.send(kept);
+    }
+
+    pub(super) fn runtime(&self, facts: &RuntimeFacts) {
+        self.runtime.send_replace(Some(facts.clone()));
     }
 
     pub(super) fn beat(&self, now: Now) {

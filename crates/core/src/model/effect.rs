@@ -77,6 +77,8 @@ pub enum Effect {
     },
     /// Tell people.
     Event(KubeEvent),
+    /// What is known of the runtime changed (it can be asked of the node): the node's own status follows.
+    RuntimeChanged,
     /// A pod's status changed (its newest form can be asked of the node).
     StatusChanged {
         /// Whose.

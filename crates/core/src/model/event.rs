@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{Answer, AskId, AskResult, CallError, CallId, Listing, Name, Pod, PodSeen, PodUid, Seq, Source};
+use crate::node_status::Handler;
 
 /// What happened.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -117,10 +118,22 @@ pub enum Event {
 pub struct RuntimeReady {
     /// Its name, which container ids in statuses begin with.
     pub name: String,
+    /// Its release.
+    #[serde(default)]
+    pub version: String,
+    /// Why nothing can be asked of it, though it answers.
+    #[serde(default)]
+    pub not_ready: Option<String>,
     /// Pods with a network of their own can be made.
     pub network: bool,
     /// What it says if the network isn't ready.
     pub message: String,
+    /// Handlers a RuntimeClass may name.
+    #[serde(default)]
+    pub handlers: Vec<Handler>,
+    /// It applies `supplementalGroupsPolicy`.
+    #[serde(default)]
+    pub supplemental_groups_policy: bool,
 }
 
 /// What a source says.

@@ -89,6 +89,7 @@ pub fn effect_in_short(effect: &Effect) -> String {
         Effect::WakeAt(at) => format!("wake at {:.3}", at.as_secs_f64()),
         Effect::Event(event) => format!("event {}: {}", event.reason, one_line(&event.message)),
         Effect::StatusChanged { .. } => "the status changed".into(),
+        Effect::RuntimeChanged => "the runtime's state changed".into(),
         Effect::Ask { id, ask, .. } => format!("ask {}: {}", id.0, one_line(&format!("{ask:?}"))),
     }
 }
