@@ -67,7 +67,11 @@ fn the_newest_dead_instance_of_each_container_stays() {
 #[test]
 fn all_that_is_dead_goes_with_the_pods_content() {
     let plan = dead_containers(&some_pod(), |_| true, true, true);
-    assert_eq!(removed(&plan), ["a3", "a2", "b3", "b2", "b1", "c2", "s2", "s1"], "what may run stays; s2 takes a1 along");
+    assert_eq!(
+        removed(&plan),
+        ["a3", "a2", "b3", "b2", "b1", "c2", "s2", "s1"],
+        "what may run stays; s2 takes a1 along"
+    );
 }
 
 #[test]
