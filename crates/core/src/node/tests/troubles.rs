@@ -97,7 +97,7 @@ fn the_return_of_the_event_stream_gives_what_failed_a_new_chance_but_not_all_the
     lab.set(&[&pod("a", "1")]);
     lab.host_is_ready();
     let is_run = |c: &Call| matches!(c, Call::RunSandbox { .. });
-    let mut round = |lab: &mut Lab| {
+    let round = |lab: &mut Lab| {
         assert_eq!(lab.answer(is_run, Err(CallError::new("", "server is not initialized yet"))), []);
         assert_eq!(lab.tell(Event::EventStream { up: false }), []);
         // What failed is known for sure: looked at once more, nothing is there.
