@@ -12,13 +12,16 @@ use crate::model::Container;
 /// The hash as it stands in the annotation: hexadecimal, without leading zeros.
 pub fn container_hash(container: &Container) -> String {
     let json = go_json(&container.name, container.image.as_deref().unwrap_or_default());
-    let mut text = String::from("([]uint8)[");
+    let mut hash = fnv1a(START, b"([]uint8)[");
     for (i, byte) in json.bytes().enumerate() {
-        let separator = if i == 0 { "" } else { " " };
-        write!(text, "{separator}{byte}").expect("writing to a string");
+        if i > 0 {
+            hash = fnv1a(hash, b" ");
+        }
+        let digits = [byte / 100, byte / 10 % 10, byte % 10].map(|digit| b'0' + digit);
+        let zeros = usize::from(byte < 100) + usize::from(byte < 10);
+        hash = fnv1a(hash, &digits[zeros..]);
     }
-    text.push(']');
-    format!("{:x}", fnv1a(text.as_bytes()))
+    format!("{:x}", fnv1a(hash, b"]"))
 }
 
 /// `{"image":…,"name":…}` as Go's encoder writes it: keys sorted, what HTML minds escaped.
@@ -47,9 +50,12 @@ fn go_string(text: &str) -> String {
     out
 }
 
-/// FNV-1a, 32 bits.
-fn fnv1a(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+/// FNV-1a of nothing, 32 bits.
+const START: u32 = 0x811c_9dc5;
+
+/// FNV-1a goes on with these.
+fn fnv1a(hash: u32, bytes: &[u8]) -> u32 {
+    bytes.iter().fold(hash, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
 #[cfg(test)]

@@ -96,6 +96,17 @@ pub fn pod_status(i: &StatusInput<'_>) -> PodStatus {
     if i.record.finished && !i.is_static { finished(status, i.now) } else { status }
 }
 
+/// The phase of [`pod_status`] is terminal: that alone, without the rest of the status.
+pub fn has_ended(i: &StatusInput<'_>) -> bool {
+    let (no_spec, empty) = (PodSpec::default(), PodStatus::default());
+    let spec = i.pod.spec.as_ref().unwrap_or(&no_spec);
+    let api = i.pod.status.as_ref().unwrap_or(&empty);
+    let old = i.record.status.as_ref().unwrap_or(api);
+    let (phase, _, _) = phase_and_reason(i, spec, &Statuses::of(i, spec), old, api);
+    let withheld = (i.unsure || i.seen.alive().next().is_some()) && !is_terminal(old.phase.as_deref());
+    (is_terminal(Some(phase)) && !withheld) || (i.record.finished && !i.is_static)
+}
+
 /// A terminal phase stays, with its story. Then what ended the pod from outside, then what its containers say.
 fn phase_and_reason(
     i: &StatusInput<'_>,

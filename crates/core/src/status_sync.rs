@@ -82,6 +82,9 @@ struct Object {
     under_way: Option<UnderWay>,
     /// A patch that had no effect: it is not sent again.
     idle: Option<Value>,
+    /// Our status that what is kept was found to need nothing for. Only saves the comparison.
+    #[serde(skip)]
+    even: Option<PodStatus>,
     listening: Listening,
     retry: Retry,
 }
@@ -124,13 +127,15 @@ impl StatusSync {
     /// The source shows an object of this pod.
     pub(crate) fn seen(&mut self, pod: &PodUid, keeper: Source, object: &Pod, is_mirror: bool) {
         let uid = PodUid::from(object.metadata.uid.as_deref().unwrap_or_default());
-        let kept = Kept::of(object);
         match self.objects.get_mut(pod) {
-            Some(had) if had.uid == uid => had.newest(kept),
+            Some(had) if had.uid == uid && had.kept.is(object) => had.is_there(),
+            Some(had) if had.uid == uid => had.newest(Kept::of(object)),
             _ => {
+                let kept = Kept::of(object);
                 let retry = Retry::default();
                 let listening = Listening::Yes;
-                let new = Object { keeper, uid, is_mirror, kept, under_way: None, idle: None, listening, retry };
+                let (under_way, idle, even) = (None, None, None);
+                let new = Object { keeper, uid, is_mirror, kept, under_way, idle, even, listening, retry };
                 self.objects.insert(pod.clone(), new);
             }
         }
@@ -158,18 +163,23 @@ impl StatusSync {
         if object.under_way.is_some() || object.listening != Listening::Yes {
             return None;
         }
-        let status = Arc::new(merge(ours.status, &object.kept.status));
-        if object.retry.waits(&status, now) {
+        let status = object.to_send(ours.status);
+        if status.as_ref().is_some_and(|status| object.retry.waits(status, now)) {
             return None;
         }
-        let name = ObjectRef { full_name: ours.full_name.clone(), uid: object.uid.clone() };
-        let (ask, sent) = if object.differs(&status) {
+        let is_new = status.is_some();
+        let status = status.filter(|status| object.differs(status));
+        let name = || ObjectRef { full_name: ours.full_name.clone(), uid: object.uid.clone() };
+        let (ask, sent) = if let Some(status) = status {
             let (base, urgent) = (Arc::clone(&object.kept.status), is_urgent(&object.kept.status, &status));
             let sent = Some((Arc::clone(&base), Arc::clone(&status)));
-            (Ask::PatchStatus { object: name, base, status, urgent }, sent)
+            (Ask::PatchStatus { object: name(), base, status, urgent }, sent)
         } else if object.may_go(ours.finished) {
-            (Ask::Delete { object: name }, None)
+            (Ask::Delete { object: name() }, None)
         } else {
+            if is_new {
+                object.even = Some(ours.status.clone());
+            }
             return None;
         };
         *draw += 1;
@@ -239,7 +249,12 @@ impl Object {
         if is_older(kept.version.as_deref(), self.kept.version.as_deref()) {
             return;
         }
-        self.kept = kept;
+        (self.kept, self.even) = (kept, None);
+        self.is_there();
+    }
+
+    /// The keeper has it after all.
+    fn is_there(&mut self) {
         if self.listening == Listening::NotFound {
             self.listening = Listening::Yes;
         }
@@ -258,17 +273,26 @@ impl Object {
         };
         // It had this already, and what was sent changed nothing: it will not take the rest.
         if got.status == base {
-            self.idle = patch(&self.uid, &base, &sent);
+            (self.idle, self.even) = (patch(&self.uid, &base, &sent), None);
         }
         if !mutate::made(Mutant::BaseIsOld) {
             self.newest(got);
         }
     }
 
+    /// The status this object is to have, unless it is known that it has it.
+    fn to_send(&self, ours: &PodStatus) -> Option<Arc<PodStatus>> {
+        let known = self.retry.at.is_none() && self.even.as_ref() == Some(ours);
+        (!known).then(|| Arc::new(merge(ours, &self.kept.status)))
+    }
+
     /// There is something to send, and it was not sent in vain already.
-    fn differs(&self, status: &Arc<PodStatus>) -> bool {
-        let base = &self.kept.status;
-        let patch = if status == base { None } else { patch(&self.uid, base, status) };
+    fn differs(&self, status: &PodStatus) -> bool {
+        let base = &*self.kept.status;
+        if self.idle.is_none() && differ_plainly(base, status) {
+            return true;
+        }
+        let patch = patch(&self.uid, base, status);
         patch.is_some() && patch != self.idle
     }
 
@@ -286,6 +310,13 @@ impl Kept {
             version: object.metadata.resource_version.clone(),
             deleting: object.metadata.deletion_timestamp.is_some(),
         }
+    }
+
+    /// This is known already: what is shown again and again need not be copied each time.
+    fn is(&self, object: &Pod) -> bool {
+        self.version == object.metadata.resource_version
+            && self.deleting == object.metadata.deletion_timestamp.is_some()
+            && object.status.as_ref().is_some_and(|status| *status == *self.status)
     }
 }
 
@@ -307,6 +338,16 @@ impl Retry {
         self.at = Some(now + wait + spread);
         self.refused = None;
     }
+}
+
+/// Some differences are seen without making the patch.
+fn differ_plainly(a: &PodStatus, b: &PodStatus) -> bool {
+    let containers = |s: &PodStatus| s.container_statuses.as_deref().unwrap_or_default().len();
+    let pairs = || a.container_statuses.iter().flatten().zip(b.container_statuses.iter().flatten());
+    a.phase != b.phase
+        || containers(a) != containers(b)
+        || pairs()
+            .any(|(a, b)| (a.ready, a.restart_count, &a.container_id) != (b.ready, b.restart_count, &b.container_id))
 }
 
 /// The end of a pod, or a change of its readiness: others wait for this.

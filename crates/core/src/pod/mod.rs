@@ -247,8 +247,13 @@ impl Machine {
     }
 
     fn compute_status(&self, ctx: &Ctx<'_>) -> PodStatus {
+        self.with_status_input(ctx, status::pod_status)
+    }
+
+    /// What there is to compute a status from.
+    fn with_status_input<T>(&self, ctx: &Ctx<'_>, f: impl FnOnce(&status::StatusInput<'_>) -> T) -> T {
         let trouble = self.trouble();
-        status::pod_status(&status::StatusInput {
+        f(&status::StatusInput {
             pod: &self.record.pod,
             seen: &self.sight.seen,
             record: &self.record,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Ctx, KillOptions, Machine, is_terminal, spec_of};
+use super::{Ctx, KillOptions, Machine, spec_of};
 use crate::actions::{self, Actions, Inputs};
 use crate::model::{Call, Cause, ContainerId, Name, Out, RunState, SandboxId};
 use crate::status;
@@ -65,12 +65,9 @@ impl Machine {
             return true;
         }
         // Only a fresh look may end a pod, and nothing that is still coming up may be overlooked.
-        if !self.may_run_unseen() {
-            let status = self.compute_status(ctx);
-            if is_terminal(status.phase.as_deref()) {
-                self.kill(Cause::Ended, KillOptions::default(), ctx);
-                return true;
-            }
+        if !self.may_run_unseen() && self.with_status_input(ctx, status::has_ended) {
+            self.kill(Cause::Ended, KillOptions::default(), ctx);
+            return true;
         }
         false
     }

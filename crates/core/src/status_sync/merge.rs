@@ -11,11 +11,12 @@ const DISRUPTION: &str = "DisruptionTarget";
 /// The status an object that has `base` now is to have: ours, with the conditions and fields that are others' as they are.
 pub fn merge(ours: &PodStatus, base: &PodStatus) -> PodStatus {
     let mut status = ours.clone();
-    let mine = |c: &&PodCondition| is_our_condition(&c.type_) || c.type_ == DISRUPTION;
-    let own: Vec<PodCondition> = ours.conditions.iter().flatten().filter(mine).cloned().collect();
+    let mut own = status.conditions.take().unwrap_or_default();
+    own.retain(|c| is_our_condition(&c.type_) || c.type_ == DISRUPTION);
     let has = |type_: &str| own.iter().any(|c| c.type_ == type_);
     let theirs = base.conditions.iter().flatten().filter(|c| !is_our_condition(&c.type_) && !has(&c.type_));
-    let all: Vec<PodCondition> = theirs.cloned().chain(own.iter().cloned()).collect();
+    let mut all: Vec<PodCondition> = theirs.cloned().collect();
+    all.extend(own);
     status.conditions = (!all.is_empty()).then_some(all);
     keep_fields(base, &mut status);
     if base.qos_class.is_some() {

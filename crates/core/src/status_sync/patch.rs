@@ -13,9 +13,30 @@ const MERGED: [(&str, &str); 4] =
 
 /// What makes `base` into `status`, or `None` if nothing does. The patch fails on an object of another UID.
 pub fn patch(uid: &PodUid, base: &PodStatus, status: &PodStatus) -> Option<Value> {
-    let (base, status) = (object(base), object(status));
+    if base == status {
+        return None;
+    }
+    let (base, status) = without_the_same(base, status);
+    let (base, status) = (object(&base), object(&status));
     let changed = changes(&base, &status, true);
     (!changed.is_empty()).then(|| json!({"metadata": {"uid": uid.as_str()}, "status": changed}))
+}
+
+/// Both, without the large fields that are the same in both: what is written as JSON costs far more than what is compared.
+fn without_the_same(base: &PodStatus, status: &PodStatus) -> (PodStatus, PodStatus) {
+    fn drop_same<T: PartialEq>(a: &mut Option<T>, b: &mut Option<T>) {
+        if a == b {
+            (*a, *b) = (None, None);
+        }
+    }
+    let (mut a, mut b) = (base.clone(), status.clone());
+    drop_same(&mut a.conditions, &mut b.conditions);
+    drop_same(&mut a.init_container_statuses, &mut b.init_container_statuses);
+    drop_same(&mut a.container_statuses, &mut b.container_statuses);
+    drop_same(&mut a.ephemeral_container_statuses, &mut b.ephemeral_container_statuses);
+    drop_same(&mut a.resources, &mut b.resources);
+    drop_same(&mut a.allocated_resources, &mut b.allocated_resources);
+    (a, b)
 }
 
 fn object(status: &PodStatus) -> Map<String, Value> {

@@ -172,11 +172,11 @@ impl World {
 
     /// A container that runs no more, for good.
     fn is_over(&self, uid: &PodUid, c: &Container, record: &PodRecord) -> bool {
-        let spec = record.pod.spec.clone().unwrap_or_default();
+        let Some(spec) = &record.pod.spec else { return false };
         // A journal that lost a life believes what it has.
         let believed = record.containers.get(c.name.as_str()).and_then(|m| m.exit.as_ref());
         if self.checks.tainted.contains(uid)
-            && believed.is_some_and(|exit| !restart::should_restart(c, &spec, exit.code))
+            && believed.is_some_and(|exit| !restart::should_restart(c, spec, exit.code))
             && self.runtime.alive(uid).all(|(_, i)| i.name.as_str() != c.name)
         {
             return true;
@@ -189,7 +189,7 @@ impl World {
         };
         let voided = record.containers.get(c.name.as_str()).is_some_and(|m| m.voided.as_ref() == Some(id));
         let ended = !newest.state.may_run() && newest.finished_at.is_some();
-        ended && !voided && !restart::should_restart(c, &spec, newest.exit_code)
+        ended && !voided && !restart::should_restart(c, spec, newest.exit_code)
     }
 }
 

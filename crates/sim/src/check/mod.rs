@@ -10,6 +10,7 @@ mod truth;
 mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use podwright_core::model::{Call, CallId, ContainerId, PodRecord, PodUid, Seq};
@@ -33,7 +34,7 @@ pub struct Violation {
 #[derive(Clone, Debug, Default)]
 pub struct Checks {
     /// Records as core last wrote them.
-    latest: BTreeMap<PodUid, PodRecord>,
+    latest: BTreeMap<PodUid, Arc<PodRecord>>,
     /// How often a UID's record was dropped.
     lives: BTreeMap<PodUid, u32>,
     states: BTreeMap<PodUid, State>,
@@ -148,7 +149,7 @@ impl Checks {
 
     /// A new agent has read these.
     pub(crate) fn agent_starts(&mut self, records: &[PodRecord]) {
-        self.latest = records.iter().map(|r| (r.uid.clone(), r.clone())).collect();
+        self.latest = records.iter().map(|r| (r.uid.clone(), Arc::new(r.clone()))).collect();
         self.disturb_all();
         let ends = |uid: &PodUid| self.latest.get(uid).is_some_and(|r| r.ending.is_some());
         self.marks.accepted.retain(|uid, _| ends(uid));
@@ -173,7 +174,7 @@ impl Checks {
 
     /// The record as core last wrote it.
     pub fn record(&self, uid: &PodUid) -> Option<&PodRecord> {
-        self.latest.get(uid)
+        self.latest.get(uid).map(|record| &**record)
     }
 }
 

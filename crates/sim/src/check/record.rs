@@ -1,5 +1,7 @@
 //! What core writes down, judged by what it wrote before and by the truth.
 
+use std::sync::Arc;
+
 use podwright_core::model::{Cause, Manifest, PodRecord, PodSpec, PodStatus, PodUid, RunState};
 use podwright_core::restart;
 use podwright_core::status::is_terminal;
@@ -29,7 +31,7 @@ impl World {
         }
         self.check_exits(new);
         self.check_status(new);
-        self.checks.latest.insert(new.uid.clone(), new.clone());
+        self.checks.latest.insert(new.uid.clone(), Arc::new(new.clone()));
     }
 
     /// Nothing that was decided is taken back within one life.

@@ -169,7 +169,7 @@ impl World {
             return;
         }
         let Some(node) = &self.node else { return };
-        let differs = node.workers().iter().find(|(uid, m)| self.checks.latest.get(*uid) != Some(m.record()));
+        let differs = node.workers().iter().find(|(uid, m)| self.checks.record(uid) != Some(m.record()));
         if let Some((uid, machine)) = differs {
             let text =
                 format!("{uid}: {:?} is not what was written: {:?}", machine.record(), self.checks.latest.get(uid));
@@ -276,9 +276,9 @@ impl World {
             let text = format!("{uid} {name}: {id} runs");
             return self.broken("one container per name", text);
         }
-        let spec = record.pod.spec.clone().unwrap_or_default();
+        let Some(spec) = &record.pod.spec else { return };
         let again =
-            restart::is_sidecar(container) && init || restart::should_restart(container, &spec, newest.exit_code);
+            restart::is_sidecar(container) && init || restart::should_restart(container, spec, newest.exit_code);
         let elsewhere = init && newest.sandbox != *sandbox && spec.restart_policy.as_deref() != Some("Never");
         let voided = record.containers.get(name).is_some_and(|m| m.voided.as_ref() == Some(id));
         if !again && !elsewhere && !voided && !self.checks.tainted.contains(uid) {

@@ -9,10 +9,28 @@ const KEYS: [(&str, &str); 4] =
 
 /// The status after the patch.
 pub(super) fn status(before: &PodStatus, patch: &Value) -> PodStatus {
-    let mut value = serde_json::to_value(before).expect("a status is JSON");
-    let (Value::Object(object), Value::Object(patch)) = (&mut value, patch) else { panic!("statuses are objects") };
-    fields(object, patch);
-    serde_json::from_value(value).expect("a patched status is a status")
+    let Value::Object(patch) = patch else { panic!("a patch is an object") };
+    let (mut touched, mut rest) = (before.clone(), PodStatus::default());
+    // Lists that are not in the patch need not be written and read.
+    let is_touched = |list: &str| patch.keys().any(|key| key.strip_prefix("$setElementOrder/").unwrap_or(key) == list);
+    if !is_touched("conditions") {
+        rest.conditions = touched.conditions.take();
+    }
+    if !is_touched("containerStatuses") {
+        rest.container_statuses = touched.container_statuses.take();
+    }
+    if !is_touched("initContainerStatuses") {
+        rest.init_container_statuses = touched.init_container_statuses.take();
+    }
+    let mut value = serde_json::to_value(touched).expect("a status is JSON");
+    fields(value.as_object_mut().expect("a status is an object"), patch);
+    let after: PodStatus = serde_json::from_value(value).expect("a patched status is a status");
+    PodStatus {
+        conditions: rest.conditions.or(after.conditions),
+        container_statuses: rest.container_statuses.or(after.container_statuses),
+        init_container_statuses: rest.init_container_statuses.or(after.init_container_statuses),
+        ..after
+    }
 }
 
 fn fields(object: &mut Map<String, Value>, patch: &Map<String, Value>) {
