@@ -1,4 +1,4 @@
-//! What the API server keeps for pods: ConfigMaps, Secrets, services, tokens, claims, runtime classes.
+//! What the API server keeps for pods: ConfigMaps, Secrets, trust bundles, services, tokens, claims, runtime classes.
 //!
 //! ```text
 //!  a pod's first ask ─▶ registered ─▶ read (no older than the ask) ─▶ watched, shared by all pods that need it
@@ -32,6 +32,8 @@ mod trust;
 
 pub(crate) use shelf::{Line, Shelf};
 
+use trust::TrustBundle;
+
 /// The objects that the pods of this node refer to. Clones share them.
 #[derive(Clone)]
 pub struct Objects {
@@ -42,6 +44,7 @@ struct Inner {
     cluster: Cluster,
     config_maps: Shelf<ConfigMap>,
     secrets: Shelf<Secret>,
+    trust_bundles: Shelf<TrustBundle>,
     services: Services,
     tokens: Tokens,
     /// Handlers as last read: they never change, and a server that is away must not stop a sandbox.
@@ -55,6 +58,7 @@ impl Objects {
         let inner = Inner {
             config_maps: Shelf::new(line.clone()),
             secrets: Shelf::new(line.clone()),
+            trust_bundles: Shelf::new(line.clone()),
             services: Services::new(line),
             tokens: Tokens::new(cluster.clone(), events),
             handlers: Mutex::default(),
@@ -124,6 +128,7 @@ impl Objects {
     pub fn release(&self, uid: &PodUid) {
         self.inner.config_maps.release(uid);
         self.inner.secrets.release(uid);
+        self.inner.trust_bundles.release(uid);
         self.inner.services.release(uid);
         self.inner.tokens.release(uid);
     }

@@ -206,7 +206,7 @@ impl<T: Kept> Follower<T> {
         let items = known.items.iter().flatten();
         let (all, immutable) =
             items.fold((0, 0), |(all, still), (_, item)| (all + 1, still + usize::from(item.is_immutable())));
-        self.selection.name.is_some() && all > 0 && all == immutable
+        all > 0 && all == immutable
     }
 
     async fn watch(&mut self, version: &mut String) -> Result<(), ApiError> {
@@ -297,8 +297,7 @@ impl<T: Kept> Follower<T> {
     async fn pause(&mut self, error: &ApiError) {
         let wait = self.backoff.failed().max(error.retry_after().unwrap_or_default());
         if self.backoff.failures() == TOLD_AFTER {
-            let Selection { namespace, name } = &self.selection;
-            tracing::warn!(%error, namespace, name, resource = T::RESOURCE, "an object can't be followed: trying on");
+            tracing::warn!(%error, path = self.selection.path(), "an object can't be followed: trying on");
         }
         self.sleep(wait).await;
     }
@@ -315,12 +314,7 @@ impl<T: Kept> Follower<T> {
     }
 
     fn path(&self) -> String {
-        let Selection { namespace, name } = &self.selection;
-        let base = format!("/api/v1/namespaces/{namespace}/{}", T::RESOURCE);
-        match name {
-            Some(name) => format!("{base}?fieldSelector=metadata.name%3D{name}"),
-            None => base,
-        }
+        self.selection.path().to_owned()
     }
 }
 

@@ -37,7 +37,7 @@ struct Trimmed<D> {
     type_: Option<String>,
 }
 
-fn metadata(who: Who) -> ObjectMeta {
+pub(super) fn metadata(who: Who) -> ObjectMeta {
     ObjectMeta {
         name: Some(who.name),
         namespace: Some(who.namespace),

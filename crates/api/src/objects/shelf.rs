@@ -31,11 +31,33 @@ impl Line {
     }
 }
 
-/// One object by its name, or all of a namespace.
+/// What is followed: the path of a list, with what is selected from it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Selection {
-    pub(super) namespace: String,
-    pub(super) name: Option<String>,
+pub(crate) struct Selection(String);
+
+impl Selection {
+    /// All of a namespace, or only the one of this name.
+    fn within<T: Kept>(namespace: &str, name: Option<&str>) -> Result<Self, ApiError> {
+        let list = format!("/api/v1/namespaces/{}/{}", checked(namespace)?, T::RESOURCE);
+        match name {
+            Some(name) => Self::named(&list, name),
+            None => Ok(Self::at(list)),
+        }
+    }
+
+    /// The one of this name.
+    pub(super) fn named(list: &str, name: &str) -> Result<Self, ApiError> {
+        Ok(Self(format!("{list}?fieldSelector=metadata.name%3D{}", checked(name)?)))
+    }
+
+    /// What this path lists; its parts were checked.
+    pub(super) fn at(path: String) -> Self {
+        Self(path)
+    }
+
+    pub(super) fn path(&self) -> &str {
+        &self.0
+    }
 }
 
 /// Objects of one kind.
@@ -51,18 +73,24 @@ impl<T: Kept> Shelf<T> {
 
     /// One object.
     pub(crate) async fn single(&self, uid: &PodUid, namespace: &str, name: &str) -> Result<Arc<T>, ApiError> {
-        let items = self.join(uid, namespace, Some(name))?.fresh_for(uid).await?;
+        let items = self.all(uid, namespace, Some(name)).await?;
         items.get(name).cloned().ok_or_else(|| not_found(T::RESOURCE, name))
     }
 
     /// All of a namespace, or only the one of this name.
     pub(crate) async fn all(&self, uid: &PodUid, namespace: &str, name: Option<&str>) -> Result<Items<T>, ApiError> {
-        self.join(uid, namespace, name)?.fresh_for(uid).await
+        self.selected(uid, Selection::within::<T>(namespace, name)?).await
+    }
+
+    /// All that is selected.
+    pub(super) async fn selected(&self, uid: &PodUid, selection: Selection) -> Result<Items<T>, ApiError> {
+        self.join(uid, selection)?.fresh_for(uid).await
     }
 
     /// As `all`, without waiting for anyone.
     pub(crate) fn known(&self, uid: &PodUid, namespace: &str, name: Option<&str>) -> Items<T> {
-        self.join(uid, namespace, name).map(|followed| followed.known_for(uid)).unwrap_or_default()
+        let joined = Selection::within::<T>(namespace, name).and_then(|selection| self.join(uid, selection));
+        joined.map(|followed| followed.known_for(uid)).unwrap_or_default()
     }
 
     /// The pod needs nothing any more; what nobody needs is let go.
@@ -76,9 +104,7 @@ impl<T: Kept> Shelf<T> {
         self.followed.lock().unwrap().len()
     }
 
-    fn join(&self, uid: &PodUid, namespace: &str, name: Option<&str>) -> Result<Arc<Followed<T>>, ApiError> {
-        let name = name.map(checked).transpose()?.map(str::to_owned);
-        let selection = Selection { namespace: checked(namespace)?.to_owned(), name };
+    fn join(&self, uid: &PodUid, selection: Selection) -> Result<Arc<Followed<T>>, ApiError> {
         let mut all = self.followed.lock().expect("nobody panics with it");
         if all.len() >= OBJECTS_MAX && !all.contains_key(&selection) {
             return Err(ApiError::Unreachable(format!("more than {OBJECTS_MAX} {} are needed here", T::RESOURCE)));
@@ -91,7 +117,7 @@ impl<T: Kept> Shelf<T> {
     }
 }
 
-fn not_found(resource: &str, name: &str) -> ApiError {
+pub(super) fn not_found(resource: &str, name: &str) -> ApiError {
     let message = format!("{resource} {name:?} not found");
     ApiError::Answer { code: 404, reason: "NotFound".into(), message, retry_after: None }
 }

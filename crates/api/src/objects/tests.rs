@@ -9,6 +9,7 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -289,6 +290,44 @@ async fn tokens_are_kept_and_their_pods_told_when_they_are_due() {
     assert_eq!(**objects.tokens().get(&key).await.unwrap(), *"token-2");
     objects.release(&key.uid);
     assert_eq!(**objects.tokens().get(&key).await.unwrap(), *"token-3");
+}
+
+#[tokio::test]
+async fn trust_bundles_are_watched_by_name_and_by_signer() {
+    let server = Server::default();
+    let (objects, mut heard, _dir) = server.start().await;
+    let bundles = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
+    let bundle = |n: u8| {
+        let text = format!("-----BEGIN CERTIFICATE-----\n{n}\n-----END CERTIFICATE-----\n");
+        Some(json!({"spec": {"signerName": "a/b", "trustBundle": text}}))
+    };
+    let (named, signed) = ("named".into(), "signed".into());
+    assert!(objects.trust_bundle(&named, "x").await.unwrap_err().is_not_found());
+    server.is_watched(&format!("{bundles}/x")).await;
+    server.put(&format!("{bundles}/x"), bundle(1));
+    assert_eq!(told(&mut heard).await, "named");
+    assert!(objects.trust_bundle(&named, "x").await.unwrap().contains("\n1\n"));
+    let everything = LabelSelector::default();
+    assert!(objects.trust_bundles_of(&signed, "a/b", Some(&everything)).await.unwrap().contains("\n1\n"));
+    assert!(objects.trust_bundles_of(&signed, "a/b", None).await.unwrap_err().is_not_found());
+    objects.release(&named);
+    server.is_watched(&format!("{bundles}/")).await;
+    server.put(&format!("{bundles}/y"), bundle(2));
+    assert_eq!(told(&mut heard).await, "signed");
+    let both = objects.trust_bundles_of(&signed, "a/b", Some(&everything)).await.unwrap();
+    assert!(both.contains("\n1\n") && both.contains("\n2\n"));
+    objects.release(&signed);
+    assert_eq!(objects.inner.trust_bundles.len(), 0);
+}
+
+#[tokio::test]
+async fn a_server_without_trust_bundles_has_none_until_it_has() {
+    let server = Server::default();
+    let (objects, mut heard, _dir) = server.start().await;
+    server.refuse(Some(404));
+    assert!(objects.trust_bundle(&"p".into(), "x").await.unwrap_err().is_not_found());
+    server.refuse(None);
+    assert_eq!(told(&mut heard).await, "p");
 }
 
 #[tokio::test]

@@ -1,61 +1,85 @@
-//! ClusterTrustBundles: certificates that pods are told to trust. Read when a volume is set up, and not watched.
+//! ClusterTrustBundles: certificates that pods are told to trust, followed like ConfigMaps. A server may not have any such thing.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use http::Method;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use podwright_core::model::PodUid;
 use serde::Deserialize;
 
-use super::{Objects, READ_MAX, checked, where_in};
-use crate::client::request;
+use super::Objects;
+use super::kept::{Kept, metadata};
+use super::shelf::{Selection, not_found};
 use crate::error::ApiError;
+use crate::trimmed::Who;
 
-#[derive(Deserialize)]
-struct Bundle {
-    spec: Spec,
+/// Some certificates.
+pub(super) struct TrustBundle {
+    metadata: ObjectMeta,
+    certificates: String,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Spec {
-    #[serde(default)]
-    trust_bundle: String,
-}
+impl Kept for TrustBundle {
+    const RESOURCE: &'static str = "clustertrustbundles";
+    const TOLD: bool = true;
 
-#[derive(Deserialize)]
-struct Bundles {
-    items: Vec<Bundle>,
+    fn read(json: &[u8]) -> Result<Self, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Trimmed {
+            metadata: Who,
+            spec: Spec,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Spec {
+            #[serde(default)]
+            trust_bundle: String,
+        }
+        let Trimmed { metadata: who, spec } = serde_json::from_slice(json)?;
+        Ok(Self { metadata: metadata(who), certificates: spec.trust_bundle })
+    }
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.certificates == other.certificates
+    }
+
+    fn is_immutable(&self) -> bool {
+        false
+    }
 }
 
 impl Objects {
     /// The certificates of the bundle of this name.
-    pub async fn trust_bundle(&self, name: &str) -> Result<String, ApiError> {
-        let body = self.bundles(&format!("{PATH}/{}", checked(name)?)).await?;
-        let bundle: Bundle = serde_json::from_slice(&body).map_err(|error| ApiError::Garbage(where_in(&error)))?;
-        Ok(distinct([bundle]))
+    pub async fn trust_bundle(&self, uid: &PodUid, name: &str) -> Result<String, ApiError> {
+        let found = self.inner.trust_bundles.selected(uid, Selection::named(PATH, name)?).await?;
+        found.get(name).map(|bundle| distinct([bundle])).ok_or_else(|| not_found(TrustBundle::RESOURCE, name))
     }
 
     /// The certificates of all bundles of a signer that a selector takes; none selected is not found.
-    pub async fn trust_bundles_of(&self, signer: &str, labels: Option<&LabelSelector>) -> Result<String, ApiError> {
+    pub async fn trust_bundles_of(
+        &self,
+        uid: &PodUid,
+        signer: &str,
+        labels: Option<&LabelSelector>,
+    ) -> Result<String, ApiError> {
         // Kubernetes: no selector takes nothing, an empty one everything.
         let Some(labels) = labels else { return Err(nothing(signer)) };
         let labels = selector(labels)?;
         let path = format!("{PATH}?fieldSelector=spec.signerName%3D{}&labelSelector={labels}", escaped(signer));
-        let body = self.bundles(&path).await?;
-        let found: Bundles = serde_json::from_slice(&body).map_err(|error| ApiError::Garbage(where_in(&error)))?;
-        if found.items.is_empty() { Err(nothing(signer)) } else { Ok(distinct(found.items)) }
-    }
-
-    async fn bundles(&self, path: &str) -> Result<bytes::Bytes, ApiError> {
-        self.inner.cluster.call(request(Method::GET, path, None), READ_MAX).await
+        let found = self.inner.trust_bundles.selected(uid, Selection::at(path)).await?;
+        if found.is_empty() { Err(nothing(signer)) } else { Ok(distinct(found.values())) }
     }
 }
 
 /// Every certificate once, whichever bundles have it.
-fn distinct(bundles: impl IntoIterator<Item = Bundle>) -> String {
+fn distinct<'a>(bundles: impl IntoIterator<Item = &'a Arc<TrustBundle>>) -> String {
     let mut blocks = BTreeSet::new();
     for bundle in bundles {
-        let parts = bundle.spec.trust_bundle.split_inclusive("-----END CERTIFICATE-----").map(str::to_owned);
+        let parts = bundle.certificates.split_inclusive("-----END CERTIFICATE-----").map(str::to_owned);
         let begun = parts.filter_map(|part| part.find("-----BEGIN").map(|at| part[at..].to_owned()));
         blocks.extend(begun);
     }
@@ -97,8 +121,8 @@ mod tests {
     #[test]
     fn certificates_are_told_once() {
         let cert = |n: u8| format!("-----BEGIN CERTIFICATE-----\n{n}\n-----END CERTIFICATE-----");
-        let bundle = |text: String| Bundle { spec: Spec { trust_bundle: text } };
-        let all = distinct([bundle(format!("{}\n{}\n", cert(1), cert(2))), bundle(format!("note\n{}", cert(1)))]);
+        let bundle = |certificates: String| Arc::new(TrustBundle { metadata: ObjectMeta::default(), certificates });
+        let all = distinct(&[bundle(format!("{}\n{}\n", cert(1), cert(2))), bundle(format!("note\n{}", cert(1)))]);
         assert_eq!(all, format!("{}\n{}\n", cert(1), cert(2)));
     }
 

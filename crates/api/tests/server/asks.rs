@@ -183,6 +183,31 @@ async fn a_lease_is_made_once_and_then_renewed() {
 }
 
 #[tokio::test]
+async fn one_pod_that_makes_too_many_events_does_not_hold_up_the_others() {
+    let server = Fake::start(|_: &Seen| Reply::Json(201, json!({}))).await;
+    let (sender, receiver) = mpsc::channel(8);
+    tokio::spawn(events::run(server.cluster(), "n".into(), receiver));
+    let begin = Timestamp::now();
+    let occurrence = |uid: &str, n: u64| {
+        let pod = FullName { namespace: "ns".into(), name: uid.into() };
+        let (uid, message, first) = (uid.into(), format!("try {n}"), begin + Duration::from_nanos(n));
+        let event = KubeEvent { uid, pod, container: None, warning: true, reason: "FailedMount", message };
+        Occurrence { event, field_path: None, first, last: first, count: 1 }
+    };
+    for n in 0..60 {
+        sender.send(occurrence("noisy", n)).await.unwrap();
+    }
+    sender.send(occurrence("quiet", 60)).await.unwrap();
+    let path = "/api/v1/namespaces/ns/events";
+    let of = |name: &str| {
+        let all = server.requests("POST", path);
+        all.iter().filter(|request| request.body["involvedObject"]["name"] == name).count()
+    };
+    until("the quiet one's is sent", || of("quiet") == 1).await;
+    assert_eq!(of("noisy"), 25);
+}
+
+#[tokio::test]
 async fn events_are_made_counted_up_and_made_again_when_forgotten() {
     let patches = Arc::new(AtomicUsize::new(0));
     let server = Fake::start(move |seen: &Seen| match seen.method.as_str() {

@@ -85,14 +85,15 @@ impl Objects for ApiObjects {
 
     fn trust_bundle<'a>(
         &'a self,
-        _: &'a PodUid,
+        uid: &'a PodUid,
         selection: &'a ClusterTrustBundleProjection,
     ) -> Found<'a, Held<String>> {
         Box::pin(async move {
             let (found, name) = match (&selection.name, &selection.signer_name) {
-                (Some(name), _) => (self.0.trust_bundle(name).await, name.as_str()),
+                (Some(name), _) => (self.0.trust_bundle(uid, name).await, name.as_str()),
                 (None, Some(signer)) => {
-                    (self.0.trust_bundles_of(signer, selection.label_selector.as_ref()).await, signer.as_str())
+                    let labels = selection.label_selector.as_ref();
+                    (self.0.trust_bundles_of(uid, signer, labels).await, signer.as_str())
                 }
                 (None, None) => {
                     let why = "the projection names neither a bundle nor a signer".into();
