@@ -5,11 +5,13 @@
 //! way a pod can end ([`termination`]). `rig` puts the whole agent in the box.
 
 pub mod agent;
+mod arrival;
 pub mod behaviour;
 pub mod check;
 pub mod clock;
 pub mod explore;
 pub mod faults;
+pub mod files;
 pub mod flight;
 pub mod host;
 pub mod journal;
@@ -17,6 +19,8 @@ pub mod keeper;
 pub mod manifest;
 #[cfg(feature = "mutants")]
 mod mutants;
+mod perform;
+mod process;
 #[cfg(feature = "rig")]
 pub mod rig;
 pub mod rng;
@@ -25,5 +29,6 @@ mod scenarios;
 pub mod schedule;
 pub mod termination;
 mod trace;
+mod turn;
 pub mod workload;
 pub mod world;

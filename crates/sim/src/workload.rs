@@ -5,9 +5,10 @@ use std::time::Duration;
 use podwright_core::model::{Event, FullName, Manifest, Name, PodUid, Source};
 
 use crate::behaviour::{Behaviour, Health, Hook, Run, Term};
+use crate::files::File;
 use crate::manifest::{Part, PodPlan};
 use crate::runtime::{NewContainer, Sandbox, container_name, sandbox_name};
-use crate::world::{File, Item, World, trace};
+use crate::world::{Item, World, trace};
 
 /// The actions still to come, and what was done.
 #[derive(Clone, Debug, Default)]

@@ -12,16 +12,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use podwright_core::NodeConfig;
-use podwright_core::model::{
-    CallId, ContainerId, Event, Manifest, Out, PodUid, Record, SandboxId, Seq, Source, SourceChange,
-};
+use podwright_core::model::{CallId, ContainerId, Event, Out, PodUid, SandboxId, Seq, Source};
 use podwright_core::node::Node;
-use podwright_core::record;
 
 use crate::behaviour::Behaviour;
 use crate::check::{Checks, Violation};
 use crate::clock::Clock;
 use crate::faults::{Fate, Faults};
+use crate::files::Files;
 use crate::flight::Flight;
 use crate::host::Host;
 use crate::journal::Journal;
@@ -84,26 +82,6 @@ pub struct World {
     pub(crate) wake: Option<u64>,
     pub(crate) last_commit: Duration,
     pub(crate) pending_sets: BTreeSet<Source>,
-}
-
-/// The files of one source.
-#[derive(Clone, Debug, Default)]
-pub struct Files {
-    /// By path.
-    pub files: BTreeMap<String, File>,
-    /// What the agent was told in the last SET: by UID.
-    pub told: BTreeMap<PodUid, Manifest>,
-    /// The agent that runs now has heard from it.
-    pub reported: bool,
-}
-
-/// One file.
-#[derive(Clone, Debug, Default)]
-pub struct File {
-    /// Its pods.
-    pub pods: Vec<Manifest>,
-    /// It can't be parsed now.
-    pub broken: bool,
 }
 
 /// What is to happen.
@@ -232,36 +210,6 @@ impl World {
         self.after(delay, Item::Crash);
     }
 
-    /// Change a source's files; the agent hears of it after a while.
-    pub fn write(&mut self, source: Source, change: impl FnOnce(&mut BTreeMap<String, File>)) {
-        change(&mut self.sources.entry(source).or_default().files);
-        let delay = if self.calm { Duration::from_millis(1) } else { self.rng.millis(0, 300) };
-        self.announce(source, delay);
-    }
-
-    /// A source speaks after this time, unless it is about to.
-    pub(crate) fn announce(&mut self, source: Source, delay: Duration) {
-        if self.pending_sets.insert(source) {
-            self.after(delay, Item::Set(source));
-        }
-    }
-
-    /// Put one pod into its file, alone.
-    pub fn put(&mut self, source: Source, manifest: Manifest) {
-        let origin = manifest.origin.clone();
-        self.write(source, |files| {
-            files.insert(origin, File { pods: vec![manifest], broken: false });
-        });
-    }
-
-    /// Remove a file.
-    pub fn remove(&mut self, source: Source, origin: &str) {
-        let origin = origin.to_owned();
-        self.write(source, |files| {
-            files.remove(&origin);
-        });
-    }
-
     /// Let everything happen that happens within this time. False once a rule is broken.
     pub fn run_for(&mut self, time: Duration) -> bool {
         let until = self.clock.now + time;
@@ -323,113 +271,6 @@ impl World {
             Item::Wire(wire) => self.wire(wire),
         }
         self.check_world();
-    }
-
-    /// Core handles one event.
-    pub(crate) fn turn(&mut self, event: Event) {
-        if self.node.is_none() {
-            return;
-        }
-        if self.tracing {
-            self.trace_event(&event);
-        }
-        self.turns += 1;
-        self.check_event(&event);
-        let mut out = Out::default();
-        let (now, catch) = (self.clock.read(), self.catch_panics);
-        // Before it is handled: an event that makes core panic is the one people want to see.
-        let recorded = self.recording.is_some().then(|| event.clone());
-        if let Some(event) = &recorded {
-            self.record(record::step(now, event, &out));
-        }
-        match &mut self.node {
-            Some(node) if catch => drop(node.handle_guarded(event, now, &mut out)),
-            Some(node) => node.handle(event, now, &mut out),
-            None => {}
-        }
-        if let Some(event) = recorded {
-            self.recording.as_mut().and_then(Vec::pop);
-            self.record(record::step(now, &event, &out));
-        }
-        self.checks.after_handling(self.turns);
-        if self.tracing {
-            self.trace_out(&out);
-        }
-        self.check_turn(&out);
-        if self.rng.chance(self.faults.crash) && self.rng.chance(300) {
-            return self.crash("before its records were written");
-        }
-        self.commit_later(out);
-    }
-
-    pub(crate) fn record(&mut self, line: serde_json::Result<String>) {
-        if let Some(lines) = &mut self.recording {
-            lines.push(line.expect("everything core is told can be written down"));
-        }
-    }
-
-    /// Records and effects of a turn go to the disk together, behind those of the turns before.
-    pub(crate) fn commit_later(&mut self, out: Out) {
-        if out == Out::default() {
-            return;
-        }
-        let at = if out.records.is_empty() { self.clock.now } else { self.clock.now + self.rng.millis(0, 4) };
-        let at = at.max(self.last_commit);
-        self.last_commit = at;
-        let epoch = self.epoch;
-        self.after(at - self.clock.now, Item::Commit { epoch, out });
-    }
-
-    pub(crate) fn retry_commit(&mut self) {
-        if self.node.is_some() && self.journal.owes() {
-            self.write_records(vec![]);
-        }
-    }
-
-    fn write_records(&mut self, records: Vec<Record>) {
-        if let Some(error) = self.journal.commit(records) {
-            trace!(self, "== journal: {}", error.as_deref().unwrap_or("works again"));
-            self.send(Duration::ZERO, Event::Journal { error });
-        }
-    }
-
-    fn commit(&mut self, out: Out) {
-        if !out.records.is_empty() {
-            self.write_records(out.records);
-        }
-        let mut performed =
-            if self.rng.chance(self.faults.crash) { self.rng.index(out.effects.len() + 1) } else { usize::MAX };
-        let dies = performed != usize::MAX;
-        for effect in out.effects {
-            if performed == 0 {
-                break;
-            }
-            performed = performed.saturating_sub(1);
-            self.perform(effect);
-        }
-        if dies {
-            self.crash("after its records were written");
-        }
-    }
-
-    /// A source says everything it has.
-    fn say_set(&mut self, source: Source) {
-        self.pending_sets.remove(&source);
-        if self.node.is_none() {
-            return;
-        }
-        if source == Source::Api {
-            return self.say_objects();
-        }
-        let files = self.sources.entry(source).or_default();
-        let pods: Vec<Manifest> = files.files.values().filter(|f| !f.broken).flat_map(|f| f.pods.clone()).collect();
-        let broken: Vec<(String, String)> = files
-            .files
-            .iter()
-            .filter(|(_, f)| f.broken)
-            .map(|(path, _)| (path.clone(), "did not parse".to_owned()))
-            .collect();
-        self.turn(Event::Source { source, change: SourceChange::Set { pods, broken } });
     }
 
     /// Sandboxes of a pod in no particular order.

@@ -1,8 +1,9 @@
 //! The checkers: they watch every turn of core and every step of the world, and know the truth that core only sees parts of.
 //!
-//! `turn` judges what core asks for, `record` what it writes down, `truth` what happens in the runtime because of it, `end`
+//! `turn` judges what core is told and what it asks for, `call` each call, `record` what it writes down, `truth` what happens in the runtime because of it, `end`
 //! what is left when the world has become quiet.
 
+mod call;
 mod end;
 mod keeper;
 mod record;

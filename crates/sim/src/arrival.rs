@@ -1,0 +1,156 @@
+//! Calls that arrive: what they change in the runtime and on the machine.
+
+use std::time::Duration;
+
+use podwright_core::model::{Answer, Call, CallError, ContainerId, ImageFacts, Name, Pod, PodUid, SandboxId, Source};
+use podwright_core::pod::full_name;
+
+use crate::behaviour::Run;
+use crate::flight::{Flight, Stage};
+use crate::manifest::{behaviour_of, find};
+use crate::runtime::{NewContainer, Sandbox};
+use crate::world::{Item, World, trace};
+
+impl World {
+    /// A call arrives and has its effect.
+    pub(crate) fn apply(&mut self, flight: u64) {
+        let Some(f) = self.flights.get(&flight).filter(|f| f.stage == Stage::Under).cloned() else { return };
+        if f.answered {
+            trace!(self, "   {} late effect of {:?}", f.uid, f.call.key());
+        }
+        if self.runtime.down && f.needs_runtime() {
+            // A call of an agent that is gone, in a runtime that is gone too.
+            return self.drop_flight(flight);
+        }
+        let wall = self.clock.wall();
+        match &f.call {
+            Call::RunSandbox { attempt } => {
+                self.check_sandbox_made(&f.uid);
+                let id = self.runtime.run_sandbox(Sandbox {
+                    uid: f.uid.clone(),
+                    full_name: full_name(&f.pod),
+                    source: source_of(&f.pod),
+                    labelled: true,
+                    attempt: *attempt,
+                    ready: true,
+                    created_at: wall,
+                });
+                trace!(self, "   {} sandbox {id} attempt {attempt} is there", f.uid);
+                self.host.change(&f.uid, |h| h.logs = true);
+                self.land(flight, Ok(Answer::Sandbox(id)));
+                self.hint(&f.uid);
+            }
+            Call::CreateContainer { sandbox, name, attempt, .. } => {
+                let new = new_container(&f, sandbox, name, *attempt);
+                match self.runtime.create(new, wall) {
+                    Ok(id) => {
+                        trace!(self, "   {} container {id} = {name} attempt {attempt} is there", f.uid);
+                        self.host.change(&f.uid, |h| h.logs = true);
+                        self.land(flight, Ok(Answer::Container(id)));
+                        self.hint(&f.uid);
+                    }
+                    Err(message) => {
+                        self.answer(flight, Duration::ZERO, Err(CallError::new("", message)));
+                        self.drop_flight(flight);
+                    }
+                }
+            }
+            Call::StartContainer { id, .. } => self.start(flight, &f.uid, id),
+            Call::StopContainer { id, timeout, .. } => self.stop(flight, &f.uid, id, *timeout),
+            Call::StopSandbox { id } => self.stop_sandbox(flight, &f.uid, id),
+            Call::RemoveContainer { id, .. } => {
+                self.runtime.remove(id);
+                self.land(flight, Ok(Answer::Done));
+            }
+            Call::RemoveSandbox { id } => {
+                let ready = self.runtime.sandboxes.get(id).is_some_and(|s| s.ready);
+                if ready {
+                    self.answer(flight, Duration::ZERO, Err(CallError::new("", "sandbox is not stopped")));
+                    self.drop_flight(flight);
+                } else {
+                    self.runtime.remove_sandbox(id);
+                    self.land(flight, Ok(Answer::Done));
+                }
+            }
+            Call::ImageStatus { image, .. } => {
+                let here = self.runtime.images.contains(image).then(facts);
+                self.land(flight, Ok(Answer::Image(here)));
+            }
+            Call::PullImage { image, .. } => {
+                self.runtime.images.insert(image.clone());
+                self.land(flight, Ok(Answer::Image(Some(facts()))));
+            }
+            Call::MakeCgroup => {
+                let made = self.host.get(&f.uid).is_none_or(|h| !h.cgroup);
+                self.apply_host(flight);
+                self.land(flight, Ok(Answer::Cgroup { made }));
+            }
+            _ => {
+                self.apply_host(flight);
+                self.land(flight, Ok(Answer::Done));
+            }
+        }
+    }
+
+    pub(crate) fn apply_host(&mut self, flight: u64) {
+        let Some(f) = self.flights.get(&flight).cloned() else { return };
+        let uid = &f.uid;
+        match &f.call {
+            Call::MakeCgroup => self.host.change(uid, |h| h.cgroup = true),
+            Call::MakeDirs => self.host.change(uid, |h| h.dirs = true),
+            Call::PrepareContainer { .. } => self.host.change(uid, |h| h.logs = true),
+            Call::MountVolume { volume } => self.host.change(uid, |h| {
+                h.volumes.insert(volume.clone());
+            }),
+            Call::RemoveCgroup => self.host.change(uid, |h| h.cgroup = false),
+            Call::RemoveVolumes => self.host.change(uid, |h| h.volumes.clear()),
+            Call::RemoveDirs => self.host.change(uid, |h| h.dirs = false),
+            Call::RemoveLogs => self.host.change(uid, |h| h.logs = false),
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, flight: u64, uid: &PodUid, id: &ContainerId) {
+        match self.runtime.start(id, self.clock.now, self.clock.wall()) {
+            Err(message) => {
+                self.answer(flight, Duration::ZERO, Err(CallError::new("", message)));
+                self.drop_flight(flight);
+            }
+            Ok(nth) => {
+                trace!(self, "   {uid} {id} runs (start {nth})");
+                if let Some(Run::Exits { after, code }) = self.behaviour(id).map(|b| b.run(nth)) {
+                    self.after(after, Item::Exit { id: id.clone(), code, by_itself: true });
+                }
+                self.check_started(uid, id);
+                self.land(flight, Ok(Answer::Done));
+                self.hint(uid);
+            }
+        }
+    }
+}
+
+fn new_container(f: &Flight, sandbox: &SandboxId, name: &Name, attempt: u32) -> NewContainer {
+    let spec = find(&f.pod, name.as_str()).map(|(c, _)| c);
+    let grace = f.pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
+    let hook = spec.and_then(|c| c.lifecycle.as_ref()).and_then(|l| l.pre_stop.as_ref());
+    NewContainer {
+        uid: f.uid.clone(),
+        name: name.clone(),
+        attempt,
+        sandbox: sandbox.clone(),
+        hash: spec.map(podwright_core::hash::container_hash),
+        behaviour: spec.map_or(0, behaviour_of),
+        grace: grace.and_then(|s| u64::try_from(s).ok()).map(Duration::from_secs),
+        pre_stop: hook.map(|_| "{\"exec\":{}}".into()),
+        life: f.life,
+    }
+}
+
+fn source_of(pod: &Pod) -> Option<Source> {
+    let annotations = pod.metadata.annotations.as_ref()?;
+    annotations.get("kubernetes.io/config.source").and_then(|text| Source::parse(text))
+}
+
+fn facts() -> ImageFacts {
+    ImageFacts { id: "sha256:image".into(), uid: Some(1000), username: String::new() }
+}
