@@ -48,7 +48,11 @@ impl PodKeeper {
         let path = format!("{}/status", path(&object.full_name)?);
         let content = ("application/strategic-merge-patch+json", body.to_string().into_bytes());
         let answer = self.send(request(Method::PATCH, &path, Some(content)), urgent).await;
-        answered(answer.map_err(|error| meaning(&error))?)
+        let pod = answered(&answer.map_err(|error| meaning(&error))?)?;
+        if pod.metadata.uid.as_deref() != Some(object.uid.as_str()) {
+            return Err(no_answer("it tells of another pod"));
+        }
+        Ok(Some(pod))
     }
 
     async fn delete(&self, object: &ObjectRef) -> AskResult {
@@ -59,7 +63,8 @@ impl PodKeeper {
         let content = ("application/json", options.to_string().into_bytes());
         let answer = self.send(request(Method::DELETE, &path(&object.full_name)?, Some(content)), true).await;
         // The object as it was, or a Status: gone either way.
-        answer.map(|_| None).map_err(|error| meaning(&error))
+        trimmed::kind(&answer.map_err(|error| meaning(&error))?).map_err(|error| no_answer(&error.to_string()))?;
+        Ok(None)
     }
 
     async fn create(&self, pod: &Pod) -> AskResult {
@@ -68,7 +73,7 @@ impl PodKeeper {
         let body = serde_json::to_vec(pod).map_err(|error| AskError::Refused(error.to_string()))?;
         let answer = self.send(request(Method::POST, &path, Some(("application/json", body))), false).await;
         match answer {
-            Ok(body) => answered(body),
+            Ok(body) => answered(&body).map(Some),
             // The name is taken: by an older mirror, or by a pod that has nothing to do with us.
             Err(ApiError::Answer { code: 409, reason, .. }) if reason == "AlreadyExists" => Err(AskError::OtherUid),
             Err(error) => Err(meaning(&error)),
@@ -103,9 +108,17 @@ fn path(name: &FullName) -> Result<String, AskError> {
     Ok(format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name))
 }
 
-fn answered(body: Bytes) -> AskResult {
-    let garbage = |error: serde_json::Error| AskError::Unavailable { message: error.to_string(), after: None };
-    trimmed::pod(&body).map(|pod| Some(Arc::new(pod))).map_err(garbage)
+/// The pod in an answer. What is no pod was said by somebody in between: then nobody knows what was done.
+fn answered(body: &[u8]) -> Result<Arc<Pod>, AskError> {
+    let pod = trimmed::pod(body).map_err(|error| no_answer(&error.to_string()))?;
+    if pod.metadata.uid.is_none() || pod.metadata.name.is_none() {
+        return Err(no_answer("it is no pod"));
+    }
+    Ok(Arc::new(pod))
+}
+
+fn no_answer(why: &str) -> AskError {
+    AskError::Unavailable { message: ApiError::Garbage(why.into()).to_string(), after: None }
 }
 
 /// What an error means to whoever asked.

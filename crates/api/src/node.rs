@@ -168,7 +168,12 @@ fn tell_of_change(had: &NodeStatus, wanted: &NodeStatus) {
 }
 
 fn read(body: &[u8]) -> Result<Node, ApiError> {
-    trimmed::node(body).map_err(|error| ApiError::Garbage(error.to_string()))
+    let node = trimmed::node(body).map_err(|error| ApiError::Garbage(error.to_string()))?;
+    // Without it the node would seem to be deleted.
+    if node.metadata.uid.is_none() {
+        return Err(ApiError::Garbage("a node without UID".into()));
+    }
+    Ok(node)
 }
 
 const LIMIT: Duration = Duration::from_secs(15);

@@ -105,6 +105,10 @@ impl Pods {
             let path = format!("{}&limit={PAGE}{}", self.path(), and_continue(&going_on));
             let body = self.cluster.call(request(Method::GET, &path, None), LIST_MAX).await?;
             let page: Page<'_> = serde_json::from_slice(&body).map_err(|error| garbage(&error))?;
+            // Pods that are not in it are ended: who says so must be an API server.
+            if page.kind != "PodList" || page.metadata.resource_version.is_empty() {
+                return Err(ApiError::Garbage("it is no list of pods".into()));
+            }
             for item in &page.items {
                 objects.push(Object::read(item.get().as_bytes()).map_err(ApiError::Garbage)?);
             }
@@ -207,6 +211,8 @@ impl Pods {
 
 #[derive(Deserialize)]
 struct Page<'a> {
+    #[serde(default)]
+    kind: String,
     #[serde(default)]
     metadata: PageMeta,
     #[serde(borrow)]

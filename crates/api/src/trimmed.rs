@@ -43,6 +43,15 @@ pub fn who(json: &[u8]) -> Result<Who, serde_json::Error> {
     serde_json::from_slice::<Object>(json).map(|object| object.metadata)
 }
 
+/// What an object says it is.
+pub fn kind(json: &[u8]) -> Result<String, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct Object {
+        kind: String,
+    }
+    serde_json::from_slice::<Object>(json).map(|object| object.kind)
+}
+
 #[derive(Deserialize)]
 struct TrimmedPod {
     #[serde(default)]

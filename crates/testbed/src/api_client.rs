@@ -27,6 +27,19 @@ pub struct Identity {
     pub(crate) key: Arc<PrivateKeyDer<'static>>,
 }
 
+impl Identity {
+    /// TLS as this client, for servers of the same authority.
+    pub(crate) fn client_config(&self) -> Result<ClientConfig> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.authority.clone())?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        Ok(ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(vec![self.certificate.clone()], self.key.clone_key())?)
+    }
+}
+
 type Connection = BufReader<StreamOwned<ClientConnection, TcpStream>>;
 
 /// A client of one server, for any number of threads.
@@ -47,14 +60,8 @@ pub struct Watch {
 impl ApiClient {
     /// A client of `127.0.0.1:port`.
     pub fn new(port: u16, identity: &Identity) -> Result<Self> {
-        let mut roots = RootCertStore::empty();
-        roots.add(identity.authority.clone())?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
-            .with_client_auth_cert(vec![identity.certificate.clone()], identity.key.clone_key())?;
-        Ok(Self { address: format!("127.0.0.1:{port}"), config: Arc::new(config), idle: Mutex::default() })
+        let config = Arc::new(identity.client_config()?);
+        Ok(Self { address: format!("127.0.0.1:{port}"), config, idle: Mutex::default() })
     }
 
     /// The object at `path`; an error unless the server says 200.

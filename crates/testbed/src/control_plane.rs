@@ -17,6 +17,7 @@ use crate::api_client::ApiClient;
 use crate::cache::Cache;
 use crate::http::{free_port, post};
 use crate::process::{Process, output_of};
+use crate::proxy::Proxy;
 use crate::scratch::Scratch;
 use crate::wait::wait_until;
 use certificates::{Authority, service_account_keys};
@@ -85,6 +86,31 @@ impl ControlPlane {
     pub fn node_kubeconfig(&self, name: &str) -> Result<PathBuf> {
         let (pair, _) = self.authority.user(name, &format!("system:node:{name}"), "system:nodes")?;
         self.authority.kubeconfig(name, &self.settings.url(), &pair)
+    }
+
+    /// As [`Self::node_kubeconfig`], with a certificate that ended long ago.
+    pub fn expired_kubeconfig(&self, name: &str) -> Result<PathBuf> {
+        let pair = self.authority.expired(name, &format!("system:node:{name}"), "system:nodes")?;
+        self.authority.kubeconfig(name, &self.settings.url(), &pair)
+    }
+
+    /// A kubeconfig with these credentials: the `user` of a kubeconfig's user.
+    pub fn kubeconfig_of(&self, name: &str, user: &Value) -> Result<PathBuf> {
+        self.authority.kubeconfig_of(name, &self.settings.url(), user)
+    }
+
+    /// As [`Self::node_kubeconfig`], for a [`Proxy`] on this port.
+    pub fn proxied_kubeconfig(&self, name: &str, port: u16) -> Result<PathBuf> {
+        let (pair, _) = self.authority.user(name, &format!("system:node:{name}"), "system:nodes")?;
+        self.authority.kubeconfig(name, &format!("https://127.0.0.1:{port}"), &pair)
+    }
+
+    /// A man in the middle on this port, who is the node towards the API server.
+    pub fn proxy(&self, name: &str, port: u16) -> Result<Proxy> {
+        let (_, node) =
+            self.authority.user(&format!("{name}-proxy"), &format!("system:node:{name}"), "system:nodes")?;
+        let server = self.authority.server(&format!("{name}-proxy-server"))?;
+        Proxy::start(port, &server, &node, self.settings.port())
     }
 
     /// The API server, asked by a node.

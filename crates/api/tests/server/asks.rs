@@ -28,7 +28,7 @@ fn patch(name: &str, urgent: bool) -> Ask {
 
 #[tokio::test]
 async fn a_status_is_patched_with_its_uid_and_the_answer_comes_back() {
-    let server = Fake::start(|_| Reply::Json(200, pod("a", 7))).await;
+    let server = Fake::start(|_| Reply::Json(200, pod("u1", 7))).await;
     let keeper = PodKeeper::new(server.cluster());
     let answer = keeper.ask(patch("a", false)).await.unwrap().unwrap();
     assert_eq!(answer.metadata.resource_version.as_deref(), Some("7"));
@@ -46,7 +46,7 @@ async fn a_delete_has_grace_zero_and_the_uid() {
     let server = Fake::start(|seen: &Seen| match seen.path.ends_with("/other") {
         true => status(409, "Conflict", "Precondition failed: UID in precondition: u1, UID in object meta: u2"),
         false if seen.path.ends_with("/gone") => status(404, "NotFound", "pods \"gone\" not found"),
-        false => Reply::Json(200, pod("a", 7)),
+        false => Reply::Json(200, pod("u1", 7)),
     })
     .await;
     let keeper = PodKeeper::new(server.cluster());
@@ -61,7 +61,7 @@ async fn a_delete_has_grace_zero_and_the_uid() {
 async fn urgent_asks_pass_a_crowd_that_waits() {
     let server = Fake::start(|seen: &Seen| match seen.path.contains("/slow") {
         true => Reply::Hang,
-        false => Reply::Json(200, pod("a", 7)),
+        false => Reply::Json(200, pod("u1", 7)),
     })
     .await;
     let keeper = Arc::new(PodKeeper::new(server.cluster()));
@@ -75,6 +75,25 @@ async fn urgent_asks_pass_a_crowd_that_waits() {
     tokio::time::timeout(soon, keeper.ask(patch("a", true))).await.expect("in time").unwrap();
     tokio::time::timeout(soon, keeper.ask(Ask::Delete { object: object("a") })).await.expect("in time").unwrap();
     assert_eq!(server.requests("PATCH", "/api/v1/namespaces/ns/pods/slow").len(), 16);
+}
+
+#[tokio::test]
+async fn a_success_that_is_no_pod_is_none() {
+    let server = Fake::start(|seen: &Seen| match seen.path.contains("/empty") {
+        true => Reply::Json(200, json!({})),
+        false if seen.path.contains("/page") => Reply::Text(200, vec![], "<html>a proxy's page</html>".into()),
+        false => Reply::Json(200, pod("another", 7)),
+    })
+    .await;
+    let keeper = PodKeeper::new(server.cluster());
+    for name in ["empty", "page", "other"] {
+        let answer = keeper.ask(patch(name, true)).await;
+        assert!(matches!(answer, Err(AskError::Unavailable { .. })), "{name}: {answer:?}");
+    }
+    for name in ["empty", "page"] {
+        let answer = keeper.ask(Ask::Delete { object: object(name) }).await;
+        assert!(matches!(answer, Err(AskError::Unavailable { .. })), "{name}: {answer:?}");
+    }
 }
 
 #[tokio::test]
@@ -102,7 +121,7 @@ async fn slow_busy_and_absent_servers_are_unavailable() {
 #[tokio::test]
 async fn a_token_that_was_renewed_is_used_after_a_refusal() {
     let server = Fake::start(|seen: &Seen| match seen.authorization == "Bearer second" {
-        true => Reply::Json(200, pod("a", 7)),
+        true => Reply::Json(200, pod("u1", 7)),
         false => status(401, "Unauthorized", "Unauthorized"),
     })
     .await;

@@ -154,7 +154,9 @@ async fn garbage_throttling_and_errors_cost_time_only() {
         Reply::Text(200, vec![], "<html>a proxy's page</html>".into()),
         Reply::Text(429, vec![("retry-after", "1".into())], "slow down".into()),
         status(500, "InternalError", "etcd is away"),
-        ok(json!({"items": [{"metadata": {}}], "metadata": {"resourceVersion": "9"}})),
+        ok(json!({"kind": "PodList", "items": [{"metadata": {}}], "metadata": {"resourceVersion": "9"}})),
+        ok(json!({"kind": "PodList", "items": []})),
+        ok(json!({"items": [], "metadata": {"resourceVersion": "9"}})),
         ok(list(10, &[pod("a", 5)])),
         ok(list(11, &[pod("a", 5)])),
     ];

@@ -1,12 +1,15 @@
 //! An agent that has joined a cluster, and a namespace to play in.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use podwright_testbed::{Agent, AgentBuilder, Containerd, ControlPlane, Flavor, Scratch, leftovers, wait_until};
+use podwright_testbed::{
+    Agent, AgentBuilder, Containerd, ControlPlane, Flavor, Proxy, Scratch, free_port, leftovers, wait_until,
+};
 use serde_json::{Value, json};
 
-use crate::suite::{LIMIT, condition};
+use crate::suite::{LIMIT, condition, one, sleeper};
 
 /// A node of its own in a cluster, with a namespace of the same name.
 pub(crate) struct Joined<'a> {
@@ -15,6 +18,7 @@ pub(crate) struct Joined<'a> {
     pub(crate) agent: Agent,
     pub(crate) containerd: Containerd,
     pub(crate) scratch: Scratch,
+    began: Instant,
     /// From the agent's start until the API server called the node Ready.
     pub(crate) ready_after: Duration,
 }
@@ -30,20 +34,46 @@ impl<'a> Joined<'a> {
         name: &'static str,
         more: impl FnOnce(AgentBuilder) -> AgentBuilder,
     ) -> Self {
+        let kubeconfig = plane.node_kubeconfig(name).expect("a kubeconfig");
+        let mut joined = Self::launched(plane, name, &kubeconfig, more);
+        joined.wait_joined();
+        joined
+    }
+
+    /// With somebody between the agent and the API server.
+    pub(crate) fn through_a_proxy(plane: &'a ControlPlane, name: &'static str) -> (Self, Proxy) {
+        let port = free_port().expect("a port");
+        let proxy = plane.proxy(name, port).expect("a proxy");
+        let kubeconfig = plane.proxied_kubeconfig(name, port).expect("a kubeconfig");
+        let mut joined = Self::launched(plane, name, &kubeconfig, |agent| agent);
+        joined.wait_joined();
+        (joined, proxy)
+    }
+
+    /// With any kubeconfig; the agent runs, and may never join.
+    pub(crate) fn launched(
+        plane: &'a ControlPlane,
+        name: &'static str,
+        kubeconfig: &Path,
+        more: impl FnOnce(AgentBuilder) -> AgentBuilder,
+    ) -> Self {
         plane.namespace(name).expect("a namespace");
         let scratch = Scratch::new().expect("a scratch");
         let containerd = Containerd::start(&scratch, Flavor::V2).expect("containerd starts");
-        let kubeconfig = plane.node_kubeconfig(name).expect("a kubeconfig");
-        let agent = Agent::new(&scratch).runtime(&containerd).hostname(name).kubeconfig(&kubeconfig);
+        let agent = Agent::new(&scratch).runtime(&containerd).hostname(name).kubeconfig(kubeconfig);
         let began = Instant::now();
         let agent = more(agent).start().expect("the agent starts");
-        let ready = || {
-            let node = plane.api().get(&format!("/api/v1/nodes/{name}"))?;
+        Self { plane, name, agent, containerd, scratch, began, ready_after: Duration::MAX }
+    }
+
+    /// Wait until the API server calls the node Ready.
+    pub(crate) fn wait_joined(&mut self) {
+        wait_until(LIMIT, "the node to be ready", || {
+            let node = self.plane.api().get(&format!("/api/v1/nodes/{}", self.name))?;
             ensure!(condition(&node, "Ready")["status"] == "True", "{:#}", node["status"]["conditions"]);
             Ok(())
-        };
-        wait_until(LIMIT, "the node to be ready", ready);
-        Self { plane, name, agent, containerd, scratch, ready_after: began.elapsed() }
+        });
+        self.ready_after = self.began.elapsed();
     }
 
     /// The path of a collection of the namespace: `pods`, or `apps/v1/deployments`.
@@ -69,6 +99,12 @@ impl<'a> Joined<'a> {
     pub(crate) fn delete(&self, kind: &str, name: &str) {
         let options = json!({"propagationPolicy": "Background"});
         self.plane.api().delete(&format!("{}/{name}", self.path(kind)), Some(&options)).expect("deleted");
+    }
+
+    /// Delete every pod of the namespace, and wait until none is left in the API.
+    pub(crate) fn delete_all(&self) {
+        self.plane.kubectl(&["-n", self.name, "delete", "pods", "--all", "--wait=false"]).expect("deleted");
+        self.wait_none_in_the_api();
     }
 
     /// Everything of a kind in the namespace.
@@ -107,6 +143,35 @@ impl<'a> Joined<'a> {
         })
     }
 
+    /// A static pod of one container, with a text in it.
+    pub(crate) fn put_static(&self, name: &str, text: &str) {
+        let mut spec = one(&sleeper("c"));
+        spec["containers"][0]["env"] = json!([{"name": "TEXT", "value": text}]);
+        let metadata = json!({"name": name, "namespace": self.name});
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
+        self.scratch.put_manifest(&format!("{name}.json"), &pod).expect("written");
+    }
+
+    /// Wait until the agent itself says that a static pod runs with this text.
+    pub(crate) fn wait_static(&self, name: &str, text: &str) {
+        wait_until(LIMIT, &format!("{name} to run with {text:?}"), || {
+            let pod = self.agent.pod(&format!("{name}-{}", self.name))?.context("not known")?;
+            ensure!(pod["status"]["phase"] == "Running", "{:#}", pod["status"]);
+            ensure!(pod["spec"]["containers"][0]["env"][0]["value"] == text, "{:#}", pod["spec"]);
+            Ok(())
+        });
+    }
+
+    /// Wait until the API server says so, too.
+    pub(crate) fn wait_mirror(&self, name: &str, text: &str) {
+        wait_until(LIMIT, &format!("{name} to be told of with {text:?}"), || {
+            let mirror = self.get("pods", &format!("{name}-{}", self.name))?;
+            ensure!(mirror["spec"]["containers"][0]["env"][0]["value"] == text, "{:#}", mirror["spec"]);
+            ensure!(condition(&mirror, "Ready")["status"] == "True", "{:#}", mirror["status"]);
+            Ok(())
+        });
+    }
+
     pub(crate) fn wait_gone(&self, name: &str) {
         wait_until(LIMIT, &format!("{name} to be gone"), || {
             let answer = self.plane.api().request("GET", &format!("{}/{name}", self.path("pods")), None)?;
@@ -115,13 +180,17 @@ impl<'a> Joined<'a> {
         });
     }
 
-    /// No pod in the namespace, and nothing of any on the machine.
-    pub(crate) fn wait_nothing_left(&self) {
+    fn wait_none_in_the_api(&self) {
         wait_until(LIMIT, "no pod to be left in the API", || {
             let pods = self.list("pods")?;
             ensure!(pods.is_empty(), "{} pods, the first: {:#}", pods.len(), pods[0]);
             Ok(())
         });
+    }
+
+    /// No pod in the namespace, and nothing of any on the machine.
+    pub(crate) fn wait_nothing_left(&self) {
+        self.wait_none_in_the_api();
         wait_until(Duration::from_secs(30), "nothing to be left", || {
             let left = leftovers(&self.scratch, &self.containerd)?;
             ensure!(left.is_empty(), "{left:#?}");

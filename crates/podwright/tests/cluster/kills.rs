@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::ensure;
-use podwright_testbed::{ControlPlane, wait_until};
+use podwright_testbed::ControlPlane;
 use serde_json::{Value, json};
 
 use crate::joined::Joined;
-use crate::suite::{LIMIT, condition, container, one, sh, sleeper};
+use crate::suite::{container, one, sh, sleeper};
+use crate::watched::{Watched, flips};
 
 /// A small deterministic source of moments.
 pub(crate) struct Moments(pub(crate) u64);
@@ -20,8 +20,8 @@ impl Moments {
     }
 }
 
-#[test]
-fn killed_10_times_under_30_pods_no_ready_flips_and_nothing_restarts() {
+/// Killed `times` under 30 pods: a third ready, a third not, a third jobs that end meanwhile.
+pub(crate) fn no_ready_flips_and_nothing_restarts(times: u32) {
     let mut node = Joined::start(ControlPlane::shared(), "killed");
     let probe = |command: &str| json!({"exec": {"command": [command]}, "periodSeconds": 1});
     for i in 0..10 {
@@ -30,72 +30,43 @@ fn killed_10_times_under_30_pods_no_ready_flips_and_nothing_restarts() {
         not["containers"][0]["readinessProbe"] = probe("false");
         node.put(&format!("ready{i}"), &ready);
         node.put(&format!("not{i}"), &not);
-        let mut job = one(&sh("c", &format!("sleep {}; exit {}", i, i % 2 * 4)));
+        let mut job = one(&sh("c", &format!("sleep {}; exit {}", i * times / 10, i % 2 * 4)));
         job["restartPolicy"] = json!("Never");
         node.put(&format!("job{i}"), &job);
     }
+    let mut before = BTreeMap::<String, Value>::new();
     for i in 0..10 {
-        node.wait_ready(&format!("ready{i}"));
-        node.wait_phase(&format!("not{i}"), "Running");
+        for (name, pod) in [
+            (format!("ready{i}"), node.wait_ready(&format!("ready{i}"))),
+            (format!("not{i}"), node.wait_phase(&format!("not{i}"), "Running")),
+        ] {
+            before.insert(name, container(&pod, "c")["containerID"].clone());
+        }
     }
-    let before = node.plane.api().get(&node.path("pods")).expect("a list");
-    let path = format!(
-        "{}?resourceVersion={}",
-        node.path("pods"),
-        before["metadata"]["resourceVersion"].as_str().expect("a version")
-    );
-    let watch = node.plane.api().watch(&path, LIMIT).expect("a watch");
-    let flips = std::thread::scope(|scope| {
-        let watcher = scope.spawn(|| flips(watch));
-        let mut moments = Moments(5);
-        for _ in 0..10 {
-            std::thread::sleep(moments.next(1500));
-            node.agent.kill9().expect("killed");
-            std::thread::sleep(moments.next(500));
-            node.agent.start_again().expect("started again");
-        }
-        std::thread::sleep(Duration::from_secs(3));
-        // The sign for the watcher to end.
-        node.patch("pods", "ready0", &json!({"metadata": {"labels": {"end": "yes"}}}));
-        watcher.join().expect("no panic")
-    });
-    assert!(flips.is_empty(), "{flips:#?}");
+    let watched = Watched::begin(&node);
+    let mut moments = Moments(5);
+    for _ in 0..times {
+        std::thread::sleep(moments.next(1500));
+        node.agent.kill9().expect("killed");
+        std::thread::sleep(moments.next(500));
+        node.agent.start_again().expect("started again");
+    }
     for i in 0..10 {
-        for name in [format!("ready{i}"), format!("not{i}")] {
-            let pod = node.phase(&name, "Running").expect("it runs");
-            let old =
-                before["items"].as_array().expect("a list").iter().find(|pod| pod["metadata"]["name"] == name.as_str());
-            let (now, old) = (container(&pod, "c"), container(old.expect("there"), "c"));
-            assert_eq!((&now["containerID"], &now["restartCount"]), (&old["containerID"], &json!(0)), "{name}");
-        }
         let (name, code) = (format!("job{i}"), i % 2 * 4);
         let pod = node.wait_phase(&name, if code == 0 { "Succeeded" } else { "Failed" });
         assert_eq!(container(&pod, "c")["state"]["terminated"]["exitCode"], code, "{:#}", pod["status"]);
         assert_eq!(container(&pod, "c")["restartCount"], 0, "{:#}", pod["status"]);
     }
-    node.plane.kubectl(&["-n", node.name, "delete", "pods", "--all", "--wait=false"]).expect("deleted");
-    wait_until(LIMIT, "all to be gone", || {
-        let left = node.list("pods")?;
-        ensure!(left.is_empty(), "{} are left: {:#}", left.len(), left[0]);
-        Ok(())
-    });
-}
-
-/// Every Ready condition of a pod that is not what its name says, until the sign.
-fn flips(watch: podwright_testbed::Watch) -> Vec<String> {
-    let (mut found, mut seen) = (vec![], BTreeMap::<String, Value>::new());
-    for event in watch {
-        let pod = &event["object"];
-        let name = pod["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        if pod["metadata"]["labels"]["end"] == "yes" {
-            break;
-        }
-        let ready = condition(pod, "Ready")["status"].clone();
-        let right = if name.starts_with("ready") { "True" } else { "False" };
-        if !name.starts_with("job") && ready != right {
-            found.push(format!("{name}: Ready {ready}, before {:?}", seen.get(&name)));
-        }
-        seen.insert(name, ready);
+    // What comes late shows within some periods of the probes.
+    std::thread::sleep(Duration::from_secs(3));
+    let events = watched.end(&node);
+    assert!(!events.is_empty(), "nothing was seen");
+    let flips = flips(&events);
+    assert!(flips.is_empty(), "{flips:#?}");
+    for (name, id) in &before {
+        let pod = node.phase(name, "Running").expect("it runs");
+        let now = container(&pod, "c");
+        assert_eq!((&now["containerID"], &now["restartCount"]), (id, &json!(0)), "{name}");
     }
-    found
+    node.delete_all();
 }

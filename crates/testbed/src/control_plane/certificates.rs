@@ -49,29 +49,40 @@ impl Authority {
     }
 
     /// A server on loopback.
-    pub(crate) fn server(&self, common_name: &str) -> Result<Pair> {
+    pub(crate) fn server(&self, common_name: &str) -> Result<Identity> {
         let names = ["localhost", "kubernetes", "kubernetes.default.svc", "127.0.0.1", "10.96.0.1"];
         let mut params = CertificateParams::new(names.map(str::to_owned))?;
         params.distinguished_name = name(common_name, None);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        self.sign(common_name, &params).map(|(pair, _)| pair)
+        self.sign(common_name, &params).map(|(_, identity)| identity)
     }
 
     /// A user of the API server, in a group; written as `<file>.crt` and `<file>.key`.
     pub(crate) fn user(&self, file: &str, user: &str, group: &str) -> Result<(Pair, Identity)> {
-        let mut params = CertificateParams::default();
-        params.distinguished_name = name(user, Some(group));
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        self.sign(file, &params)
+        self.sign(file, &client(user, group))
     }
 
-    /// A kubeconfig with the files of a user; JSON is YAML.
+    /// As [`Self::user`], with a certificate that ended long ago.
+    pub(crate) fn expired(&self, file: &str, user: &str, group: &str) -> Result<Pair> {
+        let mut params = client(user, group);
+        params.not_before = rcgen::date_time_ymd(2001, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2002, 1, 1);
+        self.sign(file, &params).map(|(pair, _)| pair)
+    }
+
+    /// A kubeconfig with the files of a user.
     pub(crate) fn kubeconfig(&self, file: &str, server: &str, user: &Pair) -> Result<PathBuf> {
+        let user = json!({"client-certificate": user.certificate, "client-key": user.key});
+        self.kubeconfig_of(file, server, &user)
+    }
+
+    /// A kubeconfig with these credentials; JSON is YAML.
+    pub(crate) fn kubeconfig_of(&self, file: &str, server: &str, user: &Value) -> Result<PathBuf> {
         let path = self.dir.join(format!("{file}.kubeconfig"));
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "testbed",
             "clusters": [{"name": "testbed", "cluster": {"server": server, "certificate-authority": self.certificate()}}],
-            "users": [{"name": file, "user": {"client-certificate": user.certificate, "client-key": user.key}}],
+            "users": [{"name": file, "user": user}],
             "contexts": [{"name": "testbed", "context": {"cluster": "testbed", "user": file}}],
         });
         write_private(&path, &serde_json::to_string_pretty::<Value>(&config)?)?;
@@ -99,6 +110,13 @@ pub(crate) fn service_account_keys(dir: &Path) -> Result<()> {
     let key = KeyPair::generate()?;
     fs::write(dir.join("sa.pub"), key.public_key_pem())?;
     write_private(&dir.join("sa.key"), &key.serialize_pem())
+}
+
+fn client(user: &str, group: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = name(user, Some(group));
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params
 }
 
 fn name(common_name: &str, group: Option<&str>) -> DistinguishedName {

@@ -1,0 +1,256 @@
+//! The way to the API server is bad: cut, frozen, late, wrong. It costs time and nothing else.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::ensure;
+use podwright_testbed::{Asked, ControlPlane, Fate, wait_until};
+use serde_json::{Value, json};
+
+use crate::joined::Joined;
+use crate::story::Story;
+use crate::suite::{LIMIT, container, one, sh, sleeper};
+use crate::watched::{Watched, flips, last_words};
+
+/// What has happened so far, by name.
+#[derive(Clone, Default)]
+struct Happened(Arc<Mutex<BTreeMap<String, usize>>>);
+
+impl Happened {
+    /// How often it has happened before.
+    fn again(&self, what: impl Into<String>) -> usize {
+        let mut times = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let times = times.entry(what.into()).or_default();
+        *times += 1;
+        *times - 1
+    }
+
+    fn times(&self, what: &str) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(what).copied().unwrap_or_default()
+    }
+
+    fn wait(&self, what: &str, times: usize) {
+        wait_until(LIMIT, &format!("{what}, {times} times"), || {
+            ensure!(self.times(what) >= times, "{:?}", self.0);
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn connections_cut_before_and_after_each_write_lose_no_status() {
+    let (node, proxy) = Joined::through_a_proxy(ControlPlane::shared(), "cut");
+    let watched = Watched::begin(&node);
+    let happened = Happened::default();
+    let seen = happened.clone();
+    proxy.decide(move |asked: &Asked| {
+        if asked.method == "GET" || !asked.path.contains("/pods") {
+            return Fate::Pass;
+        }
+        match seen.again(format!("{} {}", asked.method, asked.path)) % 3 {
+            0 => Fate::CutBefore,
+            1 => Fate::CutAfter,
+            _ => Fate::Pass,
+        }
+    });
+    let story = Story::begin(&node);
+    let mut deaf = one(&sh("c", "trap 'exit 7' TERM; while :; do sleep 0.1; done"));
+    deaf["terminationGracePeriodSeconds"] = json!(30);
+    node.put("told", &deaf);
+    node.wait_ready("told");
+    node.delete("pods", "told");
+    story.goes_on(&node);
+    node.wait_gone("told");
+    story.ends_well(&node);
+    let events = watched.end(&node);
+    let flips = flips(&events);
+    assert!(flips.is_empty(), "{flips:#?}");
+    let last = last_words(&events);
+    assert_eq!(container(last["told"], "c")["state"]["terminated"]["exitCode"], 7, "{:#}", last["told"]["status"]);
+    assert!(happened.times("PATCH /api/v1/namespaces/cut/pods/job/status") >= 3, "{:?}", happened.0);
+}
+
+#[test]
+fn lists_and_watches_of_the_past_are_not_believed() {
+    let (node, proxy) = Joined::through_a_proxy(ControlPlane::shared(), "past");
+    let ours = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", node.name);
+    let list = || node.plane.api().get(&ours).expect("a list");
+    let empty = list().to_string();
+    node.put("over", &one(&sleeper("c")));
+    node.wait_ready("over");
+    let story = Story::begin(&node);
+    let old = list();
+    node.delete("pods", "over");
+    node.wait_gone("over");
+    let watched = Watched::begin(&node);
+
+    // Each pod, the one that is no more too, once more as it was; then all of them deleted.
+    let pods = old["items"].as_array().expect("a list");
+    let replay: String = ["ADDED", "MODIFIED", "DELETED"]
+        .iter()
+        .flat_map(|kind| pods.iter().map(move |pod| line(kind, pod)))
+        .chain([line("BOOKMARK", &json!({"kind": "Pod", "metadata": {"resourceVersion": "1"}}))])
+        .collect();
+    let gone = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"});
+    let happened = Happened::default();
+    let seen = happened.clone();
+    let old = old.to_string();
+    proxy.decide(move |asked: &Asked| {
+        if asked.is_watch_of_pods() {
+            return match seen.again("watch") {
+                0 => Fate::Before(replay.clone() + &line("ERROR", &gone)),
+                _ => Fate::Before(replay.clone()),
+            };
+        }
+        match asked.is_list_of_pods().then(|| seen.again("list")) {
+            Some(0 | 2) => Fate::Answer(200, None, empty.clone()),
+            Some(1) => Fate::Answer(200, None, old.clone()),
+            _ => Fate::Pass,
+        }
+    });
+    proxy.cut();
+    story.goes_on(&node);
+    // The watch of the past, lists of the past, a true one, and again a watch that begins in the past.
+    happened.wait("list", 4);
+    happened.wait("watch", 2);
+    assert!(node.agent.pod("over").expect("an answer").is_none(), "it was brought back");
+    let flips = flips(&watched.end(&node));
+    assert!(flips.is_empty(), "{flips:#?}");
+    story.ends_well(&node);
+}
+
+#[test]
+fn garbage_throttling_and_errors_for_a_while_cost_time_only() {
+    let (node, proxy) = Joined::through_a_proxy(ControlPlane::shared(), "garbage");
+    let story = Story::begin(&node);
+    let watched = Watched::begin(&node);
+    let happened = Happened::default();
+    let seen = happened.clone();
+    proxy.decide(move |asked: &Asked| {
+        // The controllers may not call the node lost meanwhile: that would be another story.
+        if asked.is_lease() {
+            return Fate::Pass;
+        }
+        let kind = if asked.method == "GET" { "read" } else { "written" };
+        let fates = [
+            Fate::Answer(200, None, "<html>a proxy's page</html>".into()),
+            Fate::Answer(429, Some(("retry-after", "1")), "slow down".into()),
+            Fate::Answer(500, None, json!({"kind": "Status", "code": 500, "reason": "InternalError"}).to_string()),
+            // Done, and told in words that nobody understands. A watch would say them for ever: it begins with some.
+            if asked.path.contains("watch=true") {
+                Fate::Before("{\"type\": \"DANCED\", \"object\": {}}\n".into())
+            } else {
+                Fate::Changed(|part| part.slice(..part.len() / 2))
+            },
+            Fate::Answer(503, Some(("retry-after", "soon")), String::new()),
+            Fate::Answer(200, None, "{}".into()),
+        ];
+        fates[seen.again(kind) % fates.len()].clone()
+    });
+    proxy.cut();
+    story.goes_on(&node);
+    happened.wait("read", 6);
+    happened.wait("written", 6);
+    proxy.pass();
+    story.ends_well(&node);
+    let flips = flips(&watched.end(&node));
+    assert!(flips.is_empty(), "{flips:#?}");
+}
+
+#[test]
+fn connections_that_only_seem_alive_are_left() {
+    let (node, proxy) = Joined::through_a_proxy(ControlPlane::shared(), "frozen");
+    let story = Story::begin(&node);
+    let watched = Watched::begin(&node);
+    let happened = Happened::default();
+    let seen = happened.clone();
+    proxy.decide(move |asked: &Asked| {
+        let what = if asked.is_lease() { "lease" } else { "other" };
+        if seen.again(what) == 0 { Fate::Freeze } else { Fate::Pass }
+    });
+    story.goes_on(&node);
+    happened.wait("lease", 2);
+    happened.wait("other", 2);
+    story.ends_well(&node);
+    let flips = flips(&watched.end(&node));
+    assert!(flips.is_empty(), "{flips:#?}");
+}
+
+#[test]
+fn large_strange_and_foreign_pods_are_taken_for_what_they_are() {
+    let (node, proxy) = Joined::through_a_proxy(ControlPlane::shared(), "strange");
+    let happened = Happened::default();
+    let (seen, foreign) = (happened.clone(), Arc::new(Mutex::new(String::new())));
+    let word = Arc::clone(&foreign);
+    proxy.decide(move |asked: &Asked| {
+        let pods = asked.is_list_of_pods() || asked.is_watch_of_pods() || asked.path.contains("/pods/");
+        let foreign = word.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match pods.then(|| seen.again("asked")) {
+            Some(_) if asked.is_watch_of_pods() && !foreign.is_empty() => Fate::Before(foreign),
+            Some(_) => Fate::Changed(of_next_year),
+            None => Fate::Pass,
+        }
+    });
+    proxy.cut();
+    // As large as etcd takes it; every string is one that a program can be started with.
+    let mut large = one(&sleeper("c"));
+    let env: Vec<Value> = (0..12).map(|i| json!({"name": format!("E{i}"), "value": "x".repeat(115_000)})).collect();
+    large["containers"][0]["env"] = json!(env);
+    node.put("large", &large);
+    node.put("strange", &one(&sleeper("c")));
+    for name in ["large", "strange"] {
+        node.wait_ready(name);
+    }
+    assert!(node.get("pods", "large").expect("there").to_string().len() > 1_300_000);
+    assert!(OF_NEXT_YEAR.load(Ordering::SeqCst) > 0, "no unknown field was ever sent");
+
+    // The server never sends it. Should it, the pod is not ours.
+    let mut other = one(&sleeper("c"));
+    other["nodeName"] = json!("elsewhere");
+    node.create("pods", &json!({"metadata": {"name": "foreign"}, "spec": other}));
+    let tries = AtomicUsize::new(0);
+    assert!(!node.agent.log().contains("a pod of another node"), "the server does send it");
+    wait_until(LIMIT, "the foreign pod to be seen", || {
+        // With a new version each time: news is never what was said before.
+        let label = format!("n{}", tries.fetch_add(1, Ordering::SeqCst));
+        node.patch("pods", "foreign", &json!({"metadata": {"labels": {"try": label}}}));
+        let pod = node.get("pods", "foreign")?;
+        *foreign.lock().unwrap_or_else(PoisonError::into_inner) = line("ADDED", &pod);
+        let before = happened.times("asked");
+        proxy.cut();
+        happened.wait("asked", before + 1);
+        ensure!(node.agent.log().contains("a pod of another node"), "it was not yet news");
+        Ok(())
+    });
+    assert!(node.agent.pod("foreign").expect("an answer").is_none());
+    foreign.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    for name in ["large", "strange"] {
+        let pod = node.phase(name, "Running").expect("it runs");
+        assert_eq!(container(&pod, "c")["restartCount"], 0);
+        node.delete("pods", name);
+    }
+    let now = json!({"gracePeriodSeconds": 0});
+    node.plane.api().delete(&format!("{}/foreign", node.path("pods")), Some(&now)).expect("deleted");
+    node.wait_nothing_left();
+}
+
+/// How often a field was put in.
+static OF_NEXT_YEAR: AtomicUsize = AtomicUsize::new(0);
+
+/// Fields that no version of Kubernetes has.
+fn of_next_year(part: bytes::Bytes) -> bytes::Bytes {
+    let Ok(text) = std::str::from_utf8(&part) else { return part };
+    let changed = text
+        .replace("\"spec\":{", "\"spec\":{\"fieldOfNextYear\":{\"deep\":[{\"er\":1}]},")
+        .replace("\"containers\":[{", "\"containers\":[{\"another\":[true],");
+    if changed.len() > text.len() {
+        OF_NEXT_YEAR.fetch_add(1, Ordering::SeqCst);
+    }
+    changed.into()
+}
+
+/// A line of a watch.
+fn line(kind: &str, object: &Value) -> String {
+    format!("{}\n", json!({"type": kind, "object": object}))
+}

@@ -1,0 +1,86 @@
+//! Pods of every kind on a node that is about to have trouble with its API server, and what must have become of them.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, ensure};
+use podwright_testbed::wait_until;
+use serde_json::{Value, json};
+
+use crate::joined::Joined;
+use crate::suite::{LIMIT, condition, container, one, sh, sleeper};
+
+/// Pods that run on, a job that ends when it is told to, and static pods: one is edited, one removed, one added.
+pub(crate) struct Story {
+    containers: BTreeMap<String, Value>,
+}
+
+impl Story {
+    /// Everything runs.
+    pub(crate) fn begin(node: &Joined<'_>) -> Self {
+        for i in 0..3 {
+            node.put(&format!("ready{i}"), &one(&sleeper("c")));
+        }
+        for name in ["edited", "removed"] {
+            node.put_static(name, "old");
+        }
+        let go = node.scratch.dir("go").expect("a directory");
+        let mut job = one(&sh("c", "while [ ! -e /go/now ]; do sleep 0.1; done; exit 4"));
+        job["restartPolicy"] = json!("Never");
+        job["containers"][0]["volumeMounts"] = json!([{"name": "go", "mountPath": "/go"}]);
+        job["volumes"] = json!([{"name": "go", "hostPath": {"path": go}}]);
+        node.put("job", &job);
+        let names = (0..3).map(|i| format!("ready{i}"));
+        let containers = names.map(|name| (name.clone(), id(&node.wait_ready(&name)))).collect();
+        node.wait_phase("job", "Running");
+        for name in ["edited", "removed"] {
+            node.wait_mirror(name, "old");
+        }
+        Self { containers }
+    }
+
+    /// The job ends and the static pods change, whatever the API server does: this waits until the node has done its part.
+    pub(crate) fn goes_on(&self, node: &Joined<'_>) {
+        std::fs::write(node.scratch.dir("go").expect("there").join("now"), "").expect("written");
+        node.put_static("added", "new");
+        node.put_static("edited", "new");
+        node.scratch.remove_manifest("removed.json").expect("removed");
+        for name in ["added", "edited"] {
+            node.wait_static(name, "new");
+        }
+        wait_until(LIMIT, "the removed one to go and the job to end", || {
+            ensure!(node.agent.pod(&format!("removed-{}", node.name))?.is_none(), "it is known");
+            let job = node.agent.pod("job")?.context("not known")?;
+            ensure!(container(&job, "c")["state"]["terminated"].is_object(), "{:#}", job["status"]);
+            Ok(())
+        });
+    }
+
+    /// In the end the API server knows all of it, and nothing was restarted. New pods come and old ones go.
+    pub(crate) fn ends_well(self, node: &Joined<'_>) {
+        let job = node.wait_phase("job", "Failed");
+        assert_eq!(container(&job, "c")["state"]["terminated"]["exitCode"], 4, "{:#}", job["status"]);
+        for name in ["added", "edited"] {
+            node.wait_mirror(name, "new");
+        }
+        node.wait_gone(&format!("removed-{}", node.name));
+        node.put("late", &one(&sleeper("c")));
+        node.wait_ready("late");
+        for (name, before) in &self.containers {
+            let pod = node.phase(name, "Running").expect("it runs");
+            assert_eq!(&id(&pod), before, "{name} was made anew");
+            assert_eq!(container(&pod, "c")["restartCount"], 0, "{:#}", pod["status"]);
+            assert_eq!(condition(&pod, "Ready")["status"], "True", "{:#}", pod["status"]);
+        }
+        for name in ["added.json", "edited.json"] {
+            node.scratch.remove_manifest(name).expect("removed");
+        }
+        for name in self.containers.keys().map(String::as_str).chain(["job", "late"]) {
+            node.delete("pods", name);
+        }
+        node.wait_nothing_left();
+    }
+}
+
+fn id(pod: &Value) -> Value {
+    container(pod, "c")["containerID"].clone()
+}

@@ -1,0 +1,73 @@
+//! All that a watch says of the pods of a namespace.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::thread::JoinHandle;
+
+use serde_json::{Value, json};
+
+use crate::joined::Joined;
+use crate::suite::{LIMIT, condition, one, sleeper};
+
+/// A pod that no scheduler cares for: the sign for the watch to end.
+const SIGN: &str = "the-end";
+
+/// A watch that goes on beside the test.
+pub(crate) struct Watched(JoinHandle<Vec<Value>>);
+
+impl Watched {
+    /// From now on.
+    pub(crate) fn begin(node: &Joined<'_>) -> Self {
+        let version = node.plane.api().get(&node.path("pods")).expect("a list")["metadata"]["resourceVersion"].clone();
+        let path = format!("{}?resourceVersion={}", node.path("pods"), version.as_str().expect("a version"));
+        let mut watch = node.plane.api().watch(&path, LIMIT).expect("a watch");
+        Self(std::thread::spawn(move || {
+            let mut events = vec![];
+            loop {
+                let event = watch.next().expect("the watch goes on until the sign");
+                if event["object"]["metadata"]["name"] == SIGN {
+                    return events;
+                }
+                events.push(event);
+            }
+        }))
+    }
+
+    /// The events until now.
+    pub(crate) fn end(self, node: &Joined<'_>) -> Vec<Value> {
+        let mut spec = one(&sleeper("c"));
+        spec["schedulerName"] = json!("nobody");
+        node.put(SIGN, &spec);
+        let events = self.0.join().expect("no panic");
+        node.delete("pods", SIGN);
+        events
+    }
+}
+
+/// Every Ready condition of a pod `not…`, and of a pod `ready…` once it was ready, that is not what its name says. Pods that
+/// are being deleted are not ready, and rightly so.
+pub(crate) fn flips(events: &[Value]) -> Vec<String> {
+    let (mut found, mut were_ready) = (vec![], BTreeSet::new());
+    for pod in events.iter().map(|event| &event["object"]) {
+        let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+        let is_ready = condition(pod, "Ready")["status"] == "True";
+        let is_wrong = match name {
+            _ if !pod["metadata"]["deletionTimestamp"].is_null() => false,
+            name if name.starts_with("not") => is_ready,
+            name if name.starts_with("ready") => !is_ready && were_ready.contains(name),
+            _ => false,
+        };
+        if is_wrong {
+            found.push(format!("{name}: {:#}", pod["status"]));
+        }
+        if is_ready {
+            were_ready.insert(name);
+        }
+    }
+    found
+}
+
+/// The last state of every pod before it went.
+pub(crate) fn last_words(events: &[Value]) -> BTreeMap<&str, &Value> {
+    let told = events.iter().filter(|event| event["type"] != "DELETED");
+    told.map(|event| (event["object"]["metadata"]["name"].as_str().expect("a name"), &event["object"])).collect()
+}
