@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, ensure};
 use podwright_testbed::{ControlPlane, wait_until};
 use serde_json::json;
 
@@ -75,6 +76,27 @@ fn get_describe_delete_cordon_and_drain_do_what_they_say() {
     kubectl(&["uncordon", node.name]);
     node.wait_ready("waits");
     kubectl(&["delete", "pod", "waits"]);
+    node.wait_nothing_left();
+}
+
+#[test]
+fn the_mirror_of_a_static_pod_is_described_with_the_events_of_the_pod() {
+    let node = Joined::start(ControlPlane::shared(), "mirrored");
+    let metadata = json!({"name": "web", "namespace": node.name});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": one(&sleeper("c"))});
+    node.scratch.put_manifest("web.json", &pod).expect("written");
+    let mirror = node.wait_ready("web-mirrored");
+    let hash = &mirror["metadata"]["annotations"]["kubernetes.io/config.mirror"];
+    assert_ne!(mirror["metadata"]["uid"], *hash);
+    wait_until(Duration::from_secs(15), "the event of its start", || {
+        let events = node.list("events")?;
+        let started = events.iter().find(|event| event["reason"] == "Started").context("none yet")?;
+        ensure!(started["involvedObject"]["uid"] == *hash, "{started:#}");
+        let told = node.plane.kubectl(&["-n", node.name, "describe", "pod", "web-mirrored"])?;
+        ensure!(told.split_whitespace().any(|word| word == "Started"), "{told}");
+        Ok(())
+    });
+    node.scratch.remove_manifest("web.json").expect("removed");
     node.wait_nothing_left();
 }
 

@@ -115,6 +115,43 @@ fn what_is_missing_is_told_and_comes_at_once() {
 }
 
 #[test]
+fn certificates_to_trust_come_and_go_in_a_running_pod() {
+    let node = Joined::start(ControlPlane::shared(), "trusting");
+    let out = node.scratch.dir("trusting").expect("a directory");
+    let look = "[ -s /trust/ca.pem ] && echo yes > /out/is || echo no > /out/is";
+    let mut reader = sh("c", &format!("while :; do {look}; sleep 0.05; done"));
+    reader["volumeMounts"] = json!([{"name": "trust", "mountPath": "/trust"}, {"name": "out", "mountPath": "/out"}]);
+    let mut spec = one(&reader);
+    let bundle = json!({"name": "trusting", "path": "ca.pem", "optional": true});
+    spec["volumes"] = json!([
+        {"name": "trust", "projected": {"sources": [{"clusterTrustBundle": bundle}]}},
+        {"name": "out", "hostPath": {"path": out}},
+    ]);
+    node.put("reader", &spec);
+    let wait_for = |word: &str| {
+        let began = Instant::now();
+        wait_until(LIMIT, &format!("the pod to say {word}"), || {
+            let is = std::fs::read_to_string(out.join("is"))?;
+            ensure!(is.trim() == word, "{is:?}");
+            Ok(())
+        });
+        began.elapsed()
+    };
+    wait_for("no");
+    let authority = node.get("configmaps", "kube-root-ca.crt").expect("every namespace has it");
+    let object = json!({"metadata": {"name": "trusting"}, "spec": {"trustBundle": authority["data"]["ca.crt"]}});
+    let bundles = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
+    node.plane.api().create(bundles, &object).expect("created");
+    let came = wait_for("yes");
+    node.plane.api().delete(&format!("{bundles}/trusting"), None).expect("deleted");
+    let gone = wait_for("no");
+    println!("seen after {came:?}, gone after {gone:?}");
+    assert!(came.max(gone) < Duration::from_secs(3), "{came:?}, {gone:?}");
+    node.delete("pods", "reader");
+    node.wait_nothing_left();
+}
+
+#[test]
 fn private_images_are_pulled_with_the_pods_own_logins() {
     let node = Joined::start(ControlPlane::shared(), "private");
     let registry = Registry::start_private(&node.scratch).expect("a registry");

@@ -119,6 +119,8 @@ fn api_server(settings: &Settings) -> Vec<String> {
         ("service-cluster-ip-range", "10.96.0.0/16"),
         ("authorization-mode", "Node,RBAC"),
         ("enable-admission-plugins", "NodeRestriction"),
+        ("feature-gates", "ClusterTrustBundle=true,ClusterTrustBundleProjection=true"),
+        ("runtime-config", "certificates.k8s.io/v1beta1/clustertrustbundles=true"),
         ("allow-privileged", "true"),
         ("endpoint-reconciler-type", "none"),
         // Stopped, it is to be gone at once.
