@@ -6,6 +6,7 @@
 
 mod findings;
 mod references;
+mod submitted;
 mod unknown;
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::validate::{FieldError, validate_pod};
 
 pub use findings::warnings_in;
 pub use references::api_reference;
+pub use submitted::read_submitted;
 pub use unknown::{unknown_fields, unknown_in};
 
 /// Annotation: the hash of the manifest's content.

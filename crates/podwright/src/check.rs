@@ -9,11 +9,11 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use podwright_agent::sources::{Finding, MANIFEST_MAX, Strictness, file, read, static_pods};
+use podwright_agent::sources::{Decode, Finding, MANIFEST_MAX, Strictness, file, read, static_pods, submitted_pods};
 use podwright_core::model::{Manifest, Source};
 use serde_json::{Value, json};
 
-use crate::cli::{CheckFlags, CheckOutput};
+use crate::cli::{CheckFlags, CheckOutput, Judge};
 
 /// A node's name is part of a static pod's; which one it is does not matter here.
 const NODE: &str = "node";
@@ -55,7 +55,7 @@ fn check(flags: &CheckFlags) -> Result<Vec<Checked>, Unreadable> {
     let mut defined = BTreeMap::new();
     for path in files(flags)? {
         let bytes = bytes(&path).map_err(|source| Unreadable { path: path.clone(), source })?;
-        checked.push(one(&path, &bytes, flags.strict, &mut defined));
+        checked.push(one(&path, &bytes, flags, &mut defined));
     }
     Ok(checked)
 }
@@ -92,21 +92,22 @@ fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn one(path: &Path, bytes: &[u8], strict: bool, defined: &mut BTreeMap<String, String>) -> Checked {
+fn one(path: &Path, bytes: &[u8], flags: &CheckFlags, defined: &mut BTreeMap<String, String>) -> Checked {
     let shown = if path.as_os_str() == "-" { "stdin".to_owned() } else { path.display().to_string() };
     let whole = |message: String| Finding { line: None, path: String::new(), message };
     if bytes.len() as u64 > MANIFEST_MAX {
         let errors = vec![whole(format!("a manifest may have {MANIFEST_MAX} bytes, and this one has more"))];
         return Checked { path: shown, pods: vec![], errors, warnings: vec![] };
     }
-    let found = read(bytes, &shown, &static_pods(Source::File, NODE, Strictness::Lenient));
+    let found = read(bytes, &shown, &rules(flags.judge));
     let (mut errors, mut warnings) = (found.errors, found.warnings);
-    if strict {
+    if flags.strict {
         errors.append(&mut warnings);
         errors.sort_by_key(|error| error.line);
     }
-    let pods: Vec<String> = found.pods.iter().map(name).collect();
-    for pod in &pods {
+    let pods: Vec<String> = found.pods.iter().map(|pod| name(pod, flags.judge)).collect();
+    // Generated names are never the same.
+    for pod in found.pods.iter().filter(|pod| pod.pod.metadata.name.is_some()).map(|pod| name(pod, flags.judge)) {
         if let Some(first) = defined.insert(pod.clone(), shown.clone()) {
             errors.push(whole(format!("pod {pod} is already defined in {first}: give one of them another name")));
         }
@@ -114,23 +115,35 @@ fn one(path: &Path, bytes: &[u8], strict: bool, defined: &mut BTreeMap<String, S
     Checked { path: shown, pods, errors, warnings }
 }
 
+fn rules(judge: Judge) -> Decode {
+    match judge {
+        Judge::Node => static_pods(Source::File, NODE, Strictness::Lenient),
+        Judge::Api => submitted_pods(),
+    }
+}
+
 /// As it is written, without the node's name.
-fn name(manifest: &Manifest) -> String {
+fn name(manifest: &Manifest, judge: Judge) -> String {
     let meta = &manifest.pod.metadata;
-    let name = meta.name.as_deref().unwrap_or_default();
-    let name = name.strip_suffix(NODE).and_then(|name| name.strip_suffix('-')).unwrap_or(name);
+    let name = meta.name.as_deref().or(meta.generate_name.as_deref()).unwrap_or_default();
+    let written = name.strip_suffix(NODE).and_then(|name| name.strip_suffix('-')).filter(|_| judge == Judge::Node);
+    let name = written.unwrap_or(name);
     format!("{}/{name}", meta.namespace.as_deref().unwrap_or("default"))
+}
+
+/// One line about a file.
+pub(crate) fn in_words(file: &str, word: &str, finding: &Finding) -> String {
+    let Finding { line, path, message } = finding;
+    let line = line.map_or(String::new(), |line| format!("{line}:"));
+    let field = if path.is_empty() { String::new() } else { format!("{path}: ") };
+    format!("{file}:{line} {word}: {field}{message}\n")
 }
 
 fn as_text(checked: &[Checked]) -> String {
     let mut text = String::new();
     for Checked { path, errors, warnings, .. } in checked {
         for (word, findings) in [("error", errors), ("warning", warnings)] {
-            for Finding { line, path: field, message } in findings {
-                let line = line.map_or(String::new(), |line| format!("{line}:"));
-                let field = if field.is_empty() { String::new() } else { format!("{field}: ") };
-                text.push_str(&format!("{path}:{line} {word}: {field}{message}\n"));
-            }
+            findings.iter().for_each(|finding| text.push_str(&in_words(path, word, finding)));
         }
     }
     let count = |of: fn(&Checked) -> usize, word: &str| {

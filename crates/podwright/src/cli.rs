@@ -12,10 +12,21 @@ mod ask;
 mod examples;
 mod foreign;
 mod offline;
+mod target;
 
 pub(crate) use act::{ApplyFlags, Awaited, DeleteFlags, ExecFlags, LogFlags, RestartFlags, StopFlags, WaitFlags};
 pub(crate) use ask::{Ask, DescribeFlags, EventFlags, ExplainFlags, GetFlags, Output, Resource, Scope};
-pub(crate) use offline::{CheckFlags, CheckOutput, LogFormat, ReplayFlags, WatchingFlags};
+#[cfg(test)]
+pub(crate) use foreign::SETTINGS;
+pub(crate) use foreign::Setting;
+pub(crate) use offline::{CheckFlags, CheckOutput, Judge, LogFormat, ReplayFlags, WatchingFlags};
+
+/// What scripts can rely on; `run`, `exec`, `check` and `replay` say more on their own pages.
+const EXIT_CODES: &str = "Exit codes:
+  0  it was done
+  1  it was not done: refused, not found, timed out, or no agent answers
+  2  it was typed wrong, or a file can't be read
+The exit code of exec is the command's own; 126 if that is not known or it could not be run.";
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -24,6 +35,7 @@ pub(crate) use offline::{CheckFlags, CheckOutput, LogFormat, ReplayFlags, Watchi
     version,
     propagate_version = true,
     about = "Runs Kubernetes pods on this machine and keeps them running",
+    after_help = EXIT_CODES,
     max_term_width = 100,
     disable_help_subcommand = true
 )]
@@ -36,6 +48,12 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run the agent until it is told to stop; pods go on without it.
+    ///
+    /// Flags of the kubelet that say what a field of its configuration says, such as --max-pods or --cgroup-driver, are taken too and
+    /// win over the file. Those that do nothing here yet are named in a warning.
+    ///
+    /// Exit codes: 0 it was told to end; 1 it could not start or go on, the log says why; 2 wrong flags or a wrong configuration, so
+    /// that starting it again won't help.
     #[command(display_name = "podwright")]
     Run(Box<RunFlags>),
     /// Show pods or events, as kubectl does.
@@ -50,7 +68,7 @@ pub(crate) enum Command {
     Apply(ApplyFlags),
     /// End pods that were made by apply, and wait until they are gone.
     Delete(DeleteFlags),
-    /// Restart the containers of a pod now, in the same sandbox.
+    /// Restart the containers of a pod now, in the same sandbox; a pod that has ended gets another life.
     Restart(RestartFlags),
     /// End pods gracefully; they stay known and ended until they are restarted.
     Stop(StopFlags),
@@ -168,15 +186,18 @@ pub(crate) struct RunFlags {
     /// Serve /healthz, /readyz, /livez, /pods and /metrics over HTTP on this address.
     #[arg(long, value_name = "ADDRESS", help_heading = "Watching it")]
     pub(crate) listen: Option<SocketAddr>,
-    /// How much to log: 4 and more is for debugging.
-    #[arg(short = 'v', long = "v", value_name = "N", default_value_t = 0, help_heading = "Watching it")]
-    pub(crate) verbosity: u8,
+    /// How much to log: 4 and more is for debugging. [default: 0]
+    #[arg(short = 'v', long = "v", value_name = "N", help_heading = "Watching it")]
+    pub(crate) verbosity: Option<u8>,
     #[command(flatten)]
     pub(crate) watching: WatchingFlags,
 
     /// Started by the name `kubelet`: its directories and habits are the defaults.
     #[arg(skip)]
     pub(crate) as_kubelet: bool,
+    /// Flags of the kubelet that stand for fields of its configuration.
+    #[arg(skip)]
+    pub(crate) settings: Vec<Setting>,
     /// Flags of the kubelet that were given and do nothing here.
     #[arg(skip)]
     pub(crate) ignored: Vec<String>,
@@ -192,13 +213,14 @@ impl Cli {
             args[0] = "podwright".into();
             args.insert(1, "run".into());
         }
-        let mut ignored = Vec::new();
-        if args.get(1).is_some_and(|verb| verb == "run") {
-            (args, ignored) = foreign::sift(args);
-        }
-        let mut cli = Self::from_arg_matches(&Self::definition().try_get_matches_from(args)?)?;
+        let sifted = match args.get(1).is_some_and(|verb| verb == "run") {
+            true => foreign::sift(args),
+            false => foreign::Sifted { kept: args, ..foreign::Sifted::default() },
+        };
+        let mut cli = Self::from_arg_matches(&Self::definition().try_get_matches_from(sifted.kept)?)?;
         if let Command::Run(flags) = &mut cli.command {
-            (flags.as_kubelet, flags.ignored) = (as_kubelet, ignored);
+            flags.as_kubelet = as_kubelet;
+            (flags.settings, flags.ignored) = (sifted.settings, sifted.ignored);
         }
         Ok(cli)
     }

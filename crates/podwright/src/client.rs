@@ -24,10 +24,12 @@ use crate::cli::Ask;
 
 mod act;
 mod apply;
+mod events;
 mod exec;
 mod get;
 mod lines;
 mod logs;
+mod shape;
 mod wait;
 
 /// Why there is no answer.
@@ -58,6 +60,12 @@ pub(crate) enum ClientError {
     /// Nothing is wrong with the agent: what was typed can't be done.
     #[error("{0}")]
     Usage(String),
+    /// It takes longer than was allowed.
+    #[error("timed out waiting for {0}")]
+    TimedOut(String),
+    /// What was asked for can't be written out.
+    #[error("write: {0}")]
+    Write(String),
     /// The talk broke off.
     #[error("ask the agent on {}: {why}", socket.display())]
     Broken {
@@ -76,13 +84,18 @@ impl ClientError {
         Self::Refused { code: status.as_u16(), message }
     }
 
+    /// 2 if it was typed wrong, else 1: it was not done.
+    fn exit_code(&self) -> ExitCode {
+        if matches!(self, Self::Usage(_)) { ExitCode::from(crate::USAGE) } else { ExitCode::FAILURE }
+    }
+
     /// There is no such thing.
     fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { code: 404, .. })
     }
 }
 
-/// Carry out a verb, and tell how it went: 0 if it was done, 1 if not.
+/// Carry out a verb, and tell how it went: 0 if it was done, 1 if not, 2 if it was typed wrong.
 pub(crate) fn run(ask: &Ask) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -96,7 +109,7 @@ pub(crate) fn run(ask: &Ask) -> ExitCode {
     runtime.shutdown_background();
     result.unwrap_or_else(|error| {
         eprintln!("podwright: {error}");
-        ExitCode::FAILURE
+        error.exit_code()
     })
 }
 
@@ -104,7 +117,7 @@ async fn verb(ask: &Ask) -> Result<ExitCode, ClientError> {
     match ask {
         Ask::Get(flags) => get::get(flags).await,
         Ask::Describe(flags) => get::describe(flags).await,
-        Ask::Events(flags) => get::events(flags).await,
+        Ask::Events(flags) => events::events(flags).await,
         Ask::Explain(flags) => get::explain(flags).await,
         Ask::Apply(flags) => apply::apply(flags).await,
         Ask::Delete(flags) => act::delete(flags).await,
@@ -239,6 +252,10 @@ fn path(resource: &str, namespace: Option<&str>) -> String {
         Some(namespace) => format!("/api/v1/namespaces/{}/{resource}", encode(namespace)),
         None => format!("/api/v1/{resource}"),
     }
+}
+
+fn with_query(path: &str, query: &str) -> String {
+    format!("{path}{}{query}", if path.contains('?') { '&' } else { '?' })
 }
 
 /// Where this pod's object is.

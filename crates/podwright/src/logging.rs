@@ -15,16 +15,17 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::cli::LogFormat;
+use crate::config::Logging;
 
 mod limit;
 
-/// Begin to log, as loud as `--v` asks for.
-pub(crate) fn start(verbosity: u8, log_format: LogFormat) {
+/// Begin to log.
+pub(crate) fn start(wanted: Logging) {
     let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     let limit = limit::Limit::default();
     limit.clone().tell_in_background();
-    let registry = tracing_subscriber::registry().with(filter(verbosity)).with(limit);
-    match log_format {
+    let registry = tracing_subscriber::registry().with(filter(wanted.verbosity)).with(limit);
+    match wanted.format {
         LogFormat::Json => registry.with(layer.json().flatten_event(true)).init(),
         LogFormat::Text if under_journald() => {
             let plain = format().without_time().with_level(false).with_ansi(false);

@@ -67,7 +67,6 @@ fn main() -> ExitCode {
 
 fn run(flags: &RunFlags) -> ExitCode {
     memory::be_modest();
-    logging::start(flags.verbosity, flags.watching.logging_format);
     let config = match Config::load(flags) {
         Ok(config) => config,
         Err(error) => {
@@ -76,6 +75,7 @@ fn run(flags: &RunFlags) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
+    logging::start(config.logging);
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }

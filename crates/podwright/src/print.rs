@@ -115,6 +115,30 @@ impl Table {
     }
 }
 
+/// A table that grows: what comes later lines up with what was printed.
+pub(crate) struct Sheet {
+    paint: Paint,
+    widths: Vec<usize>,
+}
+
+impl Sheet {
+    /// Nothing is printed yet.
+    pub(crate) fn new(paint: Paint) -> Self {
+        Self { paint, widths: vec![] }
+    }
+
+    /// More lines, under the head if they are the first.
+    pub(crate) fn more(&mut self, table: &Table) -> String {
+        let first = self.widths.is_empty();
+        if table.rows.len() < 2 {
+            return String::new();
+        }
+        table.widen(&mut self.widths);
+        let text = table.render_to(&self.widths, self.paint);
+        if first { text } else { text.split_once('\n').map(|(_, rest)| rest.to_owned()).unwrap_or_default() }
+    }
+}
+
 /// Seconds between two moments; never negative.
 pub(crate) fn seconds(from: Timestamp, to: Timestamp) -> u64 {
     u64::try_from(to.duration_since(from).as_secs()).unwrap_or(0)

@@ -1,19 +1,19 @@
 //! Create, update and delete as an API server does them: what it fills in, what it refuses, what it never lets change.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::PodStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use podwright_core::defaults::default_pod;
-use podwright_core::model::{FullName, Pod, PodUid, Source};
+use podwright_core::model::{FullName, Pod, Source};
 use podwright_core::pod::full_name;
 use podwright_core::qos::qos_class;
 use podwright_core::static_pod::{CONFIG_HASH, CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE, api_reference};
+use podwright_core::status::is_terminal;
 use podwright_core::validate::{FieldError, validate_pod, validate_pod_update};
 
-use super::{POD_BYTES_MAX, PODS_MAX, Refusal, Store, of_name};
+use super::{Objects, POD_BYTES_MAX, PODS_MAX, Refusal, Store, of_name};
 use crate::feed::View;
 
 /// How a pod is to be deleted.
@@ -46,6 +46,12 @@ impl Store {
     pub async fn delete(self: &Arc<Self>, of: FullName, options: DeleteOptions) -> Result<Arc<View>, Refusal> {
         let store = Arc::clone(self);
         finish(async move { store.delete_now(&of, &options).await }).await
+    }
+
+    /// Give the pod of this name, which has ended, another life: the same pod anew, with a UID of its own.
+    pub async fn revive(self: &Arc<Self>, of: FullName) -> Result<Arc<View>, Refusal> {
+        let store = Arc::clone(self);
+        finish(async move { store.revive_now(&of).await }).await
     }
 
     async fn create_now(&self, namespace: &str, mut pod: Pod, dry_run: bool) -> Result<Arc<View>, Refusal> {
@@ -96,6 +102,22 @@ impl Store {
         self.put(&mut objects, pod).await
     }
 
+    async fn revive_now(&self, of: &FullName) -> Result<Arc<View>, Refusal> {
+        let mut objects = self.objects.lock().await;
+        let (old, _) = self.ours(&objects, of)?;
+        let (name, old_uid) = (of.name.to_string(), super::uid_of(&old));
+        if old.metadata.deletion_timestamp.is_some() {
+            return Err(Refusal::Conflict { name, why: "the pod is being deleted".into() });
+        }
+        let phase = self.feed.get(&old_uid).and_then(|view| view.status.as_ref()?.phase.clone());
+        if !is_terminal(phase.as_deref()) {
+            return Err(Refusal::Conflict { name, why: "the pod has not ended".into() });
+        }
+        let mut pod = Pod::clone(&old);
+        self.prepare(&mut pod, &of.namespace)?;
+        self.replace(&mut objects, &old_uid, pod).await
+    }
+
     async fn delete_now(&self, of: &FullName, options: &DeleteOptions) -> Result<Arc<View>, Refusal> {
         let mut objects = self.objects.lock().await;
         let (old, version) = self.ours(&objects, of)?;
@@ -115,7 +137,7 @@ impl Store {
     }
 
     /// The object and its version, if it is one of the store's.
-    fn ours(&self, objects: &BTreeMap<PodUid, Arc<Pod>>, of: &FullName) -> Result<(Arc<Pod>, u64), Refusal> {
+    fn ours(&self, objects: &Objects, of: &FullName) -> Result<(Arc<Pod>, u64), Refusal> {
         let name = of.name.to_string();
         if let Some(pod) = of_name(objects, of) {
             let version = self.feed.get(&super::uid_of(pod)).map_or(0, |view| view.version);

@@ -7,7 +7,7 @@ mod admit;
 mod disk;
 mod refusal;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,6 +30,9 @@ pub use admit::DeleteOptions;
 pub use disk::{POD_BYTES_MAX, PODS_MAX};
 pub use refusal::Refusal;
 
+/// The objects by UID.
+type Objects = BTreeMap<PodUid, Arc<Pod>>;
+
 /// Why there is no store.
 #[derive(Debug, thiserror::Error)]
 #[error("open the submitted pods in {}", path.display())]
@@ -45,7 +48,7 @@ pub struct Store {
     feed: Arc<Feed>,
     changes: Changes,
     /// Held over a write to disk: one writer at a time.
-    objects: Mutex<BTreeMap<PodUid, Arc<Pod>>>,
+    objects: Mutex<Objects>,
     /// Files that held no pod when the store was opened, and why.
     broken: Vec<(String, String)>,
 }
@@ -76,6 +79,7 @@ impl Store {
             tracing::error!(path = %path.display(), why = file.why, "a submitted pod's file is broken: put aside");
             broken.push((path.display().to_string(), file.why));
         }
+        let pods = one_of_each_name(pods, &shelf);
         // An agent that was here before showed versions that were smaller.
         feed.begin_after(u64::try_from(Timestamp::now().as_microsecond()).unwrap_or_default());
         let mut objects = BTreeMap::new();
@@ -100,23 +104,51 @@ impl Store {
     }
 
     /// The object is now this: on disk, then shown, then told to core.
-    async fn put(&self, objects: &mut BTreeMap<PodUid, Arc<Pod>>, pod: Pod) -> Result<Arc<View>, Refusal> {
-        let (shelf, pod) = (self.shelf.clone(), Arc::new(pod));
-        let kept = Arc::clone(&pod);
-        blocking(move || write(&shelf, &kept)).await?;
-        objects.insert(uid_of(&pod), Arc::clone(&pod));
-        let view = self.feed.keep(Arc::clone(&pod), Source::Local, Some(ORIGIN.into()));
-        self.tell(SourceChange::Put(manifest(&pod))).await;
+    async fn put(&self, objects: &mut Objects, pod: Pod) -> Result<Arc<View>, Refusal> {
+        let pod = Arc::new(pod);
+        self.write(&pod).await?;
+        Ok(self.show(objects, pod).await)
+    }
+
+    async fn remove(&self, objects: &mut Objects, uid: &PodUid) -> Result<(), Refusal> {
+        self.unlink(uid).await?;
+        self.hide(objects, uid).await;
+        Ok(())
+    }
+
+    /// Another object takes the place of this one. Both are on disk for a moment: the older one goes when they are read again.
+    async fn replace(&self, objects: &mut Objects, old: &PodUid, pod: Pod) -> Result<Arc<View>, Refusal> {
+        let pod = Arc::new(pod);
+        self.write(&pod).await?;
+        self.hide(objects, old).await;
+        let view = self.show(objects, pod).await;
+        if let Err(error) = self.unlink(old).await {
+            tracing::warn!(uid = %old, %error, "the file of a pod that has another life now is left until the next start");
+        }
         Ok(view)
     }
 
-    async fn remove(&self, objects: &mut BTreeMap<PodUid, Arc<Pod>>, uid: &PodUid) -> Result<(), Refusal> {
-        let (shelf, gone) = (self.shelf.clone(), uid.clone());
-        blocking(move || shelf.remove(&gone).map_err(|error| Refusal::disk(&error))).await?;
+    async fn show(&self, objects: &mut Objects, pod: Arc<Pod>) -> Arc<View> {
+        objects.insert(uid_of(&pod), Arc::clone(&pod));
+        let view = self.feed.keep(Arc::clone(&pod), Source::Local, Some(ORIGIN.into()));
+        self.tell(SourceChange::Put(manifest(&pod))).await;
+        view
+    }
+
+    async fn hide(&self, objects: &mut Objects, uid: &PodUid) {
         objects.remove(uid);
         self.feed.release(uid);
         self.tell(SourceChange::Remove(uid.clone())).await;
-        Ok(())
+    }
+
+    async fn write(&self, pod: &Arc<Pod>) -> Result<(), Refusal> {
+        let (shelf, pod) = (self.shelf.clone(), Arc::clone(pod));
+        blocking(move || write(&shelf, &pod)).await
+    }
+
+    async fn unlink(&self, uid: &PodUid) -> Result<(), Refusal> {
+        let (shelf, gone) = (self.shelf.clone(), uid.clone());
+        blocking(move || shelf.remove(&gone).map_err(|error| Refusal::disk(&error))).await
     }
 
     async fn patch_status(&self, object: &ObjectRef, status: Arc<PodStatus>) -> AskResult {
@@ -128,8 +160,7 @@ impl Store {
         let pod = Arc::new(pod);
         // The end of a pod is kept: after a restart nobody may think that it is still to come. All else is computed again.
         if ends && !ended {
-            let (shelf, kept) = (self.shelf.clone(), Arc::clone(&pod));
-            blocking(move || write(&shelf, &kept)).await.map_err(unavailable)?;
+            self.write(&pod).await.map_err(unavailable)?;
         }
         objects.insert(object.uid.clone(), Arc::clone(&pod));
         self.feed.keep(Arc::clone(&pod), Source::Local, Some(ORIGIN.into()));
@@ -168,7 +199,7 @@ impl Keeper for StoreKeeper {
     }
 }
 
-fn find<'a>(objects: &'a BTreeMap<PodUid, Arc<Pod>>, object: &ObjectRef) -> Result<&'a Arc<Pod>, AskError> {
+fn find<'a>(objects: &'a Objects, object: &ObjectRef) -> Result<&'a Arc<Pod>, AskError> {
     match objects.get(&object.uid) {
         Some(pod) if full_name(pod) == object.full_name => Ok(pod),
         Some(_) => Err(AskError::OtherUid),
@@ -177,8 +208,24 @@ fn find<'a>(objects: &'a BTreeMap<PodUid, Arc<Pod>>, object: &ObjectRef) -> Resu
     }
 }
 
-fn of_name<'a>(objects: &'a BTreeMap<PodUid, Arc<Pod>>, name: &FullName) -> Option<&'a Arc<Pod>> {
+fn of_name<'a>(objects: &'a Objects, name: &FullName) -> Option<&'a Arc<Pod>> {
     objects.values().find(|pod| full_name(pod) == *name)
+}
+
+/// Two of one name are there when an agent died while one took the other's place: the older one goes.
+fn one_of_each_name(mut pods: Vec<Pod>, shelf: &Shelf) -> Vec<Pod> {
+    let ended = |pod: &Pod| pod.status.as_ref().is_some_and(|status| is_terminal(status.phase.as_deref()));
+    let age = |pod: &Pod| (pod.metadata.creation_timestamp.as_ref().map(|at| at.0), !ended(pod));
+    pods.sort_by_key(|pod| std::cmp::Reverse(age(pod)));
+    let mut names = BTreeSet::new();
+    pods.retain(|pod| {
+        let first = names.insert(full_name(pod));
+        if !first && let Err(error) = shelf.remove(&uid_of(pod)) {
+            tracing::warn!(name = %full_name(pod), %error, "the file of an earlier life can't be removed");
+        }
+        first
+    });
+    pods
 }
 
 fn manifest(pod: &Arc<Pod>) -> Manifest {

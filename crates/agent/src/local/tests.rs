@@ -292,3 +292,32 @@ async fn two_who_write_at_once_are_told_apart_and_who_goes_away_loses_nothing() 
     }
     assert_eq!((bed.files(), bed.feed.all().1.len()), (2, 2));
 }
+
+#[tokio::test]
+async fn a_pod_that_has_ended_gets_another_life_and_never_two() {
+    let mut bed = bed();
+    let first = bed.create(pod("web")).await.unwrap();
+    let refused = bed.store.revive(of("web")).await.unwrap_err();
+    assert!(matches!(refused, Refusal::Conflict { .. }), "it has not ended: {refused}");
+    ask(&bed, patch(&first, "Succeeded")).await.unwrap();
+    let old_file = bed.dir.path().join(format!("manifests/{}.json", first.uid()));
+    let left_behind = std::fs::read(&old_file).unwrap();
+    bed.heard();
+    let second = bed.store.revive(of("web")).await.unwrap();
+    assert_ne!(second.uid(), first.uid());
+    assert_eq!(second.object.spec, first.object.spec);
+    assert_eq!(second.status.as_ref().unwrap().phase.as_deref(), Some("Pending"));
+    assert_eq!(bed.heard(), [format!("remove {}", first.uid()), "put web None".into()]);
+    assert_eq!((bed.files(), bed.feed.all().1.len()), (1, 1));
+
+    // An agent that died in between finds both.
+    std::fs::write(&old_file, left_behind).unwrap();
+    let mut bed = bed.again(&[]);
+    bed.store.begin().await;
+    assert_eq!(bed.heard(), ["set 1 0"]);
+    assert_eq!((bed.files(), bed.feed.named("default", "web").unwrap().uid()), (1, second.uid()));
+
+    bed.delete("web", None).await.unwrap();
+    assert!(bed.store.revive(of("web")).await.is_err(), "it is being deleted");
+    assert!(matches!(bed.store.revive(of("other")).await, Err(Refusal::NotFound { .. })));
+}

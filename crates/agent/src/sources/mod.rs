@@ -56,6 +56,11 @@ pub fn static_pods(source: Source, node_name: &str, strictness: Strictness) -> D
     })
 }
 
+/// For pods that are sent to an API server, or to who plays one: its rules, and nothing of a node.
+pub fn submitted_pods() -> Decode {
+    Arc::new(static_pod::read_submitted)
+}
+
 /// Where a source tells what it has. Bounded: a source waits while core is busy, and then tells the newest.
 pub type Changes = mpsc::Sender<(Source, SourceChange)>;
 

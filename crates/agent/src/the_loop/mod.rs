@@ -278,7 +278,7 @@ impl Loop {
         tracing::debug!(%uid, ?call, "call");
         // The hand keeps the limit, counted from when the call's turn came, and always answers.
         let slow = call.is_runtime().then(|| (uid.clone(), self.sender.clone()));
-        self.views.metrics().sent(&call);
+        self.views.metrics().sent(&call, &pod);
         let metered = metrics::operation(&call).map(|kind| (kind, Arc::clone(&self.views)));
         let call = self.hands.call(Order { uid, pod, call, limit, cancel });
         let mut done: BoxFuture<Result<Answer, CallError>> = Box::pin(async move {

@@ -22,9 +22,10 @@ pub(super) fn of(error: &ManifestError, list: &str) -> Vec<FieldError> {
             let at = |error: &FieldError| FieldError { path: format!("{list}{}", error.path), ..error.clone() };
             errors.iter().map(at).collect()
         }
-        ManifestError::Reference { path, what, .. } => {
-            one(format!("{list}{path}"), format!("a static pod may not refer to {what}: remove it"))
-        }
+        ManifestError::Reference { path, what, .. } => one(
+            format!("{list}{path}"),
+            format!("a pod of a node alone may not refer to {what}, which only an API server has: remove it"),
+        ),
     }
 }
 

@@ -6,7 +6,7 @@ const GOOD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  c
 const BAD: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\nspec:\n  hostNetwrk: true\n  restartPolicy: Often\n  containers:\n  - name: c\n---\napiVersion: v1\nkind: Pod\nmetadata:\n  name: two\nspec:\n  containers:\n  - name: c\n    image: i\n    volumeDevices: [{name: x, devicePath: /d}]\n";
 
 fn flags(dir: &Path, strict: bool) -> CheckFlags {
-    CheckFlags { files: vec![dir.to_owned()], strict, all_names: false, output: None }
+    CheckFlags { files: vec![dir.to_owned()], strict, judge: Judge::Node, all_names: false, output: None }
 }
 
 fn fill(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -39,6 +39,19 @@ fn strictly_a_warning_is_an_error() {
         (checked[0].errors.len(), checked[0].warnings.len())
     };
     assert_eq!((counts(false), counts(true)), ((0, 1), (1, 0)));
+}
+
+#[test]
+fn what_only_an_api_server_has_is_wrong_on_a_node_and_right_there() {
+    let text = GOOD.replace("image: i}", "image: i, envFrom: [{configMapRef: {name: settings}}]}");
+    let dir = fill(&[("a.yaml", &text)]);
+    let checked = check(&flags(dir.path(), false)).expect("read");
+    insta::assert_snapshot!("reference", shown(&as_text(&checked), dir.path()));
+    let checked = check(&CheckFlags { judge: Judge::Api, ..flags(dir.path(), true) }).expect("read");
+    assert_eq!((checked[0].errors.len(), checked[0].pods.as_slice()), (0, ["default/web".to_owned()].as_slice()));
+    let dir = fill(&[("a.yaml", &GOOD.replace("image: i", "image: ''"))]);
+    let checked = check(&CheckFlags { judge: Judge::Api, ..flags(dir.path(), false) }).expect("read");
+    assert_eq!((checked[0].errors.len(), checked[0].errors[0].line), (1, Some(6)));
 }
 
 #[test]

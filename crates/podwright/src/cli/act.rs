@@ -24,6 +24,9 @@ pub(crate) struct ApplyFlags {
     /// Only say what would be done.
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Refuse pods with fields that nobody knows or that do nothing here, instead of warning of them.
+    #[arg(long)]
+    pub(crate) strict: bool,
     #[command(flatten)]
     pub(crate) socket: SocketFlags,
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::act::{ApplyFlags, DeleteFlags, ExecFlags, LogFlags, RestartFlags, StopFlags, WaitFlags};
+use super::target::{Target, TargetParser};
 
 /// What is asked.
 #[derive(Debug)]
@@ -25,16 +26,17 @@ pub(crate) enum Ask {
 /// `podwright get`
 #[derive(Args, Debug)]
 pub(crate) struct GetFlags {
-    /// What to show.
-    #[arg(value_name = "RESOURCE")]
-    pub(crate) resource: Resource,
-    /// One pod only; static pods may go without the node's name at the end.
-    pub(crate) name: Option<String>,
+    /// What to show; one may be named at once: pod/web.
+    #[arg(value_name = "RESOURCE", value_parser = TargetParser::<Resource>::default())]
+    pub(crate) target: Target<Resource>,
+    /// Only these; static pods may go without the node's name at the end.
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
     /// How to show it.
     #[arg(short, long, value_name = "FORMAT")]
     pub(crate) output: Option<Output>,
     /// Only pods with these labels: `app=web,tier!=db`.
-    #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "name")]
+    #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "names")]
     pub(crate) selector: Option<String>,
     /// Then show every change, until interrupted.
     #[arg(short, long)]
@@ -48,11 +50,12 @@ pub(crate) struct GetFlags {
 /// `podwright describe`
 #[derive(Args, Debug)]
 pub(crate) struct DescribeFlags {
-    /// What to describe.
-    #[arg(value_name = "RESOURCE")]
-    pub(crate) resource: Describable,
+    /// What to describe; it may be named at once: pod/web.
+    #[arg(value_name = "RESOURCE", value_parser = TargetParser::<Describable>::default())]
+    target: Target<Describable>,
     /// Its name; static pods may go without the node's name at the end.
-    pub(crate) name: String,
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
     /// The namespace. [default: default]
     #[arg(short, long, value_name = "NAMESPACE")]
     pub(crate) namespace: Option<String>,
@@ -66,6 +69,9 @@ pub(crate) struct EventFlags {
     /// Only those of this pod.
     #[arg(long = "for", value_name = "POD")]
     pub(crate) of: Option<String>,
+    /// Then show every one that happens, until interrupted.
+    #[arg(short, long)]
+    pub(crate) watch: bool,
     #[command(flatten)]
     pub(crate) scope: Scope,
     #[command(flatten)]
@@ -137,6 +143,15 @@ pub(crate) enum Output {
     Json,
     /// The API's object.
     Yaml,
+    /// `pod/NAME`, one a line.
+    Name,
+}
+
+impl GetFlags {
+    /// Those that are asked for; none: all.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        self.target.names(&self.names)
+    }
 }
 
 impl Scope {
@@ -152,6 +167,11 @@ impl Scope {
 }
 
 impl DescribeFlags {
+    /// Those that are asked for.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        self.target.names(&self.names)
+    }
+
     /// The one to look in.
     pub(crate) fn namespace(&self) -> &str {
         self.namespace.as_deref().unwrap_or("default")

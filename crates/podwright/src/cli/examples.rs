@@ -12,13 +12,25 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             ),
         ],
     ),
-    ("get", &[("podwright get pods -A -o wide", "All pods"), ("podwright get pods web -o yaml", "One pod as YAML")]),
+    ("get", &[("podwright get pods -A -o wide", "All pods"), ("podwright get pod/web -o yaml", "One pod as YAML")]),
     ("describe", &[("podwright describe pod web", "Everything about a pod")]),
-    ("events", &[("podwright events --for pod/web", "What happened to a pod")]),
+    (
+        "events",
+        &[
+            ("podwright events --for pod/web", "What happened to a pod"),
+            ("podwright events -A -w", "All of them, and those to come"),
+        ],
+    ),
     ("explain", &[("podwright explain web", "Why a pod is where it is")]),
     ("apply", &[("podwright apply -f web.yaml", "Make the pods of a file so")]),
     ("delete", &[("podwright delete pod web", "End a pod that was applied")]),
-    ("restart", &[("podwright restart web -c server", "Restart one container now")]),
+    (
+        "restart",
+        &[
+            ("podwright restart web -c server", "Restart one container now"),
+            ("podwright restart web", "All of them; a pod that was stopped or has ended gets another life"),
+        ],
+    ),
     ("stop", &[("podwright stop --all --timeout 2m", "End every pod gracefully")]),
     (
         "logs",
@@ -33,6 +45,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         "check",
         &[
             ("podwright check web.yaml", "What is wrong with a manifest, by line"),
+            ("podwright check --for api web.yaml", "Would an API server take it?"),
             ("podwright check --strict -o json /etc/kubernetes/manifests", "A whole directory, for a program"),
         ],
     ),

@@ -1,49 +1,116 @@
-//! Flags that the Go kubelet has and this agent hasn't yet. A unit file with them still starts, with a warning for each; a flag
-//! nobody knows fails.
+//! The kubelet's other flags: those that say what a field of its configuration says are taken for that field, those that do
+//! nothing here yet are named in a warning, so that a unit file with them still starts. A flag nobody knows fails.
 
 use std::ffi::OsString;
 
-/// Take the kubelet's other flags out of the arguments, and spell the rest with dashes. What was taken out, by name.
-pub(super) fn sift(args: Vec<OsString>) -> (Vec<OsString>, Vec<String>) {
-    let mut kept = Vec::with_capacity(args.len());
-    let mut ignored = Vec::new();
+/// A flag that stands for a field of `KubeletConfiguration`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Setting {
+    /// As it is written, with its dashes.
+    pub(crate) flag: String,
+    /// The field's name.
+    pub(crate) field: &'static str,
+    /// What was given.
+    pub(crate) value: String,
+}
+
+/// What became of the arguments.
+#[derive(Debug, Default)]
+pub(super) struct Sifted {
+    /// Our own, spelled with dashes.
+    pub(super) kept: Vec<OsString>,
+    pub(super) settings: Vec<Setting>,
+    /// Flags that do nothing here, by name.
+    pub(super) ignored: Vec<String>,
+}
+
+/// Take the kubelet's other flags out of the arguments.
+pub(super) fn sift(args: Vec<OsString>) -> Sifted {
+    let mut sifted = Sifted { kept: Vec::with_capacity(args.len()), ..Sifted::default() };
     let mut args = args.into_iter();
     while let Some(arg) = args.next() {
         let Some(text) = arg.to_str().and_then(|text| text.strip_prefix("--")).filter(|text| !text.is_empty()) else {
             let rest = arg == "--";
-            kept.push(arg);
+            sifted.kept.push(arg);
             if rest {
-                kept.extend(args.by_ref());
+                sifted.kept.extend(args.by_ref());
             }
             continue;
         };
         let (name, value) = match text.split_once('=') {
-            Some((name, value)) => (name, Some(value)),
+            Some((name, value)) => (name, Some(value.to_owned())),
             None => (text, None),
         };
         // The kubelet takes an underscore for a dash.
         let name = name.replace('_', "-");
-        if WITHOUT_VALUE.contains(&name.as_str()) {
-            ignored.push(format!("--{name}"));
+        let mut next = || args.next().map(|value| value.to_string_lossy().into_owned());
+        if let Some((_, field)) = SETTINGS.iter().find(|(flag, _)| *flag == name) {
+            let value = match SWITCHES.contains(&name.as_str()) {
+                true => Some(value.unwrap_or_else(|| "true".into())),
+                false => value.or_else(next),
+            };
+            match value {
+                Some(value) => sifted.settings.push(Setting { flag: format!("--{name}"), field, value }),
+                // Left to whoever tells that a value is missing.
+                None => sifted.kept.push(format!("--{name}").into()),
+            }
+        } else if WITHOUT_VALUE.contains(&name.as_str()) {
+            sifted.ignored.push(format!("--{name}"));
         } else if WITH_VALUE.contains(&name.as_str()) {
-            ignored.push(format!("--{name}"));
+            sifted.ignored.push(format!("--{name}"));
             if value.is_none() {
-                args.next();
+                next();
             }
         } else {
-            kept.push(value.map_or_else(|| format!("--{name}"), |value| format!("--{name}={value}")).into());
+            sifted.kept.push(value.map_or_else(|| format!("--{name}"), |value| format!("--{name}={value}")).into());
         }
     }
-    (kept, ignored)
+    sifted
 }
+
+/// Flags that stand for fields.
+pub(crate) const SETTINGS: &[(&str, &str)] = &[
+    ("address", "address"),
+    ("allowed-unsafe-sysctls", "allowedUnsafeSysctls"),
+    ("cgroup-driver", "cgroupDriver"),
+    ("cgroup-root", "cgroupRoot"),
+    ("cgroups-per-qos", "cgroupsPerQOS"),
+    ("cluster-dns", "clusterDNS"),
+    ("cluster-domain", "clusterDomain"),
+    ("container-log-max-files", "containerLogMaxFiles"),
+    ("container-log-max-size", "containerLogMaxSize"),
+    ("cpu-cfs-quota", "cpuCFSQuota"),
+    ("cpu-cfs-quota-period", "cpuCFSQuotaPeriod"),
+    ("fail-swap-on", "failSwapOn"),
+    ("file-check-frequency", "fileCheckFrequency"),
+    ("http-check-frequency", "httpCheckFrequency"),
+    ("image-gc-high-threshold", "imageGCHighThresholdPercent"),
+    ("image-gc-low-threshold", "imageGCLowThresholdPercent"),
+    ("kube-reserved", "kubeReserved"),
+    ("max-pods", "maxPods"),
+    ("minimum-image-ttl-duration", "imageMinimumGCAge"),
+    ("pod-max-pids", "podPidsLimit"),
+    ("read-only-port", "readOnlyPort"),
+    ("registry-burst", "registryBurst"),
+    ("registry-qps", "registryPullQPS"),
+    ("reserved-cpus", "reservedSystemCPUs"),
+    ("resolv-conf", "resolvConf"),
+    ("runtime-request-timeout", "runtimeRequestTimeout"),
+    ("seccomp-default", "seccompDefault"),
+    ("serialize-image-pulls", "serializeImagePulls"),
+    ("sync-frequency", "syncFrequency"),
+    ("system-reserved", "systemReserved"),
+];
+
+/// Those of them that need no value.
+const SWITCHES: &[&str] =
+    &["cgroups-per-qos", "cpu-cfs-quota", "fail-swap-on", "seccomp-default", "serialize-image-pulls"];
 
 /// Switches, by `kubelet --help` of 1.36.
 const WITHOUT_VALUE: &[&str] = &[
     "anonymous-auth",
     "authentication-token-webhook",
-    "cgroups-per-qos",
     "contention-profiling",
-    "cpu-cfs-quota",
     "enable-controller-attach-detach",
     "enable-debugging-handlers",
     "enable-load-reader",
@@ -51,7 +118,6 @@ const WITHOUT_VALUE: &[&str] = &[
     "exit-on-lock-contention",
     "experimental-allocatable-ignore-eviction",
     "fail-cgroupv1",
-    "fail-swap-on",
     "kernel-memcg-notification",
     "local-storage-capacity-isolation",
     "log-cadvisor-usage",
@@ -62,15 +128,11 @@ const WITHOUT_VALUE: &[&str] = &[
     "rotate-certificates",
     "rotate-server-certificates",
     "runonce",
-    "seccomp-default",
-    "serialize-image-pulls",
     "storage-driver-secure",
 ];
 
 /// Flags with a value, by `kubelet --help` of 1.36.
 const WITH_VALUE: &[&str] = &[
-    "address",
-    "allowed-unsafe-sysctls",
     "application-metrics-count-limit",
     "authentication-token-webhook-cache-ttl",
     "authorization-mode",
@@ -79,19 +141,12 @@ const WITH_VALUE: &[&str] = &[
     "boot-id-file",
     "bootstrap-kubeconfig",
     "cert-dir",
-    "cgroup-driver",
-    "cgroup-root",
     "client-ca-file",
     "cloud-provider",
-    "cluster-dns",
-    "cluster-domain",
     "config-dir",
     "container-hints",
-    "container-log-max-files",
-    "container-log-max-size",
     "containerd",
     "containerd-namespace",
-    "cpu-cfs-quota-period",
     "cpu-manager-policy",
     "cpu-manager-policy-options",
     "cpu-manager-reconcile-period",
@@ -108,21 +163,16 @@ const WITH_VALUE: &[&str] = &[
     "eviction-soft-grace-period",
     "experimental-mounter-path",
     "feature-gates",
-    "file-check-frequency",
     "global-housekeeping-interval",
     "hairpin-mode",
     "healthz-bind-address",
     "healthz-port",
     "housekeeping-interval",
-    "http-check-frequency",
     "image-credential-provider-bin-dir",
     "image-credential-provider-config",
-    "image-gc-high-threshold",
-    "image-gc-low-threshold",
     "kube-api-burst",
     "kube-api-content-type",
     "kube-api-qps",
-    "kube-reserved",
     "kube-reserved-cgroup",
     "kubelet-cgroups",
     "lock-file",
@@ -131,29 +181,20 @@ const WITH_VALUE: &[&str] = &[
     "log-text-info-buffer-size",
     "machine-id-file",
     "max-open-files",
-    "max-pods",
     "maximum-dead-containers",
     "maximum-dead-containers-per-container",
     "memory-manager-policy",
     "minimum-container-ttl-duration",
-    "minimum-image-ttl-duration",
     "node-status-max-images",
     "node-status-update-frequency",
     "oom-score-adj",
     "pod-cidr",
-    "pod-max-pids",
     "pods-per-core",
     "port",
     "provider-id",
     "qos-reserved",
-    "read-only-port",
-    "registry-burst",
-    "registry-qps",
-    "reserved-cpus",
     "reserved-memory",
-    "resolv-conf",
     "runtime-cgroups",
-    "runtime-request-timeout",
     "storage-driver-buffer-duration",
     "storage-driver-db",
     "storage-driver-host",
@@ -161,9 +202,7 @@ const WITH_VALUE: &[&str] = &[
     "storage-driver-table",
     "storage-driver-user",
     "streaming-connection-idle-timeout",
-    "sync-frequency",
     "system-cgroups",
-    "system-reserved",
     "system-reserved-cgroup",
     "tls-cert-file",
     "tls-cipher-suites",

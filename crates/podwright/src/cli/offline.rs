@@ -13,12 +13,26 @@ pub(crate) struct CheckFlags {
     /// Take unknown and unsupported fields as errors.
     #[arg(long)]
     pub(crate) strict: bool,
+    /// Whose rules count: a node's, which can't have what only an API server has (Secrets, ConfigMaps, claims, service accounts), or
+    /// an API server's.
+    #[arg(long = "for", value_name = "WHO", default_value = "node")]
+    pub(crate) judge: Judge,
     /// In directories, take files of every name, not only *.yaml, *.yml and *.json.
     #[arg(long)]
     pub(crate) all_names: bool,
     /// How to show it.
     #[arg(short, long, value_name = "FORMAT")]
     pub(crate) output: Option<CheckOutput>,
+}
+
+/// Who is to take a pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Judge {
+    /// A node by itself: from a file, a URL, or its local API.
+    #[default]
+    Node,
+    /// An API server.
+    Api,
 }
 
 /// How findings are shown.
@@ -54,17 +68,16 @@ pub(crate) struct WatchingFlags {
     /// What the recording may take; older parts go.
     #[arg(long, value_name = "SIZE", default_value = "256Mi", requires = "record", help_heading = "Watching it")]
     pub(crate) record_max_size: String,
-    /// How to log.
+    /// How to log. [default: text]
     #[arg(
         long,
         value_name = "FORMAT",
         alias = "log-format",
-        default_value = "text",
         env = "PODWRIGHT_LOGGING_FORMAT",
         hide_env_values = true,
         help_heading = "Watching it"
     )]
-    pub(crate) logging_format: LogFormat,
+    pub(crate) logging_format: Option<LogFormat>,
 }
 
 /// The form of the log.

@@ -28,9 +28,9 @@ fn flags_are_the_kubelets() {
     assert_eq!(flags.root_dir(), Path::new("/r"));
     assert_eq!(flags.node_labels, ["a=b", "c=d"]);
     assert_eq!(flags.listen, Some("127.0.0.1:10255".parse().unwrap()));
-    assert_eq!((flags.verbosity, flags.as_kubelet, flags.ignored.len()), (4, false, 0));
+    assert_eq!((flags.verbosity, flags.as_kubelet, flags.ignored.len()), (Some(4), false, 0));
     let flags = run("podwright run --pod_manifest_path=/m -v 2");
-    assert_eq!((flags.pod_manifest_path, flags.verbosity), (Some("/m".into()), 2));
+    assert_eq!((flags.pod_manifest_path, flags.verbosity), (Some("/m".into()), Some(2)));
 }
 
 #[test]
@@ -44,9 +44,9 @@ fn the_name_kubelet_means_run() {
 
 #[test]
 fn flags_of_the_kubelet_that_do_nothing_here_are_named_and_unknown_ones_fail() {
-    let flags = run("kubelet --cert-dir /k --fail-swap-on=false --rotate-certificates --max_pods=3 --config /c");
-    assert_eq!(flags.ignored, ["--cert-dir", "--fail-swap-on", "--rotate-certificates", "--max-pods"]);
-    assert_eq!(flags.config.as_deref(), Some(Path::new("/c")));
+    let flags = run("kubelet --cert-dir /k --rotate-certificates --eviction_hard=a --config /c");
+    assert_eq!(flags.ignored, ["--cert-dir", "--rotate-certificates", "--eviction-hard"]);
+    assert_eq!((flags.config.as_deref(), flags.settings.len()), (Some(Path::new("/c")), 0));
     for line in
         ["podwright run --no-such-flag", "kubelet --max-podz 3", "podwright run extra", "podwright", "podwright fly"]
     {
@@ -54,6 +54,20 @@ fn flags_of_the_kubelet_that_do_nothing_here_are_named_and_unknown_ones_fail() {
     }
     // Other verbs are not the kubelet's.
     parse("podwright version --kubeconfig /k").unwrap_err();
+}
+
+#[test]
+fn flags_of_the_kubelet_that_stand_for_fields_are_taken() {
+    let flags = run("kubelet --fail-swap-on=false --serialize-image-pulls --max_pods=3 --cgroup-driver systemd --v 1");
+    let given: Vec<_> = flags.settings.iter().map(|s| (s.flag.as_str(), s.field, s.value.as_str())).collect();
+    let wanted = [
+        ("--fail-swap-on", "failSwapOn", "false"),
+        ("--serialize-image-pulls", "serializeImagePulls", "true"),
+        ("--max-pods", "maxPods", "3"),
+        ("--cgroup-driver", "cgroupDriver", "systemd"),
+    ];
+    assert_eq!((given.as_slice(), flags.ignored.len(), flags.verbosity), (wanted.as_slice(), 0, Some(1)));
+    parse("kubelet --max-pods").unwrap_err();
 }
 
 #[test]

@@ -17,7 +17,7 @@ pub(super) async fn delete(flags: &DeleteFlags) -> Result<ExitCode, ClientError>
     for name in flags.names() {
         wanted.push((flags.namespace().to_owned(), name.to_owned()));
     }
-    for document in apply::documents(&flags.files)? {
+    for document in apply::documents(&apply::texts(&flags.files)?)? {
         wanted.push((document.namespace(flags.namespace.as_deref()), document.name()?));
     }
     if wanted.is_empty() {

@@ -1,15 +1,17 @@
 //! `podwright apply`: makes what files say so.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use http::Method;
 use k8s_openapi::api::core::v1::Pod;
-use podwright_agent::sources::documents as parse;
+use podwright_agent::sources::{documents as parse, read as find_in, submitted_pods};
 use serde_json::{Value, json};
 
 use super::{Client, ClientError, encode, path, wait};
+use crate::check::in_words;
 use crate::cli::ApplyFlags;
 
 /// As the agent's own limit for a manifest.
@@ -22,12 +24,16 @@ pub(super) struct Document {
     origin: String,
 }
 
-/// Every object is tried; the first that fails makes the exit code.
+/// Every object is tried, but for those of files with mistakes; any that fails makes the exit code.
 pub(super) async fn apply(flags: &ApplyFlags) -> Result<ExitCode, ClientError> {
     let client = Client::new(&flags.socket.run_dir);
-    let mut code = ExitCode::SUCCESS;
-    for document in documents(&flags.files)? {
-        match apply_one(&client, flags, &document).await {
+    let texts = texts(&flags.files)?;
+    let documents = documents(&texts)?;
+    let bad: BTreeSet<&str> =
+        texts.iter().filter(|text| !text.judge(flags.strict)).map(|t| t.origin.as_str()).collect();
+    let mut code = if bad.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    for document in documents.iter().filter(|document| !bad.contains(document.origin.as_str())) {
+        match apply_one(&client, flags, document).await {
             Ok(said) => println!("{said}{}", if flags.dry_run { " (dry run)" } else { "" }),
             Err(error) => {
                 eprintln!("podwright: {}: {error}", document.origin);
@@ -81,17 +87,44 @@ fn is_same(a: &Pod, b: &Pod) -> bool {
     a.spec == b.spec && m.labels == n.labels && m.annotations == n.annotations
 }
 
-/// All objects of these files; `-` is stdin, a directory all manifests in it.
-pub(super) fn documents(files: &[PathBuf]) -> Result<Vec<Document>, ClientError> {
-    let mut found = vec![];
+/// What a file says.
+pub(super) struct Text {
+    /// The file, for messages.
+    origin: String,
+    bytes: Vec<u8>,
+}
+
+impl Text {
+    /// Tell what is wrong with it and what does nothing, by line; whether it can be used.
+    fn judge(&self, strict: bool) -> bool {
+        let found = find_in(&self.bytes, &self.origin, &submitted_pods());
+        for (word, findings) in [("error", &found.errors), ("warning", &found.warnings)] {
+            findings.iter().for_each(|finding| eprint!("{}", in_words(&self.origin, word, finding)));
+        }
+        found.errors.is_empty() && (found.warnings.is_empty() || !strict)
+    }
+}
+
+/// The texts of these files; `-` is stdin, a directory all manifests in it.
+pub(super) fn texts(files: &[PathBuf]) -> Result<Vec<Text>, ClientError> {
+    let mut texts = vec![];
     for file in files {
         for file in manifests(file)? {
             let origin = if file == Path::new("-") { "stdin".to_owned() } else { file.display().to_string() };
             let bytes = read(&file).map_err(|error| ClientError::Usage(format!("{origin}: {error}")))?;
-            let objects = parse(&bytes).map_err(|error| ClientError::Usage(format!("{origin}: {error}")))?;
-            for object in objects {
-                flatten(object, &origin, &mut found)?;
-            }
+            texts.push(Text { origin, bytes });
+        }
+    }
+    Ok(texts)
+}
+
+/// All objects in these texts.
+pub(super) fn documents(texts: &[Text]) -> Result<Vec<Document>, ClientError> {
+    let mut found = vec![];
+    for Text { origin, bytes } in texts {
+        let objects = parse(bytes).map_err(|error| ClientError::Usage(format!("{origin}: {error}")))?;
+        for object in objects {
+            flatten(object, origin, &mut found)?;
         }
     }
     Ok(found)
@@ -177,7 +210,7 @@ mod tests {
         );
         write(dir.path(), "a.json", r#"{"kind": "PodList", "items": [{"metadata": {"name": "a"}}]}"#);
         write(dir.path(), "README.md", "no manifest");
-        let found = documents(&[dir.path().to_owned()]).unwrap();
+        let found = documents(&texts(&[dir.path().to_owned()]).unwrap()).unwrap();
         let names: Vec<String> = found.iter().map(|d| format!("{}/{}", d.namespace(None), d.name().unwrap())).collect();
         assert_eq!(names, ["default/a", "default/b", "x/c"]);
     }
@@ -192,7 +225,7 @@ mod tests {
             ("", "empty"),
         ] {
             let file = write(dir.path(), "x.yaml", text);
-            let Err(error) = documents(std::slice::from_ref(&file)) else { panic!("{text} was taken") };
+            let Err(error) = documents(&texts(&[file]).unwrap()) else { panic!("{text} was taken") };
             let said = error.to_string();
             assert!(said.contains(word) && said.contains("x.yaml"), "{said}");
         }

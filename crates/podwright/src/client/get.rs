@@ -1,17 +1,17 @@
-//! The verbs that show: get, describe, events, explain.
+//! The verbs that show: get, describe, explain.
 
 use std::process::ExitCode;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use serde::Deserialize;
-use serde_json::Value;
-use serde_json::ser::PrettyFormatter;
+use serde_json::{Value, json};
 
 use super::lines::Lines;
-use super::{Client, ClientError, List, encode, find, is_named, path, pod_path, print};
-use crate::cli::{DescribeFlags, EventFlags, ExplainFlags, GetFlags, Output, Resource, Scope};
-use crate::print::{Paint, describe as description, events as event_table, plain, pods};
+use super::shape::text;
+use super::{Client, ClientError, List, encode, events, find, path, pod_path, print, with_query};
+use crate::cli::{DescribeFlags, ExplainFlags, GetFlags, Output, Resource, Scope};
+use crate::print::{Paint, Sheet, describe as description, plain, pods};
 
 #[derive(Deserialize)]
 struct Manifests {
@@ -26,74 +26,106 @@ struct Broken {
 
 /// `podwright get`
 pub(super) async fn get(flags: &GetFlags) -> Result<ExitCode, ClientError> {
-    let (client, scope) = (Client::new(&flags.socket.run_dir), &flags.scope);
-    match (flags.resource, flags.output) {
+    let client = Client::new(&flags.socket.run_dir);
+    let names = flags.names();
+    if !names.is_empty() && flags.selector.is_some() {
+        return Err(ClientError::Usage("a name and a selector can't be given together".into()));
+    }
+    match (flags.target.kind, flags.output) {
+        (Resource::Events, output) => {
+            let wanted = events::Wanted { scope: &flags.scope, of: None, names, output, watch: flags.watch };
+            wanted.show(&client).await
+        }
         (Resource::Pods, output) if flags.watch => watch(&client, flags, output).await,
         (Resource::Pods, None | Some(Output::Wide)) => show_pods(&client, flags).await,
-        (Resource::Events, None | Some(Output::Wide)) => show_events(&client, scope, None).await,
-        (resource, Some(output)) => raw(&client, resource, flags, output).await,
+        (Resource::Pods, Some(output)) => raw(&client, flags, output).await,
     }
 }
 
 /// `podwright describe`
 pub(super) async fn describe(flags: &DescribeFlags) -> Result<ExitCode, ClientError> {
     let client = Client::new(&flags.socket.run_dir);
-    let pod = find(&client, flags.namespace(), &flags.name).await?;
-    let mut events = client.get::<List<Event>>(&path("events", Some(flags.namespace()))).await?.items;
-    events.retain(|event| event.involved_object.uid == pod.metadata.uid);
-    Ok(print(&description::pod(&pod, &events, Timestamp::now(), Paint::for_stdout())))
-}
-
-/// `podwright events`
-pub(super) async fn events(flags: &EventFlags) -> Result<ExitCode, ClientError> {
-    let client = Client::new(&flags.socket.run_dir);
-    show_events(&client, &flags.scope, flags.of.as_deref()).await
+    if flags.names().is_empty() {
+        return Err(ClientError::Usage("which pod? Write: describe pod NAME".into()));
+    }
+    let (pods, code) = named(&client, flags.namespace(), &flags.names()).await?;
+    let all = client.get::<List<Event>>(&path("events", Some(flags.namespace()))).await?.items;
+    let mut parts = vec![];
+    for pod in &pods {
+        let own = |event: &&Event| event.involved_object.uid == pod.metadata.uid;
+        let events: Vec<Event> = all.iter().filter(own).cloned().collect();
+        parts.push(description::pod(pod, &events, Timestamp::now(), Paint::for_stdout()));
+    }
+    Ok(worse(code, print(&parts.join("\n\n"))))
 }
 
 /// `podwright explain`
 pub(super) async fn explain(flags: &ExplainFlags) -> Result<ExitCode, ClientError> {
     let client = Client::new(&flags.socket.run_dir);
-    let pod = match (&flags.namespace, flags.pod.contains('/')) {
-        (Some(namespace), false) => format!("{namespace}/{}", flags.pod),
-        _ => flags.pod.clone(),
+    let pod = flags.pod.strip_prefix("pod/").unwrap_or(&flags.pod);
+    let pod = match (&flags.namespace, pod.contains('/')) {
+        (Some(namespace), false) => format!("{namespace}/{pod}"),
+        _ => pod.to_owned(),
     };
     let told = client.get_bytes(&format!("/podwright/v1/explain?pod={}", encode(&pod))).await?;
     Ok(print(&Paint::for_stdout().headings(&String::from_utf8_lossy(&told))))
 }
 
+/// Those that were named, as far as they are there. What is not there is told, and makes the exit code.
+async fn named(client: &Client, namespace: &str, names: &[&str]) -> Result<(Vec<Pod>, ExitCode), ClientError> {
+    let (mut pods, mut code) = (vec![], ExitCode::SUCCESS);
+    for name in names {
+        match find(client, namespace, name).await {
+            Ok(pod) => pods.push(pod),
+            Err(error) if error.is_not_found() => {
+                eprintln!("podwright: {error}");
+                code = ExitCode::FAILURE;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((pods, code))
+}
+
+fn worse(one: ExitCode, other: ExitCode) -> ExitCode {
+    if one == ExitCode::SUCCESS { other } else { one }
+}
+
 async fn show_pods(client: &Client, flags: &GetFlags) -> Result<ExitCode, ClientError> {
-    let pods = match &flags.name {
-        Some(name) => vec![find(client, flags.scope.one(), name).await?],
-        None => client.get::<List<Pod>>(&listed(flags)).await?.items,
+    let names = flags.names();
+    let (pods, code) = match names.is_empty() {
+        false => named(client, flags.scope.one(), &names).await?,
+        true => (client.get::<List<Pod>>(&listed(flags)).await?.items, ExitCode::SUCCESS),
     };
-    if flags.name.is_none() {
+    if names.is_empty() {
         // Beside the table, so that what reads the table finds pods only.
         for Broken { origin, message } in client.get::<Manifests>("/podwright/v1/manifests").await?.broken {
             eprintln!("Broken manifest {}: {}", plain(&origin), plain(&message));
         }
+        if pods.is_empty() {
+            eprintln!("{}", nothing(&flags.scope));
+        }
     }
     if pods.is_empty() {
-        eprintln!("{}", nothing(&flags.scope));
-        return Ok(ExitCode::SUCCESS);
+        return Ok(code);
     }
-    Ok(print(&pods::table(&pods, columns(flags), Timestamp::now(), Paint::for_stdout())))
+    Ok(worse(code, print(&pods::table(&pods, columns(flags), Timestamp::now()).render(Paint::for_stdout()))))
 }
 
 /// The pods as they are, then every change, until nobody reads any more.
 async fn watch(client: &Client, flags: &GetFlags, output: Option<Output>) -> Result<ExitCode, ClientError> {
-    let mut sheet = pods::Sheet::new(columns(flags), Paint::for_stdout());
-    let base = match &flags.name {
-        Some(name) => {
+    let base = match flags.names().as_slice() {
+        [] => listed(flags),
+        [name] => {
             let name = find(client, flags.scope.one(), name).await?.metadata.name.unwrap_or_default();
-            with_query(
-                &path("pods", Some(flags.scope.one())),
-                &format!("fieldSelector=metadata.name%3D{}", encode(&name)),
-            )
+            let query = format!("fieldSelector=metadata.name%3D{}", encode(&name));
+            with_query(&path("pods", Some(flags.scope.one())), &query)
         }
-        None => listed(flags),
+        _ => return Err(ClientError::Usage("one pod can be watched, or all of them".into())),
     };
+    let mut sheet = Sheet::new(Paint::for_stdout());
     let mut shown = |pods: Vec<Pod>| match output {
-        None | Some(Output::Wide) => Ok(sheet.more(&pods, Timestamp::now())),
+        None | Some(Output::Wide) => Ok(sheet.more(&pods::table(&pods, columns(flags), Timestamp::now()))),
         Some(output) => pods.iter().map(|pod| text(&serde_json::to_value(pod).unwrap_or_default(), output)).collect(),
     };
     let list: Value = client.get(&base).await?;
@@ -103,49 +135,30 @@ async fn watch(client: &Client, flags: &GetFlags, output: Option<Output>) -> Res
     let follow = with_query(&base, &format!("watch=true&resourceVersion={}", encode(&version)));
     let mut lines = Lines::new(client.follow(&follow).await?);
     while written == ExitCode::SUCCESS
-        && let Some((_, pod)) = lines.change(client).await?
+        && let Some((_, pod)) = lines.change::<Pod>(client).await?
     {
         written = print(&shown(vec![pod])?);
     }
     Ok(written)
 }
 
-async fn show_events(client: &Client, scope: &Scope, of: Option<&str>) -> Result<ExitCode, ClientError> {
-    let mut list = client.get::<List<Event>>(&path("events", scope.namespace())).await?.items;
-    if let Some(of) = of {
-        let name = of.strip_prefix("pod/").unwrap_or(of);
-        let node = |event: &Event| event.reporting_instance.clone().unwrap_or_default();
-        list.retain(|event| {
-            event.involved_object.name.as_deref().is_some_and(|full| is_named(full, name, &node(event)))
-        });
+/// Exactly what the API has: a list, one object, or a List of those that were named.
+async fn raw(client: &Client, flags: &GetFlags, output: Output) -> Result<ExitCode, ClientError> {
+    let names = flags.names();
+    if names.is_empty() {
+        return Ok(print(&text(&client.get(&listed(flags)).await?, output)?));
     }
-    if list.is_empty() {
-        eprintln!("{}", nothing(scope));
-        return Ok(ExitCode::SUCCESS);
+    let (pods, code) = named(client, flags.scope.one(), &names).await?;
+    let mut objects: Vec<Value> = vec![];
+    for pod in &pods {
+        objects.push(client.get(&pod_path(pod)).await?);
     }
-    Ok(print(&event_table::table(&list, scope.all_namespaces, Timestamp::now(), Paint::for_stdout())))
-}
-
-/// Exactly what the API has.
-async fn raw(client: &Client, resource: Resource, flags: &GetFlags, output: Output) -> Result<ExitCode, ClientError> {
-    let value: Value = match (resource, &flags.name) {
-        (Resource::Pods, Some(name)) => client.get(&pod_path(&find(client, flags.scope.one(), name).await?)).await?,
-        (Resource::Pods, None) => client.get(&listed(flags)).await?,
-        (Resource::Events, _) => client.get(&path("events", flags.scope.namespace())).await?,
+    let value = match (names.len(), objects.len()) {
+        (_, 0) => return Ok(code),
+        (1, _) => objects.remove(0),
+        _ => json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": ""}, "items": objects}),
     };
-    Ok(print(&text(&value, output)?))
-}
-
-fn text(value: &Value, output: Output) -> Result<String, ClientError> {
-    let failed = |error: &dyn std::fmt::Display| ClientError::Usage(error.to_string());
-    if output == Output::Yaml {
-        return serde_saphyr::to_string(value).map_err(|error| failed(&error));
-    }
-    let mut text = Vec::new();
-    let mut json = serde_json::Serializer::with_formatter(&mut text, PrettyFormatter::with_indent(b"    "));
-    serde::Serialize::serialize(value, &mut json).map_err(|error| failed(&error))?;
-    text.push(b'\n');
-    Ok(String::from_utf8_lossy(&text).into_owned())
+    Ok(worse(code, print(&text(&value, output)?)))
 }
 
 fn columns(flags: &GetFlags) -> pods::Columns {
@@ -161,11 +174,7 @@ fn listed(flags: &GetFlags) -> String {
     }
 }
 
-fn with_query(path: &str, query: &str) -> String {
-    format!("{path}{}{query}", if path.contains('?') { '&' } else { '?' })
-}
-
-fn nothing(scope: &Scope) -> String {
+pub(super) fn nothing(scope: &Scope) -> String {
     match scope.namespace() {
         Some(namespace) => format!("No resources found in {namespace} namespace."),
         None => "No resources found".into(),

@@ -3,8 +3,8 @@
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use k8s_openapi::api::core::v1::Pod;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{Client, ClientError};
@@ -51,15 +51,18 @@ impl Lines {
         }
     }
 
-    /// The next change of a watch of pods. A watch that has come to its end is begun anew by whoever reads it.
-    pub(super) async fn change(&mut self, client: &Client) -> Result<Option<(String, Pod)>, ClientError> {
+    /// The next change of a watch. A watch that has come to its end is begun anew by whoever reads it.
+    pub(super) async fn change<T: DeserializeOwned>(
+        &mut self,
+        client: &Client,
+    ) -> Result<Option<(String, T)>, ClientError> {
         loop {
             let Some(line) = self.next(client).await? else { return Ok(None) };
             let Change { kind, object } = serde_json::from_slice(&line).map_err(|error| client.broken(error))?;
             match kind.as_str() {
                 "ADDED" | "MODIFIED" | "DELETED" => {
-                    let pod = serde_json::from_value(object).map_err(|error| client.broken(error))?;
-                    return Ok(Some((kind, pod)));
+                    let object = serde_json::from_value(object).map_err(|error| client.broken(error))?;
+                    return Ok(Some((kind, object)));
                 }
                 "ERROR" => {
                     let code = object["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(500);

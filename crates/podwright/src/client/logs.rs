@@ -29,7 +29,7 @@ pub(super) async fn logs(flags: &LogFlags) -> Result<ExitCode, ClientError> {
         let mut out = std::io::stdout().lock();
         match out.write_all(&data).and_then(|()| out.flush()) {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => break,
-            written => written.map_err(|error| ClientError::Usage(format!("write: {error}")))?,
+            written => written.map_err(|error| ClientError::Write(error.to_string()))?,
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -20,7 +20,7 @@ pub(super) async fn wait(flags: &WaitFlags) -> Result<ExitCode, ClientError> {
             Ok(shown) => println!("pod/{} {}", shown?, flags.awaited.met()),
             Err(_) => {
                 let name = name.strip_prefix("pod/").unwrap_or(name);
-                return Err(ClientError::Usage(format!("timed out waiting for the condition on pods/{name}")));
+                return Err(ClientError::TimedOut(format!("the condition on pods/{name}")));
             }
         }
     }
@@ -94,7 +94,7 @@ async fn until_of(
         }
     };
     let Some(limit) = limit else { return watched.await };
-    let late = |_| ClientError::Usage(format!("timed out waiting for the end of pods/{name}"));
+    let late = |_| ClientError::TimedOut(format!("the end of pods/{name}"));
     timeout(limit, watched).await.map_err(late)?
 }
 
@@ -123,7 +123,7 @@ async fn follow(
         query.push_str(&format!("&fieldSelector=metadata.name%3D{}", encode(name)));
     }
     let mut lines = Lines::new(client.follow(&format!("{}?{query}", path("pods", Some(namespace)))).await?);
-    while let Some((kind, pod)) = lines.change(client).await? {
+    while let Some((kind, pod)) = lines.change::<Pod>(client).await? {
         if wanted(&kind, &pod) {
             return Ok(pod.metadata.name.unwrap_or_default());
         }

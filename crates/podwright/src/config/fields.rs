@@ -106,7 +106,7 @@ pub(super) const FIELDS: &[Field] = &[
     not_yet("kubeReservedCgroup", Text),
     not_yet("kubeletCgroups", Text),
     not_yet("localStorageCapacityIsolation", Bool),
-    not_yet("logging", Any),
+    yes("logging", Object(LOGGING)),
     not_yet("makeIPTablesUtilChains", Bool),
     not_yet("maxOpenFiles", Int),
     yes("maxParallelImagePulls", Int),
@@ -175,6 +175,14 @@ pub(super) const FIELDS: &[Field] = &[
     not_yet("userNamespaces", Object(&[not_yet("idsPerPod", Int)])),
     not_yet("volumePluginDir", Text),
     not_yet("volumeStatsAggPeriod", Duration),
+];
+
+const LOGGING: &[Field] = &[
+    yes("format", Text),
+    yes("verbosity", Int),
+    not_yet("flushFrequency", Any),
+    not_yet("options", Any),
+    not_yet("vmodule", Any),
 ];
 
 const AUTHENTICATION: &[Field] = &[

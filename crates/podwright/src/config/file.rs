@@ -49,6 +49,7 @@ pub(super) struct KubeletFile {
     #[serde(rename = "imageMinimumGCAge", deserialize_with = "go_duration")]
     pub(super) image_minimum_gc_age: Option<Duration>,
     pub(super) image_service_endpoint: Option<String>,
+    pub(super) logging: Option<Logging>,
     pub(super) kube_reserved: Option<BTreeMap<String, String>>,
     pub(super) max_parallel_image_pulls: Option<i64>,
     pub(super) max_pods: Option<i64>,
@@ -87,31 +88,44 @@ pub(super) struct CrashLoopBackOff {
     pub(super) max_container_restart_period: Option<Duration>,
 }
 
-impl KubeletFile {
-    /// Read the file, with warnings for fields that do nothing.
-    pub(super) fn read(path: &Path) -> Result<(Self, Vec<String>), ConfigError> {
-        let unreadable = |source| ConfigError::Read { path: path.to_owned(), source };
-        let mut bytes = Vec::new();
-        let file = File::open(path).map_err(unreadable)?;
-        file.take(SIZE_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-        if bytes.len() as u64 > SIZE_MAX {
-            return Err(ConfigError::wrong(path, vec![format!("more than {SIZE_MAX} bytes")]));
-        }
-        Self::parse(&bytes).map_err(|errors| ConfigError::wrong(path, errors))
-    }
+/// `logging`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default)]
+pub(super) struct Logging {
+    pub(super) format: Option<String>,
+    pub(super) verbosity: Option<i64>,
+}
 
-    /// The same, of a text.
-    pub(super) fn parse(bytes: &[u8]) -> Result<(Self, Vec<String>), Vec<String>> {
-        let mut documents = podwright_agent::sources::documents(bytes).map_err(|error| vec![error])?;
-        if documents.len() != 1 {
-            return Err(vec![format!("one document expected, there are {}", documents.len())]);
+/// Read the document in this file.
+pub(super) fn read(path: &Path) -> Result<Value, ConfigError> {
+    let unreadable = |source| ConfigError::Read { path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    file.take(SIZE_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > SIZE_MAX {
+        return Err(ConfigError::wrong(path, vec![format!("more than {SIZE_MAX} bytes")]));
+    }
+    document(&bytes).map_err(|errors| ConfigError::wrong(path, errors))
+}
+
+/// The one document of a text, if it is a configuration.
+pub(super) fn document(bytes: &[u8]) -> Result<Value, Vec<String>> {
+    let mut documents = podwright_agent::sources::documents(bytes).map_err(|error| vec![error])?;
+    if documents.len() != 1 {
+        return Err(vec![format!("one document expected, there are {}", documents.len())]);
+    }
+    let document = documents.remove(0);
+    for (field, wanted) in [("kind", "KubeletConfiguration"), ("apiVersion", "kubelet.config.k8s.io/v1beta1")] {
+        if document.get(field).and_then(Value::as_str) != Some(wanted) {
+            return Err(vec![format!("{field}: must be {wanted}")]);
         }
-        let document = documents.remove(0);
-        for (field, wanted) in [("kind", "KubeletConfiguration"), ("apiVersion", "kubelet.config.k8s.io/v1beta1")] {
-            if document.get(field).and_then(Value::as_str) != Some(wanted) {
-                return Err(vec![format!("{field}: must be {wanted}")]);
-            }
-        }
+    }
+    Ok(document)
+}
+
+impl KubeletFile {
+    /// What a document says, with warnings for fields that do nothing.
+    pub(super) fn of(document: Value) -> Result<(Self, Vec<String>), Vec<String>> {
         let findings = check::check(&document, fields::FIELDS);
         if !findings.errors.is_empty() {
             return Err(findings.errors);

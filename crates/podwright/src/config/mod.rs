@@ -11,7 +11,7 @@ use podwright_agent::sources::{Strictness, file as file_source, url as url_sourc
 use podwright_agent::{recorder, rotate};
 use podwright_core::NodeConfig;
 
-use crate::cli::RunFlags;
+use crate::cli::{LogFormat, RunFlags};
 
 mod check;
 mod cluster;
@@ -20,6 +20,7 @@ mod facts;
 mod fields;
 mod file;
 mod reader;
+mod settings;
 
 pub(crate) use cluster::{Cluster, go_arch};
 pub(crate) use facts::Facts;
@@ -76,6 +77,8 @@ pub(crate) struct Config {
     pub(crate) cgroups: Cgroups,
     pub(crate) images: Images,
     pub(crate) logs: rotate::Config,
+    /// The agent's own log.
+    pub(crate) logging: Logging,
     pub(crate) dns: Dns,
     /// Containers without a seccomp profile get the runtime's.
     pub(crate) seccomp_default: bool,
@@ -85,6 +88,14 @@ pub(crate) struct Config {
     pub(crate) record: Option<recorder::Config>,
     /// What people should know before it starts.
     pub(crate) warnings: Vec<String>,
+}
+
+/// How the agent logs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Logging {
+    pub(crate) format: LogFormat,
+    /// The kubelet's numbers.
+    pub(crate) verbosity: u8,
 }
 
 /// What the machine has.
@@ -176,17 +187,26 @@ impl Config {
     /// From the command line, the file it names, and this machine.
     pub(crate) fn load(flags: &RunFlags) -> Result<Self, ConfigError> {
         let facts = Facts::read(flags.root_dir()).map_err(ConfigError::Machine)?;
-        let (file, warnings) = match &flags.config {
-            Some(path) => KubeletFile::read(path)?,
-            None => (KubeletFile::default(), Vec::new()),
+        let mut document = match &flags.config {
+            Some(path) => file::read(path)?,
+            None => serde_json::json!({}),
         };
-        let origin = flags.config.as_ref().map_or("the command line".into(), |path| path.display().to_string());
+        let origin = flags.config.as_ref().map_or(COMMAND_LINE.into(), |path| path.display().to_string());
+        let wrong = |origin: &str| {
+            let origin = origin.to_owned();
+            move |errors| ConfigError::Wrong { origin, errors }
+        };
+        settings::lay_over(&mut document, &flags.settings).map_err(wrong(COMMAND_LINE))?;
+        let (file, warnings) = KubeletFile::of(document).map_err(wrong(&origin))?;
         let base = flags.config.as_deref().and_then(Path::parent).map(Path::to_owned).unwrap_or_default();
         let warnings = warnings.into_iter().map(|warning| format!("{origin}: {warning}")).collect();
         let reader = Reader { flags, file, facts, base, errors: Vec::new(), warnings };
-        reader.read().map_err(|errors| ConfigError::Wrong { origin, errors })
+        reader.read().map_err(wrong(&origin))
     }
 }
+
+/// Where flags come from, in messages.
+const COMMAND_LINE: &str = "the command line";
 
 #[cfg(test)]
 mod tests;

@@ -13,8 +13,8 @@ use podwright_core::model::Source;
 use podwright_core::quantity::Amount;
 
 use super::file::KubeletFile;
-use super::{Capacity, CgroupDriver, Cgroups, Config, Dirs, Dns, Facts, Images, Runtime, Sources, facts};
-use crate::cli::RunFlags;
+use super::{Capacity, CgroupDriver, Cgroups, Config, Dirs, Dns, Facts, Images, Logging, Runtime, Sources, facts};
+use crate::cli::{LogFormat, RunFlags};
 
 /// Puts the parts together; what is wrong is gathered, so that people see all of it at once.
 pub(super) struct Reader<'a> {
@@ -43,6 +43,7 @@ impl Reader<'_> {
             cgroups: self.cgroups(),
             images: self.images(),
             logs: self.logs(),
+            logging: self.logging(),
             dns: self.dns(),
             seccomp_default: self.file.seccomp_default.unwrap_or(false),
             strictness: if self.flags.strict { Strictness::Strict } else { Strictness::Lenient },
@@ -110,6 +111,7 @@ impl Reader<'_> {
             labels: self.labels(),
             sources: on,
             allowed_unsafe_sysctls: self.file.allowed_unsafe_sysctls.clone().unwrap_or_default(),
+            app_armor: self.facts.app_armor,
             max_pods: self.whole("maxPods", self.file.max_pods, 110, 0, 100_000),
             allocatable_cpu_millis: self.left("cpu", capacity.cpu_millis, cpu),
             allocatable_memory: self.left("memory", capacity.memory, memory),
@@ -345,6 +347,20 @@ impl Reader<'_> {
         }
         let max_files = self.whole("containerLogMaxFiles", self.file.container_log_max_files, usual.max_files, 2, 1000);
         rotate::Config { max_size, max_files, interval }
+    }
+
+    fn logging(&mut self) -> Logging {
+        let file = self.file.logging.clone().unwrap_or_default();
+        let format = match text(&file.format) {
+            None | Some("text") => LogFormat::Text,
+            Some("json") => LogFormat::Json,
+            Some(other) => self.wrong("logging.format", format!("{other:?} must be text or json")).unwrap_or_default(),
+        };
+        let verbosity = self.whole("logging.verbosity", file.verbosity, 0, 0, usize::from(u8::MAX));
+        Logging {
+            format: self.flags.watching.logging_format.unwrap_or(format),
+            verbosity: self.flags.verbosity.unwrap_or(u8::try_from(verbosity).unwrap_or(u8::MAX)),
+        }
     }
 
     fn record(&mut self) -> Option<recorder::Config> {

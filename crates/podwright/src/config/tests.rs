@@ -6,6 +6,7 @@ use std::fs;
 use podwright_core::model::Source;
 
 use super::*;
+use crate::cli::{Setting, WatchingFlags};
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
@@ -17,12 +18,13 @@ fn facts() -> Facts {
         cpus: 4,
         memory: 8 << 30,
         disk: 100 << 30,
+        app_armor: false,
         swaps: Vec::new(),
     }
 }
 
 fn load_with(flags: &RunFlags, facts: Facts, yaml: &str) -> Result<Config, Vec<String>> {
-    let (file, warnings) = KubeletFile::parse(format!("{HEAD}{yaml}").as_bytes())?;
+    let (file, warnings) = KubeletFile::of(file::document(format!("{HEAD}{yaml}").as_bytes())?)?;
     Reader { flags, file, facts, base: "/etc/podwright".into(), errors: Vec::new(), warnings }.read()
 }
 
@@ -244,9 +246,47 @@ fn what_is_no_configuration_is_refused() {
         ("kind: KubeletConfiguration\napiVersion: v1\n", "apiVersion: must be"),
         ("kind: KubeletConfiguration\n---\nkind: KubeletConfiguration\n", "one document expected, there are 2"),
     ] {
-        let errors = KubeletFile::parse(text.as_bytes()).unwrap_err();
+        let errors = file::document(text.as_bytes()).unwrap_err();
         assert!(errors.len() == 1 && errors[0].starts_with(error), "{text:?}: {errors:?}");
     }
+}
+
+#[test]
+fn the_log_is_as_the_file_says_unless_a_flag_says_otherwise() {
+    let wanted = |format, verbosity| Logging { format, verbosity };
+    assert_eq!(load("").unwrap().logging, wanted(LogFormat::Text, 0));
+    let yaml = "logging: {format: json, verbosity: 4, flushFrequency: 5s}\n";
+    let config = load(yaml).unwrap();
+    assert_eq!(config.logging, wanted(LogFormat::Json, 4));
+    assert_eq!(config.warnings, ["logging.flushFrequency: not supported yet, it does nothing"]);
+    let watching = WatchingFlags { logging_format: Some(LogFormat::Text), ..WatchingFlags::default() };
+    let flags = RunFlags { verbosity: Some(0), watching, ..RunFlags::default() };
+    assert_eq!(load_with(&flags, facts(), yaml).unwrap().logging, wanted(LogFormat::Text, 0));
+    let errors = load("logging: {format: xml, verbosity: -1}\n").unwrap_err();
+    assert!(
+        errors[0].starts_with("logging.format: \"xml\"") && errors[1].starts_with("logging.verbosity"),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn flags_that_stand_for_fields_win_over_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kubelet.yaml");
+    fs::write(&path, format!("{HEAD}maxPods: 9\nfailSwapOn: false\nallowedUnsafeSysctls: [net.core.somaxconn]\n"))
+        .unwrap();
+    let of = |flag: &str, field, value: &str| Setting { flag: flag.into(), field, value: value.into() };
+    let settings = vec![
+        of("--max-pods", "maxPods", "7"),
+        of("--allowed-unsafe-sysctls", "allowedUnsafeSysctls", "kernel.msg*,net.ipv4.route.min_pmtu"),
+    ];
+    let flags = RunFlags { config: Some(path), settings, ..RunFlags::default() };
+    let node = Config::load(&flags).unwrap().node;
+    assert_eq!((node.max_pods, node.allowed_unsafe_sysctls.len()), (7, 2));
+    assert_eq!(node.allowed_unsafe_sysctls[0], "kernel.msg*");
+    let settings = vec![of("--max-pods", "maxPods", "many")];
+    let error = Config::load(&RunFlags { settings, ..RunFlags::default() }).unwrap_err().to_string();
+    assert!(error.contains("the command line:\n  --max-pods: must be a whole number"), "{error}");
 }
 
 #[test]
@@ -269,11 +309,11 @@ fn errors_name_the_file() {
     assert!(error.contains("kubelet.yaml:\n  maxPods: must be"), "{error}");
     fs::write(&path, vec![b'#'; 2 << 20]).unwrap();
     assert!(Config::load(&flags).unwrap_err().to_string().contains("more than 1048576 bytes"));
-    fs::write(&path, format!("{HEAD}staticPodPath: pods\nfailSwapOn: false\nlogging: {{}}\n")).unwrap();
+    fs::write(&path, format!("{HEAD}staticPodPath: pods\nfailSwapOn: false\ntracing: {{}}\n")).unwrap();
     let config = Config::load(&flags).unwrap();
     assert_eq!(config.sources.file.unwrap().path, dir.path().join("pods"));
     assert!(
-        config.warnings[0].ends_with("kubelet.yaml: logging: not supported yet, it does nothing"),
+        config.warnings[0].ends_with("kubelet.yaml: tracing: not supported yet, it does nothing"),
         "{:?}",
         config.warnings
     );

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Event;
 use super::{Colour, Paint, Table, age, age_at, plain, seconds};
 
 /// The table of these events, the last to happen last.
-pub(crate) fn table(events: &[Event], namespace: bool, now: Timestamp, paint: Paint) -> String {
+pub(crate) fn table(events: &[Event], namespace: bool, now: Timestamp) -> Table {
     let mut head = vec!["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"];
     if namespace {
         head.insert(0, "NAMESPACE");
@@ -27,7 +27,7 @@ pub(crate) fn table(events: &[Event], namespace: bool, now: Timestamp, paint: Pa
         }
         table.row(row);
     }
-    table.render(paint)
+    table
 }
 
 /// The events of one pod, as the last part of its description.
@@ -88,7 +88,8 @@ mod tests {
         };
         let events = [event("BackOff", "2024-01-01T00:01:30Z", 3), event("Pulled", "2024-01-01T00:00:10Z", 1)];
         let now = "2024-01-01T00:02:00Z".parse().unwrap();
-        let both = format!("{}\n{}", table(&events, true, now, Paint::off()), of_pod(&events, now, Paint::off()));
+        let both =
+            format!("{}\n{}", table(&events, true, now).render(Paint::off()), of_pod(&events, now, Paint::off()));
         insta::assert_snapshot!("tables", both);
     }
 }

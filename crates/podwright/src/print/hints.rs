@@ -72,6 +72,9 @@ pub(super) fn for_reason(reason: &str) -> Option<&'static str> {
              failureThreshold."
         }
         "StopContainer" | "Terminating" => "Wait: what has not ended by itself at that time is killed.",
+        "Stopped" => {
+            "It stays as it is: `podwright restart` gives it another life. It ends for good with its manifest, or with `podwright delete` if it was applied."
+        }
         "NoRuntime" => {
             "Check that the runtime runs and that --container-runtime-endpoint is its socket. Pods go on running meanwhile."
         }

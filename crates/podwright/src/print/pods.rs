@@ -6,7 +6,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 
-use super::{Colour, Paint, Table, age, age_at, plain, seconds};
+use super::{Colour, Table, age, age_at, plain, seconds};
 
 /// What a line says of a pod.
 #[derive(Debug, PartialEq)]
@@ -28,37 +28,8 @@ pub(crate) struct Columns {
     pub(crate) wide: bool,
 }
 
-/// A table that grows: what comes later lines up with what was printed.
-pub(crate) struct Sheet {
-    columns: Columns,
-    paint: Paint,
-    widths: Vec<usize>,
-}
-
-impl Sheet {
-    /// Nothing is printed yet.
-    pub(crate) fn new(columns: Columns, paint: Paint) -> Self {
-        Self { columns, paint, widths: vec![] }
-    }
-
-    /// More lines, under the head if they are the first.
-    pub(crate) fn more(&mut self, pods: &[Pod], now: Timestamp) -> String {
-        if pods.is_empty() {
-            return String::new();
-        }
-        let (table, first) = (lines(pods, self.columns, now), self.widths.is_empty());
-        table.widen(&mut self.widths);
-        let text = table.render_to(&self.widths, self.paint);
-        if first { text } else { text.split_once('\n').map(|(_, rest)| rest.to_owned()).unwrap_or_default() }
-    }
-}
-
 /// The table of these pods.
-pub(crate) fn table(pods: &[Pod], columns: Columns, now: Timestamp, paint: Paint) -> String {
-    lines(pods, columns, now).render(paint)
-}
-
-fn lines(pods: &[Pod], columns: Columns, now: Timestamp) -> Table {
+pub(crate) fn table(pods: &[Pod], columns: Columns, now: Timestamp) -> Table {
     let mut head = vec!["NAME", "READY", "STATUS", "RESTARTS", "AGE"];
     if columns.namespace {
         head.insert(0, "NAMESPACE");

@@ -161,8 +161,8 @@ fn containers_are_entered_read_restarted_and_stopped() {
     let numbers = bed.agent.get("/metrics").expect("answered").body;
     for line in [
         "kubelet_running_pods 1",
-        "kubelet_desired_pods{source=\"local\"} 1",
-        "kubelet_started_containers_total 2",
+        "kubelet_desired_pods{static=\"true\"} 1",
+        "kubelet_started_containers_total{container_type=\"container\"} 2",
         "kubelet_runtime_operations_total{operation_type=\"run_podsandbox\"} 1",
         "kubelet_pod_start_duration_seconds_count 1",
     ] {

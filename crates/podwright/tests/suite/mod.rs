@@ -1,6 +1,7 @@
 //! What is shown on a real runtime, the same on every flavor of it.
 
 pub(crate) mod burst;
+pub(crate) mod cgroups;
 pub(crate) mod cri;
 pub(crate) mod deletes;
 pub(crate) mod door;
@@ -8,9 +9,11 @@ pub(crate) mod edits;
 pub(crate) mod features;
 pub(crate) mod flight;
 pub(crate) mod health_server;
+pub(crate) mod hooks;
 pub(crate) mod hostile;
 pub(crate) mod hung_mount;
 pub(crate) mod matrix;
+pub(crate) mod meddler;
 pub(crate) mod probes;
 pub(crate) mod pulls;
 pub(crate) mod resources;
@@ -52,11 +55,16 @@ macro_rules! all_on {
             restarts::kill_9_at_random_moments_loses_nothing_and_restarts_nothing(10),
             restarts::containerd_killed_and_restarted_under_the_pods_restarts_none(),
             restarts::after_a_reboot_pods_come_back_as_their_policy_says(),
+            cgroups::a_pod_whose_cgroup_was_removed_comes_back_inside_of_one(),
             termination::hooks_signals_and_sidecars_keep_their_order_and_their_time(),
             edits::edited_200_times_the_last_content_runs_and_never_two_at_once(),
             edits::edited_20_times_with_a_fixed_uid_the_last_content_runs(),
             edits::a_new_image_under_a_fixed_uid_restarts_the_container_only(),
             hostile::broken_manifests_are_named_and_touch_nothing_else(),
+            hostile::a_runtime_that_answers_garbage_is_survived(),
+            hostile::a_cgroup_driver_that_differs_from_the_runtimes_is_refused(),
+            hooks::hooks_of_every_means_run_after_the_start_and_before_the_end(),
+            hooks::a_hook_that_fails_after_the_start_ends_its_container_and_is_told(),
             features::pods_find_what_their_specs_ask_for(),
             security::containers_are_and_may_what_their_specs_say(),
             volumes::volumes_hold_what_they_should_and_nobody_gets_out(),
@@ -66,7 +74,7 @@ macro_rules! all_on {
             pulls::a_registry_that_hangs_hurts_only_who_needs_it(),
             hung_mount::a_mount_that_hangs_hurts_only_who_needs_it(),
             hung_mount::manifests_that_hang_change_nothing(),
-            flight::a_run_with_faults_is_recorded_and_replayed_bit_for_bit(45),
+            flight::a_run_with_faults_is_recorded_and_replayed_bit_for_bit(60),
             service::a_service_manager_is_told_and_fed_and_the_end_keeps_the_pods(),
             deletes::a_pod_can_be_deleted_at_every_step(),
             deletes::pods_deleted_while_the_runtime_is_frozen_go_when_it_thaws(),

@@ -12,7 +12,7 @@ use podwright_agent::local::Store;
 use podwright_agent::the_loop::{Handle, KeptEvent, Told};
 use podwright_core::model::{Event, FullName};
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +34,8 @@ pub trait Views: Send + Sync + 'static {
     fn explain(&self, pod: String) -> BoxFuture<'_, Option<Vec<Told>>>;
     /// The events kept, oldest first.
     fn events(&self) -> Vec<KeptEvent>;
+    /// Every event as it happens, from now on.
+    fn follow_events(&self) -> broadcast::Receiver<KeptEvent>;
     /// A person asks for something.
     fn tell(&self, event: Event) -> BoxFuture<'_, ()>;
 }
@@ -49,6 +51,10 @@ impl Views for Handle {
 
     fn events(&self) -> Vec<KeptEvent> {
         self.views().events()
+    }
+
+    fn follow_events(&self) -> broadcast::Receiver<KeptEvent> {
+        self.views().follow_events()
     }
 
     fn tell(&self, event: Event) -> BoxFuture<'_, ()> {
@@ -140,7 +146,8 @@ async fn show(room: &Arc<Room>, ask: Ask, request: Request<Incoming>) -> Result<
         }
         Ask::Restart(of) => verbs::restart(room, &of, params).await,
         Ask::Stop => verbs::stop(room, params).await,
-        Ask::Events(namespace) => events::list(room, namespace.as_deref(), params),
+        Ask::Events(namespace) => events::list(room, namespace, params),
+        Ask::Event(of) => events::one(room, &of, params),
         Ask::Manifests => {
             params.finish()?;
             let broken = room.local.views.broken().await.ok_or_else(ending)?;

@@ -34,7 +34,7 @@ fn resources() -> Vec<Value> {
     let resource = |name: &str, kind: &str, verbs: &[&str]| json!({"name": name, "singularName": "", "namespaced": true, "kind": kind, "verbs": verbs});
     let mut pods = resource("pods", "Pod", &["create", "delete", "get", "list", "update", "watch"]);
     (pods["singularName"], pods["shortNames"], pods["categories"]) = ("pod".into(), json!(["po"]), json!(["all"]));
-    let mut events = resource("events", "Event", &["list"]);
+    let mut events = resource("events", "Event", &["get", "list", "watch"]);
     (events["singularName"], events["shortNames"]) = ("event".into(), json!(["ev"]));
     vec![
         events,

@@ -4,29 +4,63 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use podwright_agent::the_loop::KeptEvent;
+use podwright_core::model::FullName;
 
-use super::answer::{Room, list as list_of};
+use super::answer::{Room, list as list_of, object as one_object};
 use super::failure::Failure;
 use super::params::Params;
 use super::selector::Selector;
 use crate::serve::Answer;
 
+mod watch;
+
 /// Who says so.
 const COMPONENT: &str = "podwright";
 
-pub(super) fn list(room: &Room, namespace: Option<&str>, mut params: Params) -> Result<Answer, Failure> {
-    if params.flag("watch")? {
-        return Err(Failure::bad_request("events can't be watched here: list them again"));
+/// Which events are meant.
+struct Wanted {
+    namespace: Option<String>,
+    selector: Selector,
+}
+
+impl Wanted {
+    fn read(namespace: Option<String>, params: &mut Params) -> Result<Self, Failure> {
+        let selector = Selector::read(None, params.text("fieldSelector").as_deref(), &FIELDS)?;
+        Ok(Self { namespace, selector })
     }
-    let selector = Selector::read(None, params.text("fieldSelector").as_deref(), &FIELDS)?;
+
+    fn is(&self, event: &Event) -> bool {
+        self.namespace.as_deref().is_none_or(|namespace| Some(namespace) == event.metadata.namespace.as_deref())
+            && self.selector.matches(None, |name| field(event, name))
+    }
+}
+
+pub(super) fn list(room: &Room, namespace: Option<String>, mut params: Params) -> Result<Answer, Failure> {
+    if params.flag("watch")? {
+        return watch::watch(room, namespace, params);
+    }
+    let wanted = Wanted::read(namespace, &mut params)?;
     params.text("resourceVersion");
     params.text("timeoutSeconds");
     params.finish()?;
-    let local = &room.local;
-    let mut events: Vec<Event> = local.views.events().iter().map(|kept| object(kept, &local.node)).collect();
-    events.retain(|event| namespace.is_none() || namespace == event.metadata.namespace.as_deref());
-    events.retain(|event| selector.matches(None, |name| field(event, name)));
-    Ok(list_of("EventList", local.feed.version(), events))
+    let (node, kept) = (&room.local.node, room.local.views.events());
+    let events: Vec<Event> = kept.iter().map(|kept| object(kept, node)).filter(|event| wanted.is(event)).collect();
+    Ok(list_of("EventList", kept.iter().map(version).max().unwrap_or(1), events))
+}
+
+pub(super) fn one(room: &Room, of: &FullName, mut params: Params) -> Result<Answer, Failure> {
+    params.text("resourceVersion");
+    params.finish()?;
+    let named = |event: &Event| {
+        (event.metadata.namespace.as_deref(), event.metadata.name.as_deref()) == (Some(&*of.namespace), Some(&*of.name))
+    };
+    let found = room.local.views.events().iter().map(|kept| object(kept, &room.local.node)).find(named);
+    found.map(|event| one_object(&event)).ok_or_else(|| Failure::not_found("events", &of.name))
+}
+
+/// Events have an order of their own: that of the moments they last happened at.
+fn version(kept: &KeptEvent) -> u64 {
+    u64::try_from(kept.last.wall.as_microsecond()).unwrap_or_default()
 }
 
 fn field<'a>(event: &'a Event, name: &str) -> Option<&'a str> {
@@ -69,6 +103,7 @@ fn object(kept: &KeptEvent, node: &str) -> Event {
             name: Some(format!("{name}.{:x}", first.wall.as_nanosecond())),
             namespace: Some(namespace.clone()),
             creation_timestamp: Some(second(first.wall)),
+            resource_version: Some(version(kept).to_string()),
             ..ObjectMeta::default()
         },
         involved_object: ObjectReference {
@@ -102,7 +137,7 @@ fn second(at: Timestamp) -> Time {
 mod tests {
     use std::time::Duration;
 
-    use podwright_core::model::{FullName, KubeEvent, Now};
+    use podwright_core::model::{KubeEvent, Now};
 
     use super::*;
 

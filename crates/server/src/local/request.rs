@@ -33,6 +33,8 @@ pub(super) enum Ask {
     Restart(FullName),
     /// Events, of one namespace or of all.
     Events(Option<String>),
+    /// One of them.
+    Event(FullName),
     /// Manifests that can't be used.
     Manifests,
     /// The story of a pod.
@@ -66,6 +68,9 @@ impl Ask {
             ["api", "v1", "pods"] => read(Self::Pods(None)),
             ["api", "v1", "events"] => read(Self::Events(None)),
             ["api", "v1", "namespaces", namespace, "events"] => read(Self::Events(Some((*namespace).into()))),
+            ["api", "v1", "namespaces", namespace, "events", name] => {
+                read(Self::Event(FullName { namespace: (*namespace).into(), name: (*name).into() }))
+            }
             ["api", "v1", "namespaces", namespace, "pods"] => match *method {
                 Method::GET => Ok(Self::Pods(Some((*namespace).into()))),
                 Method::POST => Ok(Self::Create((*namespace).into())),
@@ -113,6 +118,7 @@ mod tests {
         assert_eq!(get("/api/v1/namespaces/a/pods/b"), Ok(Ask::Pod(of("a", "b"))));
         assert_eq!(get("/api/v1/namespaces/a/pods/b/log"), Ok(Ask::Log(of("a", "b"))));
         assert_eq!(get("/api/v1/namespaces/a/events"), Ok(Ask::Events(Some("a".into()))));
+        assert_eq!(get("/api/v1/namespaces/a/events/e"), Ok(Ask::Event(of("a", "e"))));
         assert_eq!(get("/apis/"), Ok(Ask::Discovery(Discovery::Groups)));
         let with = |method: Method, path: &str| Ask::read(&method, path);
         assert_eq!(with(Method::POST, "/api/v1/namespaces/a/pods"), Ok(Ask::Create("a".into())));

@@ -17,7 +17,7 @@ use podwright_core::model::{Event, FullName, KubeEvent, Now, Pod, Source, Source
 use podwright_cri::{CriError, v1};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::mpsc;
+use tokio::sync::{broadcast, mpsc};
 
 use super::*;
 use crate::BoxFuture;
@@ -63,6 +63,21 @@ struct Fixed {
     broken: Vec<(String, String)>,
     hang: bool,
     told: mpsc::UnboundedSender<Event>,
+    happens: broadcast::Sender<KeptEvent>,
+}
+
+/// An event that happened this often.
+fn kept(namespace: &str, reason: &'static str, count: u64) -> KeptEvent {
+    let at = |micros: u64| Now { boot: Duration::ZERO, wall: Timestamp::UNIX_EPOCH + Duration::from_micros(micros) };
+    let event = KubeEvent {
+        uid: "u".into(),
+        pod: FullName { namespace: namespace.into(), name: "web".into() },
+        container: None,
+        warning: false,
+        reason,
+        message: "m".into(),
+    };
+    KeptEvent { event, field_path: None, first: at(reason.len() as u64), last: at(100 + count), count }
 }
 
 impl Views for Fixed {
@@ -92,22 +107,11 @@ impl Views for Fixed {
     }
 
     fn events(&self) -> Vec<KeptEvent> {
-        let at = Now { boot: Duration::ZERO, wall: Timestamp::UNIX_EPOCH };
-        let kept = |namespace: &str| KeptEvent {
-            event: KubeEvent {
-                uid: "u".into(),
-                pod: FullName { namespace: namespace.into(), name: "web".into() },
-                container: None,
-                warning: false,
-                reason: "Pulled",
-                message: "m".into(),
-            },
-            field_path: None,
-            first: at,
-            last: at,
-            count: 1,
-        };
-        vec![kept("default"), kept("other")]
+        vec![kept("default", "Pulled", 1), kept("other", "Pulled", 1)]
+    }
+
+    fn follow_events(&self) -> broadcast::Receiver<KeptEvent> {
+        self.happens.subscribe()
     }
 
     fn tell(&self, event: Event) -> BoxFuture<'_, ()> {
@@ -138,6 +142,7 @@ struct Bed {
     feed: Arc<Feed>,
     told: mpsc::UnboundedReceiver<Event>,
     changes: mpsc::Receiver<(Source, SourceChange)>,
+    happens: broadcast::Sender<KeptEvent>,
     _stop: tokio_util::sync::DropGuard,
 }
 
@@ -151,6 +156,7 @@ fn start_with(streams: &str, broken: Vec<(String, String)>, hang: bool) -> Bed {
     let (path, stop, feed) = (socket.path().to_owned(), CancellationToken::new(), Arc::new(Feed::default()));
     let (sender, changes) = mpsc::channel(1000);
     let (tell, told) = mpsc::unbounded_channel();
+    let happens = broadcast::Sender::new(4);
     let paths = HostPaths {
         root_dir: dir.path().into(),
         pod_logs_dir: dir.path().into(),
@@ -163,11 +169,11 @@ fn start_with(streams: &str, broken: Vec<(String, String)>, hang: bool) -> Bed {
         feed: Arc::clone(&feed),
         store: Store::open(dir.path(), "node", &[], Arc::clone(&feed), sender).unwrap(),
         runtime: Arc::new(Place(streams.into())),
-        views: Arc::new(Fixed { broken, hang, told: tell }),
+        views: Arc::new(Fixed { broken, hang, told: tell, happens: happens.clone() }),
         tell: |told, _, _, _| format!("Pod {} has {} lives", told[0].full_name, told.len()),
     };
     tokio::spawn(socket.serve(local, stop.clone()));
-    Bed { _dir: dir, path, feed, told, changes, _stop: stop.drop_guard() }
+    Bed { _dir: dir, path, feed, told, changes, happens, _stop: stop.drop_guard() }
 }
 
 impl Bed {

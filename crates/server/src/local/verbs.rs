@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use podwright_agent::feed::View;
-use podwright_core::model::{Event, FullName, Name};
+use podwright_core::model::{Event, FullName, Name, Source};
 use podwright_core::status::is_terminal;
 use serde_json::json;
 
@@ -23,12 +23,19 @@ pub(super) async fn restart(room: &Room, of: &FullName, mut params: Params) -> R
     if view.metadata().deletion_timestamp.is_some() {
         return Err(Failure::conflict(&of.name, "the pod is ending: it can't be restarted"));
     }
-    // An object whose phase is terminal never runs again; a file that is still there may get its pod a new life.
-    if has_ended(&view) && !view.source.is_static() {
-        return Err(Failure::conflict(&of.name, "the pod has ended for good: delete it and create it anew"));
+    match view.source {
+        // An object whose phase is terminal never runs again: another one takes its place.
+        Source::Local if has_ended(&view) => _ = room.local.store.revive(of.clone()).await?,
+        Source::Api if has_ended(&view) => {
+            let why = "the pod has ended for good: delete it in the cluster and create it anew";
+            return Err(Failure::conflict(&of.name, why));
+        }
+        // A file that is still there may get its pod a new life.
+        _ => {
+            let container = container.map(|name| Name::from(name.as_str()));
+            room.local.views.tell(Event::Restart { uid: view.uid(), container }).await;
+        }
     }
-    let container = container.map(|name| Name::from(name.as_str()));
-    room.local.views.tell(Event::Restart { uid: view.uid(), container }).await;
     Ok(object(&Status { status: Some("Success".into()), code: Some(200), ..Status::default() }))
 }
 

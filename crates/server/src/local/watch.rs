@@ -24,11 +24,8 @@ use crate::serve::{Answer, Stall, stream};
 
 pub(super) fn watch(room: &Room, namespace: Option<String>, mut params: Params) -> Result<Answer, Failure> {
     let wanted = Wanted::read(namespace, &mut params)?;
-    let seconds = params.number::<u64>("timeoutSeconds")?.map(Duration::from_secs);
+    let (until, from) = (until(&mut params)?, from(&mut params)?);
     let bookmarks = params.flag("allowWatchBookmarks")?;
-    let from = params.text("resourceVersion").filter(|version| version != "0");
-    let from = from.map(|text| text.parse::<u64>()).transpose();
-    let from = from.map_err(|_| Failure::bad_request("resourceVersion must be one that was given out here"))?;
     params.finish()?;
     let feed = Arc::clone(&room.local.feed);
     let (cursor, first) = match from {
@@ -45,7 +42,7 @@ pub(super) fn watch(room: &Room, namespace: Option<String>, mut params: Params) 
         ready: VecDeque::new(),
         news: feed.news(),
         feed,
-        until: Instant::now() + seconds.unwrap_or(WATCH_USUAL).min(WATCH_MAX),
+        until,
         bookmark: bookmarks.then(|| Instant::now() + BOOKMARK_EVERY),
         stop: room.stop.clone(),
         ended: false,
@@ -53,6 +50,19 @@ pub(super) fn watch(room: &Room, namespace: Option<String>, mut params: Params) 
     };
     let lines = unfold(watcher, |mut watcher| async move { Some((watcher.next().await?, watcher)) });
     Ok(stream(true, lines, Stall(Some(STALL_MAX))))
+}
+
+/// When a watch ends by itself.
+pub(super) fn until(params: &mut Params) -> Result<Instant, Failure> {
+    let seconds = params.number::<u64>("timeoutSeconds")?.map(Duration::from_secs);
+    Ok(Instant::now() + seconds.unwrap_or(WATCH_USUAL).min(WATCH_MAX))
+}
+
+/// The version after which a watch begins; `None`: with everything that is there.
+pub(super) fn from(params: &mut Params) -> Result<Option<u64>, Failure> {
+    let from = params.text("resourceVersion").filter(|version| version != "0");
+    let from = from.map(|text| text.parse::<u64>()).transpose();
+    from.map_err(|_| Failure::bad_request("resourceVersion must be one that was given out here"))
 }
 
 struct Watcher {
@@ -148,7 +158,8 @@ struct Event<'a, T> {
     object: &'a T,
 }
 
-fn line(kind: &'static str, object: &impl Serialize) -> Bytes {
+/// One change, as watchers read it.
+pub(super) fn line(kind: &'static str, object: &impl Serialize) -> Bytes {
     let mut text = serde_json::to_vec(&Event { r#type: kind, object }).expect("plain data");
     text.push(b'\n');
     text.into()
@@ -162,4 +173,4 @@ const WATCH_MAX: Duration = Duration::from_secs(86_400);
 /// Kubernetes: one a minute.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// For who does not read.
-const STALL_MAX: Duration = Duration::from_secs(60);
+pub(super) const STALL_MAX: Duration = Duration::from_secs(60);

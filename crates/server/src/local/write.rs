@@ -1,12 +1,15 @@
 //! Create, replace and delete: from a request to the store.
 
+use std::sync::Arc;
+
 use http::header::WARNING;
 use http::{HeaderValue, Request, StatusCode};
 use hyper::body::Incoming;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions as Body;
-use podwright_agent::local::DeleteOptions;
+use podwright_agent::feed::View;
+use podwright_agent::local::{DeleteOptions, Refusal};
 use podwright_core::model::{FullName, Pod};
-use podwright_core::static_pod::unknown_in;
+use podwright_core::static_pod::{unknown_in, warnings_in};
 use serde_json::Value;
 
 use super::answer::{Room, object, with_code};
@@ -21,12 +24,8 @@ pub(super) async fn create(
     params: Params,
     request: Request<Incoming>,
 ) -> Result<Answer, Failure> {
-    let taken = match Written::read(params, request).await? {
-        Ok(written) => written,
-        Err(refused) => return Ok(refused),
-    };
-    let view = room.local.store.create(namespace, taken.pod, taken.dry_run).await?;
-    Ok(warned(with_code(StatusCode::CREATED, &*view), &taken.unknown))
+    let store = &room.local.store;
+    take(params, request, StatusCode::CREATED, |pod, dry_run| store.create(namespace, pod, dry_run)).await
 }
 
 pub(super) async fn update(
@@ -35,12 +34,22 @@ pub(super) async fn update(
     params: Params,
     request: Request<Incoming>,
 ) -> Result<Answer, Failure> {
-    let taken = match Written::read(params, request).await? {
+    let store = &room.local.store;
+    take(params, request, StatusCode::OK, |pod, dry_run| store.update(of, pod, dry_run)).await
+}
+
+/// Read a pod, hand it over, and show what became of it.
+async fn take<F: Future<Output = Result<Arc<View>, Refusal>>>(
+    params: Params,
+    request: Request<Incoming>,
+    code: StatusCode,
+    give: impl FnOnce(Pod, bool) -> F,
+) -> Result<Answer, Failure> {
+    let Written { pod, dry_run, warnings } = match Written::read(params, request).await? {
         Ok(written) => written,
         Err(refused) => return Ok(refused),
     };
-    let view = room.local.store.update(of, taken.pod, taken.dry_run).await?;
-    Ok(warned(object(&*view), &taken.unknown))
+    Ok(warned(with_code(code, &*give(pod, dry_run).await?), &warnings))
 }
 
 pub(super) async fn delete(
@@ -75,8 +84,8 @@ pub(super) async fn delete(
 struct Written {
     pod: Pod,
     dry_run: bool,
-    /// Fields that mean nothing here.
-    unknown: Vec<String>,
+    /// Fields that do nothing here, in words.
+    warnings: Vec<String>,
 }
 
 impl Written {
@@ -104,20 +113,25 @@ impl Written {
             );
             return Err(Failure::bad_request(message));
         }
-        let mut unknown = if strictness == "Ignore" { Vec::new() } else { unknown_in(&document) };
-        unknown.truncate(UNKNOWN_MAX);
-        if strictness == "Strict" && !unknown.is_empty() {
-            let named: Vec<String> = unknown.iter().map(|field| format!("unknown field {field:?}")).collect();
-            return Err(Failure::bad_request(format!("strict decoding error: {}", named.join(", "))));
+        if strictness == "Strict" {
+            let unknown = unknown_in(&document);
+            let named: Vec<String> =
+                unknown.iter().take(WARNINGS_MAX).map(|field| format!("unknown field {field:?}")).collect();
+            if !named.is_empty() {
+                return Err(Failure::bad_request(format!("strict decoding error: {}", named.join(", "))));
+            }
         }
-        Ok(Self { pod: decode(document)?, dry_run, unknown })
+        let mut warnings = if strictness == "Ignore" { Vec::new() } else { warnings_in(&document) };
+        warnings.truncate(WARNINGS_MAX);
+        let warnings = warnings.iter().map(ToString::to_string).collect();
+        Ok(Self { pod: decode(document)?, dry_run, warnings })
     }
 }
 
 /// Kubernetes: warnings are headers that clients print.
-fn warned(mut answer: Answer, unknown: &[String]) -> Answer {
-    for field in unknown {
-        let text = format!("299 - \"unknown field \\\"{}\\\"\"", field.replace(['"', '\\'], "'"));
+fn warned(mut answer: Answer, warnings: &[String]) -> Answer {
+    for warning in warnings {
+        let text = format!("299 - \"{}\"", warning.replace(['"', '\\'], "'"));
         if let Ok(value) = HeaderValue::from_str(&text) {
             answer.headers_mut().append(WARNING, value);
         }
@@ -126,4 +140,4 @@ fn warned(mut answer: Answer, unknown: &[String]) -> Answer {
 }
 
 /// Fields that are named.
-const UNKNOWN_MAX: usize = 20;
+const WARNINGS_MAX: usize = 20;

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::super::Paint;
 use super::*;
 
 fn pod(spec: &Value, status: &Value) -> Pod {
@@ -120,5 +121,5 @@ fn the_table_is_kubectls() {
     b.metadata.name = Some("a-longer-name".into());
     let now = "2024-01-01T00:05:00Z".parse().unwrap();
     let columns = Columns { namespace: true, wide: true };
-    insta::assert_snapshot!("table", table(&[a, b], columns, now, Paint::off()));
+    insta::assert_snapshot!("table", table(&[a, b], columns, now).render(Paint::off()));
 }

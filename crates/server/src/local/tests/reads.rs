@@ -55,7 +55,7 @@ async fn refusals_are_status_objects() {
         ("GET /podwright/v1/explain?pod=no", 404, "NotFound"),
         ("GET /podwright/v1/explain", 400, "BadRequest"),
         ("PATCH /api/v1/namespaces/default/pods/no", 405, "MethodNotAllowed"),
-        ("GET /api/v1/events?watch=1", 400, "BadRequest"),
+        ("GET /api/v1/events?watch=1&resourceVersion=x", 400, "BadRequest"),
     ] {
         let (got, status) = bed.json(line, &Value::Null).await;
         assert_eq!((got, &status["kind"], &status["reason"]), (code, &json!("Status"), &json!(reason)), "{line}");

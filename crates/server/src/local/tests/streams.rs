@@ -8,8 +8,12 @@ struct Watch(BufReader<UnixStream>);
 impl Watch {
     /// HTTP/1.0 has no chunks: the lines come as they are.
     async fn open(bed: &Bed, query: &str) -> Self {
+        Self::of(bed, &format!("/api/v1/pods?watch=true{query}")).await
+    }
+
+    async fn of(bed: &Bed, path: &str) -> Self {
         let mut stream = UnixStream::connect(&bed.path).await.unwrap();
-        let ask = format!("GET /api/v1/pods?watch=true{query} HTTP/1.0\r\nHost: x\r\n\r\n");
+        let ask = format!("GET {path} HTTP/1.0\r\nHost: x\r\n\r\n");
         stream.write_all(ask.as_bytes()).await.unwrap();
         let mut watch = Self(BufReader::new(stream));
         let mut line = String::new();
@@ -35,6 +39,37 @@ impl Watch {
             event["object"]["metadata"]["name"].as_str().unwrap_or("")
         )
     }
+}
+
+#[tokio::test]
+async fn events_are_watched_from_the_first_or_from_a_version_on() {
+    let bed = start();
+    let mut watch = Watch::of(&bed, "/api/v1/namespaces/default/events?watch=1").await;
+    let told = |event: Value| {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        format!("{} {} {}", text(&event["type"]), text(&event["object"]["reason"]), event["object"]["count"])
+    };
+    assert_eq!(told(watch.next().await.unwrap()), "ADDED Pulled 1");
+    let version = bed.get("/api/v1/events").await.1["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    let path = format!("/api/v1/events?watch=1&resourceVersion={version}&fieldSelector=reason%3DPulled");
+    let mut resumed = Watch::of(&bed, &path).await;
+    // What was there at the beginning is no news when it is told late, nor is what nobody asked for.
+    for (namespace, reason, count) in
+        [("default", "Pulled", 1), ("other", "Started", 1), ("default", "Started", 1), ("default", "Pulled", 2)]
+    {
+        bed.happens.send(kept(namespace, reason, count)).unwrap();
+    }
+    assert_eq!(told(watch.next().await.unwrap()), "ADDED Started 1");
+    assert_eq!(told(watch.next().await.unwrap()), "MODIFIED Pulled 2");
+    assert_eq!(told(resumed.next().await.unwrap()), "MODIFIED Pulled 2");
+    let (_, list) = bed.get("/api/v1/namespaces/default/events").await;
+    let name = list["items"][0]["metadata"]["name"].as_str().unwrap();
+    assert_eq!(bed.get(&format!("/api/v1/namespaces/default/events/{name}")).await.1, {
+        let mut one = list["items"][0].clone();
+        (one["kind"], one["apiVersion"]) = (json!("Event"), json!("v1"));
+        one
+    });
+    assert_eq!(bed.get("/api/v1/namespaces/other/events/nothing").await.0, 404);
 }
 
 #[tokio::test]

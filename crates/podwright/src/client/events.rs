@@ -1,0 +1,94 @@
+//! Showing events: those that are kept, and those that happen meanwhile.
+
+use std::process::ExitCode;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Event;
+use serde_json::Value;
+
+use super::get::nothing;
+use super::lines::Lines;
+use super::shape::text;
+use super::{Client, ClientError, encode, is_named, path, print, with_query};
+use crate::cli::{EventFlags, Output, Scope};
+use crate::print::{Paint, Sheet, events as event_table};
+
+/// `podwright events`
+pub(super) async fn events(flags: &EventFlags) -> Result<ExitCode, ClientError> {
+    let (of, watch) = (flags.of.as_deref(), flags.watch);
+    Wanted { scope: &flags.scope, of, names: vec![], output: None, watch }
+        .show(&Client::new(&flags.socket.run_dir))
+        .await
+}
+
+/// Which events, and how.
+pub(super) struct Wanted<'a> {
+    pub(super) scope: &'a Scope,
+    /// Only those of this pod.
+    pub(super) of: Option<&'a str>,
+    /// Only these; none: all.
+    pub(super) names: Vec<&'a str>,
+    pub(super) output: Option<Output>,
+    /// And those to come.
+    pub(super) watch: bool,
+}
+
+impl Wanted<'_> {
+    pub(super) async fn show(&self, client: &Client) -> Result<ExitCode, ClientError> {
+        let base = path("events", self.scope.namespace());
+        let mut list: Value = client.get(&base).await?;
+        if let Some(items) = list["items"].as_array_mut() {
+            items.retain(|item| self.is(item));
+        }
+        let found = list["items"].as_array().map_or(0, Vec::len);
+        if found < self.names.len() {
+            let message = format!("events {} not found", self.names.join(", "));
+            return Err(ClientError::Refused { code: 404, message });
+        }
+        let mut sheet = Sheet::new(Paint::for_stdout());
+        let mut written = match (self.output, found) {
+            (Some(Output::Json | Output::Yaml | Output::Name), _) if self.names.len() != 1 => {
+                self.print(&mut sheet, &list)?
+            }
+            (_, 0) if !self.watch => {
+                eprintln!("{}", nothing(self.scope));
+                ExitCode::SUCCESS
+            }
+            _ => self.print(&mut sheet, if self.names.len() == 1 { &list["items"][0] } else { &list })?,
+        };
+        if !self.watch {
+            return Ok(written);
+        }
+        let version = list["metadata"]["resourceVersion"].as_str().unwrap_or("0");
+        let follow = with_query(&base, &format!("watch=true&resourceVersion={}", encode(version)));
+        let mut lines = Lines::new(client.follow(&follow).await?);
+        while written == ExitCode::SUCCESS
+            && let Some((_, event)) = lines.change::<Value>(client).await?
+        {
+            if self.is(&event) {
+                written = self.print(&mut sheet, &event)?;
+            }
+        }
+        Ok(written)
+    }
+
+    /// One event, or a list of them.
+    fn print(&self, sheet: &mut Sheet, value: &Value) -> Result<ExitCode, ClientError> {
+        if let Some(output @ (Output::Json | Output::Yaml | Output::Name)) = self.output {
+            return Ok(print(&text(value, output)?));
+        }
+        let values = value["items"].as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+        let events: Vec<Event> = values.iter().filter_map(|event| serde_json::from_value(event.clone()).ok()).collect();
+        Ok(print(&sheet.more(&event_table::table(&events, self.scope.all_namespaces, Timestamp::now()))))
+    }
+
+    fn is(&self, event: &Value) -> bool {
+        let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let about = |of: &str| {
+            let of = of.strip_prefix("pod/").or_else(|| of.strip_prefix("pods/")).unwrap_or(of);
+            is_named(&word(&event["involvedObject"]["name"]), of, &word(&event["reportingInstance"]))
+        };
+        (self.names.is_empty() || self.names.contains(&word(&event["metadata"]["name"]).as_str()))
+            && self.of.is_none_or(about)
+    }
+}
