@@ -3,7 +3,21 @@
 #[expect(dead_code, reason = "the suite is shared; only its long tests run here")]
 mod suite;
 
-use std::time::Instant;
+#[path = "cluster/ends.rs"]
+mod ends;
+#[path = "cluster/joined.rs"]
+#[expect(dead_code, reason = "the short tests of a cluster use more of it")]
+mod joined;
+#[path = "cluster/kills.rs"]
+mod kills;
+#[path = "cluster/outage.rs"]
+mod outage;
+#[path = "cluster/story.rs"]
+mod story;
+#[path = "cluster/watched.rs"]
+mod watched;
+
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use podwright_testbed::Flavor;
@@ -17,6 +31,21 @@ fn kill_9_ninety_times_without_an_event_stream() {
 #[test]
 fn kill_9_ninety_times_with_an_event_stream() {
     suite::restarts::kill_9_at_random_moments_loses_nothing_and_restarts_nothing(Flavor::V2, 90);
+}
+
+#[test]
+fn killed_100_times_under_30_pods_of_a_cluster_no_ready_flips_and_nothing_restarts() {
+    kills::no_ready_flips_and_nothing_restarts(100);
+}
+
+#[test]
+fn jobs_end_rightly_500_times_while_they_are_deleted_and_the_agent_is_killed() {
+    ends::jobs_end_rightly_while_they_are_deleted_and_the_agent_is_killed(500);
+}
+
+#[test]
+fn an_api_server_that_is_away_for_ten_minutes_costs_nothing() {
+    outage::an_api_server_that_is_away_costs_nothing(Duration::from_secs(600));
 }
 
 #[test]

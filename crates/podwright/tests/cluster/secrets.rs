@@ -23,6 +23,11 @@ fn a_node_reads_only_what_its_pods_need_and_tells_nobody() {
     let asks = plane.node_api(node.name).expect("a client");
     let status =
         |name: &str| asks.request("GET", &format!("{}/{name}", node.path("secrets")), None).expect("an answer").status;
+    // A pod of another node is no reason.
+    let mut other = one(&sh("c", "true"));
+    other["nodeName"] = json!("elsewhere");
+    other["volumes"] = json!([{"name": "s", "secret": {"secretName": "unused"}}]);
+    node.create("pods", &json!({"metadata": {"name": "other"}, "spec": other}));
     assert_eq!((status("used"), status("unused")), (403, 403));
 
     // It tells whether it has got it, by an exit code and not by its words.
@@ -62,9 +67,13 @@ fn a_node_reads_only_what_its_pods_need_and_tells_nobody() {
         assert!(!text.contains(VALUE), "{place} tells the secret");
         // As JSON and base64 carry it.
         assert!(!text.contains("aHVudGVyMi1pcy10aGUtd29yZA"), "{place} tells the secret in base64");
+        // As tokens of service accounts begin.
+        assert!(!text.contains("eyJhbGciOi"), "{place} tells a token");
     }
-    for name in ["reader", "broken"] {
-        node.delete("pods", name);
+    for name in ["reader", "broken", "other"] {
+        let now = json!({"gracePeriodSeconds": 0});
+        let options = Some(&now).filter(|_| name == "other");
+        node.plane.api().delete(&format!("{}/{name}", node.path("pods")), options).expect("deleted");
     }
     node.wait_nothing_left();
     let _ = std::fs::remove_file(record);
