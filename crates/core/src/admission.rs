@@ -5,6 +5,7 @@
 //! refused or finished pod never counts against the next. The reasons and the wording are the Go kubelet's.
 
 mod affinity;
+mod app_armor;
 mod sysctl;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -120,6 +121,7 @@ impl Ledger {
 pub fn admit(pod: &Pod, ledger: &Ledger, config: &NodeConfig) -> Result<(), Rejection> {
     check_os(pod)?;
     sysctl::check(pod, &config.allowed_unsafe_sysctls)?;
+    app_armor::check(pod, config.app_armor)?;
     let wanted = Requests::of(pod);
     let (pods, taken) = ledger.taken_beside(pod.metadata.uid.as_deref().unwrap_or_default());
     let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);

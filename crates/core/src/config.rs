@@ -22,6 +22,8 @@ pub struct NodeConfig {
     pub sources: BTreeSet<Source>,
     /// `allowedUnsafeSysctls`: names, or beginnings that end in `*`.
     pub allowed_unsafe_sysctls: Vec<String>,
+    /// The kernel enforces AppArmor profiles.
+    pub app_armor: bool,
     /// `maxPods`.
     pub max_pods: usize,
     /// Allocatable CPU in thousandths of a core.
@@ -49,6 +51,7 @@ impl Default for NodeConfig {
             labels: BTreeMap::new(),
             sources: BTreeSet::from([Source::File]),
             allowed_unsafe_sysctls: vec![],
+            app_armor: true,
             max_pods: 110,
             allocatable_cpu_millis: 1_000_000,
             allocatable_memory: i64::MAX,

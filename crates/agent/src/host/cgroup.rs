@@ -30,17 +30,6 @@ impl Host {
         .await
     }
 
-    /// Whether the pod's cgroup is there.
-    pub async fn has_cgroup(&self, pod: &Arc<Pod>, limit: Duration) -> Result<bool, HostError> {
-        let Some(tree) = self.cgroups.clone() else { return Ok(true) };
-        let pod = pod.clone();
-        self.run(CLASSES_KEY, limit, "", move |config| {
-            let path = cgroup_path(&qos::pod_cgroup_name(&config.paths.cgroup_root, &pod)).map_err(|e| failed(&e))?;
-            Ok(tree.exists(&path))
-        })
-        .await
-    }
-
     /// Kills what is left in the pod's cgroup and removes it, whichever class it is in.
     pub async fn remove_cgroup(&self, uid: &str, limit: Duration) -> Result<(), HostError> {
         let Some(tree) = self.cgroups.clone() else { return Ok(()) };

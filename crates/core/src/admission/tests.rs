@@ -187,3 +187,32 @@ fn another_system_or_another_node_is_refused() {
     labelled.metadata.labels = Some(BTreeMap::from([("kubernetes.io/os".into(), "windows".into())]));
     assert_eq!(reason(&labelled, &Ledger::default()), "PodOSSelectorNodeLabelDoesNotMatch");
 }
+
+#[test]
+fn a_profile_that_nobody_enforces_is_refused_in_the_kubelets_words() {
+    let without = NodeConfig { app_armor: false, ..config() };
+    let confined = |of_pod: &str, own: &str| {
+        let profile = |kind: &str| match kind {
+            "" => json!({}),
+            kind => json!({ "appArmorProfile": { "type": kind } }),
+        };
+        pod(
+            "1",
+            json!({ "securityContext": profile(of_pod), "containers": [{ "name": "a", "securityContext": profile(own) }] }),
+        )
+    };
+    let rejection = admit(&confined("", "RuntimeDefault"), &Ledger::default(), &without).unwrap_err();
+    assert_eq!(rejection.reason, "AppArmor");
+    assert_eq!(rejection.message, "Cannot enforce AppArmor: AppArmor is not enabled on the host");
+    for (of_pod, own, reason) in [
+        ("", "", ""),
+        ("", "Unconfined", ""),
+        ("Localhost", "", "AppArmor"),
+        ("RuntimeDefault", "Unconfined", ""),
+        ("Unconfined", "Localhost", "AppArmor"),
+    ] {
+        let refused = admit(&confined(of_pod, own), &Ledger::default(), &without).err().map_or("", |r| r.reason);
+        assert_eq!(refused, reason, "{of_pod:?} {own:?}");
+        assert_eq!(super::admit(&confined(of_pod, own), &Ledger::default(), &config()), Ok(()));
+    }
+}

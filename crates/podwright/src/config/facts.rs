@@ -20,6 +20,8 @@ pub(crate) struct Facts {
     pub(crate) memory: i64,
     /// Of the file system of the root directory, in bytes.
     pub(crate) disk: i64,
+    /// AppArmor is built in and switched on.
+    pub(crate) app_armor: bool,
     /// Swap areas in use.
     pub(crate) swaps: Vec<String>,
 }
@@ -39,6 +41,8 @@ impl Facts {
             cpus: online_cpus(),
             memory,
             disk: disk_size(root_dir)?,
+            app_armor: fs::read_to_string("/sys/module/apparmor/parameters/enabled")
+                .is_ok_and(|on| on.starts_with('Y')),
             swaps: swaps(&fs::read_to_string("/proc/swaps").unwrap_or_default()),
             hostname,
         })

@@ -167,12 +167,6 @@ fn ended() -> Vec<Compared> {
     stubborn["terminationGracePeriodSeconds"] = json!(2);
     let mut hungry = sh("c", "exec tail /dev/zero");
     hungry["resources"] = json!({"limits": {"memory": "16Mi"}});
-    let mut ruled = sh("c", "[ -f /v/once ] && exit 0; touch /v/once; exit 42");
-    ruled["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
-    ruled["restartPolicy"] = json!("Never");
-    ruled["restartPolicyRules"] = json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]);
-    let mut ruled = pod("Never", json!([]), json!([ruled]));
-    ruled["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
     let mut stays = sh("b", "exit 6");
     stays["restartPolicy"] = json!("Never");
     vec![
@@ -180,7 +174,6 @@ fn ended() -> Vec<Compared> {
         Compared { name: "stubborn", spec: stubborn, until: has_failed },
         Compared { name: "hungry", spec: pod("Never", json!([]), json!([hungry])), until: is_failed },
         Compared { name: "killed", spec: pod("Never", json!([]), json!([sh("c", "kill -9 $$")])), until: is_failed },
-        Compared { name: "ruled", spec: ruled, until: is_succeeded },
         Compared {
             name: "policy-of-one",
             spec: pod("Always", json!([]), json!([sleeper("a"), stays])),

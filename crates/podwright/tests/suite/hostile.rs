@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::time::Duration;
 
 use anyhow::ensure;
-use podwright_testbed::{Flavor, wait_until};
-use serde_json::json;
+use podwright_testbed::{Agent, Containerd, Flavor, Scratch, wait_until};
+use serde_json::{Value, json};
 
-use super::{Bed, LIMIT, one, sleeper};
+use super::meddler::{Manner, Meddler};
+use super::{Bed, LIMIT, container, one, sleeper};
 
 pub(crate) fn broken_manifests_are_named_and_touch_nothing_else(flavor: Flavor) {
     let bed = Bed::start(flavor);
@@ -29,12 +31,19 @@ pub(crate) fn broken_manifests_are_named_and_touch_nothing_else(flavor: Flavor) 
     symlink("loop-b.yaml", dir.join("loop-a.yaml")).expect("linked");
     symlink("loop-a.yaml", dir.join("loop-b.yaml")).expect("linked");
     fs::create_dir(dir.join("directory.yaml")).expect("made");
-    for file in
-        ["truncated.yaml", "binary.yaml", "kind.yaml", "slash.yaml", "negative.json", "huge.yaml", "loop-a.yaml"]
-    {
+    for (file, why) in [
+        ("truncated.yaml", "line 3"),
+        ("binary.yaml", "not UTF-8 text"),
+        ("kind.yaml", "Service"),
+        ("slash.yaml", "metadata.name"),
+        ("negative.json", "terminationGracePeriodSeconds"),
+        ("huge.yaml", "a manifest may have 10485760"),
+        ("loop-a.yaml", "symbolic links"),
+    ] {
         wait_until(LIMIT, &format!("{file} to be named"), || {
             let log = bed.agent.log();
-            ensure!(log.contains(file), "the log does not name it");
+            let named: Vec<&str> = log.lines().filter(|line| line.contains(file)).collect();
+            ensure!(named.iter().any(|line| line.contains(why)), "the log says no {why:?}: {named:?}");
             Ok(())
         });
     }
@@ -47,10 +56,71 @@ pub(crate) fn broken_manifests_are_named_and_touch_nothing_else(flavor: Flavor) 
     bed.agent.kill9().expect("killed");
     bed.agent.start_again().expect("started");
     let after = bed.wait_phase("good", "Running");
-    let id = |pod: &serde_json::Value| super::container(pod, "c")["containerID"].clone();
+    let id = |pod: &Value| container(pod, "c")["containerID"].clone();
     assert_eq!(id(&after), id(&good), "the container was touched");
     for entry in fs::read_dir(&dir).expect("there").flatten() {
         let _ = fs::remove_file(entry.path());
     }
     bed.wait_nothing_left();
+}
+
+/// Nobody can do anything with a runtime that talks nonsense but wait: what runs goes on, and all is well when it is itself again.
+pub(crate) fn a_runtime_that_answers_garbage_is_survived(flavor: Flavor) {
+    let scratch = Scratch::new().expect("a scratch");
+    let containerd = Containerd::start(&scratch, flavor).expect("containerd starts");
+    let meddler = Meddler::new(scratch.path().join("meddler.sock"), containerd.socket());
+    let agent = Agent::new(&scratch).endpoint(&meddler.endpoint()).start().expect("the agent starts");
+    let mut bed = Bed { scratch, containerd, agent };
+    bed.put("before", &one(&sleeper("c")));
+    let before = bed.wait_phase("before", "Running");
+    for (round, manner) in [Manner::Babbling, Manner::Slurring].into_iter().enumerate() {
+        let lines = bed.agent.log().lines().count();
+        meddler.turn(manner);
+        bed.put(&format!("meanwhile{round}"), &one(&sleeper("c")));
+        std::thread::sleep(Duration::from_secs(3));
+        assert_eq!(bed.agent.get("/healthz").expect("it answers").status, 200);
+        let said = bed.agent.log().lines().count() - lines;
+        assert!(said < 500, "{said} lines of log in 3 s");
+        meddler.turn(Manner::Honest);
+        bed.wait_phase(&format!("meanwhile{round}"), "Running");
+    }
+    // A new agent finds nothing but nonsense: it waits, or says why it can't.
+    bed.agent.kill9().expect("killed");
+    meddler.turn(Manner::Babbling);
+    bed.agent.launch_again().expect("launched");
+    std::thread::sleep(Duration::from_secs(2));
+    meddler.turn(Manner::Honest);
+    if bed.agent.exited().expect("asked").is_some() {
+        bed.agent.launch_again().expect("launched");
+    }
+    let after = bed.wait_phase("before", "Running");
+    let id = |pod: &Value| container(pod, "c")["containerID"].clone();
+    assert_eq!(id(&after), id(&before), "a container was touched");
+    bed.remove_all();
+    bed.wait_nothing_left();
+}
+
+/// Where the runtime tells its cgroup driver, another one in the configuration is refused before anything is done.
+pub(crate) fn a_cgroup_driver_that_differs_from_the_runtimes_is_refused(flavor: Flavor) {
+    let mut bed = Bed::start(flavor);
+    bed.agent.sigterm().expect("it ends");
+    let file = bed.scratch.path().join("podwright.yaml");
+    let mut config: Value = serde_json::from_slice(&fs::read(&file).expect("there")).expect("JSON");
+    config["cgroupDriver"] = json!("systemd");
+    fs::write(&file, config.to_string()).expect("written");
+    if flavor == Flavor::Debian16 {
+        // It does not tell: nothing can be compared.
+        bed.agent.start_again().expect("it starts");
+        return;
+    }
+    bed.agent.launch_again().expect("launched");
+    let status = wait_until(LIMIT, "the agent to give up", || {
+        bed.agent.exited().expect("asked").ok_or_else(|| anyhow::anyhow!("it runs"))
+    });
+    assert!(!status.success());
+    let log = bed.agent.log();
+    let last = log.lines().last().unwrap_or_default();
+    for word in ["cgroupDriver", "systemd", "cgroupfs", "SystemdCgroup"] {
+        assert!(last.contains(word), "no {word:?} in {last:?}");
+    }
 }

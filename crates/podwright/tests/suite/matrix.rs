@@ -173,6 +173,24 @@ pub(crate) fn cases() -> Vec<Case> {
             },
         },
         Case {
+            name: "rule-restarts",
+            spec: {
+                let mut c = sh("c", "[ -f /v/once ] && exit 0; touch /v/once; exit 42");
+                c["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
+                c["restartPolicy"] = json!("Never");
+                let exit_codes = json!({"operator": "In", "values": [42]});
+                c["restartPolicyRules"] = json!([{"action": "Restart", "exitCodes": exit_codes}]);
+                let mut s = spec("Never", none(), json!([c]));
+                s["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+                s
+            },
+            expect: |p| {
+                is(p, "Succeeded")?;
+                ensure!(container(p, "c")["restartCount"] == 1, "{:#}", container(p, "c"));
+                exit(p, "c", 0, "Completed")
+            },
+        },
+        Case {
             name: "no-image",
             spec: spec(
                 "Always",

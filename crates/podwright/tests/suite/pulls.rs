@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use podwright_testbed::{Flavor, PASSWORD, Registry, USER, image, wait_until};
+use podwright_testbed::{Agent, Containerd, Flavor, PASSWORD, Registry, Scratch, USER, image, wait_until};
 use serde_json::{Value, json};
 
 use super::door::Door;
@@ -37,14 +37,14 @@ fn events(bed: &Bed, name: &str, reason: &str) -> Vec<String> {
 }
 
 pub(crate) fn images_come_from_registries_and_failures_are_told(flavor: Flavor) {
-    let bed = Bed::start(flavor);
+    let bed = with_home(flavor);
     let (open, closed) =
         (Registry::start(&bed.scratch).expect("starts"), Registry::start_private(&bed.scratch).expect("starts"));
     open.push(image::BUSYBOX, "team/app:1").expect("pushed");
     open.push(image::BUSYBOX, "team/shared:1").expect("pushed");
     closed.push(image::BUSYBOX, "team/app:1").expect("pushed");
     bed.containerd.use_registry("open.test", &open).expect("written");
-    for host in ["closed.test", "wrong.test"] {
+    for host in ["closed.test", "wrong.test", "users.test"] {
         bed.containerd.use_registry(host, &closed).expect("written");
     }
     let credentials = bed.scratch.root_dir().expect("there").join("config.json");
@@ -54,6 +54,10 @@ pub(crate) fn images_come_from_registries_and_failures_are_told(flavor: Flavor) 
         fs::write(&credentials, json!({"auths": auths}).to_string()).expect("written");
     };
     auths("a-wrong-password");
+    // A login that only the user's own file has.
+    let auth = json!({"users.test": {"username": USER, "password": PASSWORD}});
+    fs::write(bed.scratch.path().join("home/.docker/config.json"), json!({"auths": auth}).to_string())
+        .expect("written");
     bed.put("wrong", &pod("wrong.test/team/app:1", "IfNotPresent"));
     wait_until(LIMIT, "the failed pull to be told", || {
         let message = waits(&bed, "wrong", "ErrImagePull")?;
@@ -63,10 +67,12 @@ pub(crate) fn images_come_from_registries_and_failures_are_told(flavor: Flavor) 
     bed.put("absent", &pod("open.test/team/none:1", "IfNotPresent"));
     bed.put("first", &pod("open.test/team/app:1", "IfNotPresent"));
     bed.put("closed", &pod("closed.test/team/app:1", "IfNotPresent"));
+    bed.put("users", &pod("users.test/team/app:1", "IfNotPresent"));
     bed.put("nonsense", &pod("Not A Name", "IfNotPresent"));
 
     bed.wait_phase("first", "Running");
     bed.wait_phase("closed", "Running");
+    bed.wait_phase("users", "Running");
     assert_eq!(events(&bed, "first", "Pulling").len(), 1);
     assert!(events(&bed, "first", "Pulled")[0].contains("Successfully pulled image"));
     let before = pulls(&bed, "open.test/team/app:1");
@@ -109,6 +115,17 @@ pub(crate) fn images_come_from_registries_and_failures_are_told(flavor: Flavor) 
     many_pods_share_one_pull(&bed, &open);
     bed.remove_all();
     bed.wait_nothing_left();
+}
+
+/// An agent whose user has a home of their own.
+fn with_home(flavor: Flavor) -> Bed {
+    let scratch = Scratch::new().expect("a scratch");
+    let home = scratch.dir("home").expect("made");
+    fs::create_dir(home.join(".docker")).expect("made");
+    let containerd = Containerd::start(&scratch, flavor).expect("containerd starts");
+    let agent = Agent::new(&scratch).runtime(&containerd).env("HOME", &home.display().to_string());
+    let agent = agent.start().expect("the agent starts");
+    Bed { scratch, containerd, agent }
 }
 
 fn many_pods_share_one_pull(bed: &Bed, open: &Registry) {

@@ -106,7 +106,7 @@ fn quota(group: &str) -> Option<u64> {
 }
 
 /// `None`: unlimited, which version 1 writes as the largest number of pages.
-fn memory(group: &str) -> Option<u64> {
+pub(crate) fn memory(group: &str) -> Option<u64> {
     number("memory", group, "memory.limit_in_bytes", "memory.max").filter(|bytes| *bytes < 1 << 60)
 }
 

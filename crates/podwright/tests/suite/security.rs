@@ -40,6 +40,13 @@ pub(crate) fn containers_are_and_may_what_their_specs_say(flavor: Flavor) {
     }
     bed.put("by-name", &non_root(image::USER_GUEST));
     bed.put("own-users", &with(sh("c", "cat /proc/self/uid_map"), json!({"hostUsers": false})));
+    let groups = json!({"runAsUser": 1000, "runAsGroup": 2000, "supplementalGroups": [3000], "supplementalGroupsPolicy": "Strict"});
+    bed.put("strict", &with(sh("c", "id -G"), json!({"securityContext": groups})));
+    let armor = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
+    bed.put("armored", &with(sh("c", "true"), json!({"securityContext": armor})));
+    let mut unmasked = sh("c", "true");
+    unmasked["securityContext"] = json!({"procMount": "Unmasked"});
+    bed.put("unmasked", &with(unmasked, json!({})));
     resources::put(&bed);
     for (name, _, check) in &all {
         wait_until(LIMIT, name, || {
@@ -55,23 +62,56 @@ pub(crate) fn containers_are_and_may_what_their_specs_say(flavor: Flavor) {
         ensure!(message.contains("non-numeric user (guest)"), "{message}");
         Ok(())
     });
-    wait_until(LIMIT, "the user namespace to be had or refused", || {
-        let pod = bed.pod("own-users")?;
-        if pod["status"]["phase"] == "Succeeded" {
-            let map = said(&bed, &pod)?;
-            let ids: Vec<u64> = map.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-            ensure!(ids.len() == 3 && ids[0] == 0 && ids[1] >= 65536 && ids[2] == 65536, "{map}");
-            println!("{flavor:?} has user namespaces: {map}");
-            return Ok(());
-        }
+    strict_groups_are_had_or_refused(&bed, flavor);
+    a_profile_needs_app_armor(&bed);
+    wait_until(LIMIT, "the open /proc to be refused", || {
         let log = bed.agent.log();
-        let said = log.lines().any(|l| l.contains("own-users") && l.contains("does not support user namespaces"));
-        ensure!(pod["status"]["phase"] == "Pending" && said, "neither runs nor says why: {:#}", pod["status"]);
+        let named = |l: &str| l.contains("unmasked.json") && l.contains("Unmasked needs hostUsers: false");
+        ensure!(log.lines().any(named), "not named");
+        Ok(())
+    });
+    wait_until(LIMIT, "the user namespace to be refused", || {
+        let pod = bed.phase("own-users", "Pending")?;
+        let words = "can't set `spec.hostUsers: false`, runtime does not support user namespaces";
+        ensure!(bed.agent.log().lines().any(|l| l.contains("own-users") && l.contains(words)), "{:#}", pod["status"]);
         Ok(())
     });
     resources::check(&bed);
     bed.remove_all();
     bed.wait_nothing_left();
+}
+
+/// Only the groups the pod names, where the runtime can do that; else it says so, and the pod does not run with more.
+fn strict_groups_are_had_or_refused(bed: &Bed, flavor: Flavor) {
+    wait_until(LIMIT, "strict groups to be had or refused", || {
+        if flavor == Flavor::V2 {
+            let text = said(bed, &bed.phase("strict", "Succeeded")?)?;
+            let mut groups: Vec<&str> = text.split_whitespace().collect();
+            groups.sort_unstable();
+            ensure!(groups == ["2000", "3000"], "{text}");
+            return Ok(());
+        }
+        let pod = bed.phase("strict", "Pending")?;
+        let words = "supplementalGroupsPolicy Strict: the runtime does not support it";
+        ensure!(bed.agent.log().lines().any(|l| l.contains("strict") && l.contains(words)), "{:#}", pod["status"]);
+        Ok(())
+    });
+}
+
+fn a_profile_needs_app_armor(bed: &Bed) {
+    let enabled = fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|on| on.starts_with('Y'));
+    if enabled {
+        // The testbed's runtime is told to leave it alone: the pod runs without.
+        bed.wait_phase("armored", "Succeeded");
+        return;
+    }
+    wait_until(LIMIT, "the profile to be refused", || {
+        let pod = bed.phase("armored", "Pending")?;
+        ensure!(pod["status"]["reason"] == "AppArmor", "{:#}", pod["status"]);
+        let message = "Cannot enforce AppArmor: AppArmor is not enabled on the host";
+        ensure!(pod["status"]["message"] == message, "{:#}", pod["status"]);
+        Ok(())
+    });
 }
 
 fn users() -> Value {

@@ -23,6 +23,12 @@ pub(super) enum Content {
     Place(Place),
 }
 
+/// An object with contents by key, by its name.
+enum Keyed<'a> {
+    ConfigMap(&'a str),
+    Secret(&'a str),
+}
+
 impl Host {
     /// Fetches what the volume shows.
     pub(super) async fn content(&self, pod: &Pod, volume: &Volume) -> Result<Content, HostError> {
@@ -39,14 +45,14 @@ impl Host {
             Kind::ConfigMap => {
                 let source = volume.config_map.clone().unwrap_or_default();
                 let selection = selection(source.items.as_deref(), source.default_mode, source.optional);
-                self.config_map(pod, &source.name, &selection, &mut payload).await?;
+                self.keyed(pod, Keyed::ConfigMap(&source.name), &selection, &mut payload).await?;
                 false
             }
             Kind::Secret => {
                 let source = volume.secret.clone().unwrap_or_default();
                 let name = source.secret_name.as_deref().unwrap_or_default();
                 let selection = selection(source.items.as_deref(), source.default_mode, source.optional);
-                self.secret(pod, name, &selection, &mut payload).await?;
+                self.keyed(pod, Keyed::Secret(name), &selection, &mut payload).await?;
                 true
             }
             Kind::Projected => {
@@ -69,28 +75,25 @@ impl Host {
         claim::place(pod, &claim, &claimed).map(Content::Place)
     }
 
-    async fn config_map(
+    /// Adds the selected files of a ConfigMap or Secret.
+    async fn keyed(
         &self,
         pod: &Pod,
-        name: &str,
+        object: Keyed<'_>,
         selection: &Selection<'_>,
         payload: &mut Payload,
     ) -> Result<(), HostError> {
-        let found = self.objects().config_map(&uid(pod), paths::namespace(pod), name).await;
-        let found = unless_optional(found, Some(selection.optional)).map_err(told)?;
-        Entries::of_config_map(found.as_deref()).collect(selection, payload)
-    }
-
-    async fn secret(
-        &self,
-        pod: &Pod,
-        name: &str,
-        selection: &Selection<'_>,
-        payload: &mut Payload,
-    ) -> Result<(), HostError> {
-        let found = self.objects().secret(&uid(pod), paths::namespace(pod), name).await;
-        let found = unless_optional(found, Some(selection.optional)).map_err(told)?;
-        Entries::of_secret(found.as_deref()).collect(selection, payload)
+        let (uid, namespace, optional) = (uid(pod), paths::namespace(pod), Some(selection.optional));
+        match object {
+            Keyed::ConfigMap(name) => {
+                let found = unless_optional(self.objects().config_map(&uid, namespace, name).await, optional);
+                Entries::of_config_map(found.map_err(told)?.as_deref()).collect(selection, payload)
+            }
+            Keyed::Secret(name) => {
+                let found = unless_optional(self.objects().secret(&uid, namespace, name).await, optional);
+                Entries::of_secret(found.map_err(told)?.as_deref()).collect(selection, payload)
+            }
+        }
     }
 
     async fn projected(
@@ -107,10 +110,10 @@ impl Host {
                 downward::collect(&self.config, pod, items, mode, payload)?;
             } else if let Some(part) = &part.config_map {
                 let selection = selection(part.items.as_deref(), mode, part.optional);
-                self.config_map(pod, &part.name, &selection, payload).await?;
+                self.keyed(pod, Keyed::ConfigMap(&part.name), &selection, payload).await?;
             } else if let Some(part) = &part.secret {
                 let selection = selection(part.items.as_deref(), mode, part.optional);
-                self.secret(pod, &part.name, &selection, payload).await?;
+                self.keyed(pod, Keyed::Secret(&part.name), &selection, payload).await?;
             } else if let Some(part) = &part.service_account_token {
                 let token = self.token(pod, part).await?;
                 add_own(pod, &part.path, token, mode, payload)?;

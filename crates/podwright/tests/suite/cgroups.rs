@@ -1,0 +1,128 @@
+//! Pods whose cgroup was taken away, by whoever's hand: they come back inside of one, with their limits.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use podwright_testbed::{Flavor, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use super::resources::memory;
+use super::{Bed, LIMIT, container, one, sleeper};
+
+const LIMIT_MI: u64 = 64;
+
+pub(crate) fn a_pod_whose_cgroup_was_removed_comes_back_inside_of_one(flavor: Flavor) {
+    let mut bed = Bed::start(flavor);
+    for (name, policy) in [("killed", "Always"), ("moved", "Always"), ("once", "Never")] {
+        let mut spec = one(&sleeper("c"));
+        spec["restartPolicy"] = json!(policy);
+        spec["containers"][0]["resources"] = json!({"limits": {"cpu": "100m", "memory": format!("{LIMIT_MI}Mi")}});
+        bed.put(name, &spec);
+    }
+    let [killed, moved, once] =
+        ["killed", "moved", "once"].map(|name| Cgroup::of(&bed, &bed.wait_phase(name, "Running")));
+
+    // All that is in it dies, and it is gone before the agent can look.
+    bed.agent.signal(Signal::STOP).expect("stopped");
+    killed.processes().into_iter().for_each(kill);
+    killed.remove();
+    bed.agent.signal(Signal::CONT).expect("goes on");
+    wait_until(LIMIT, "the killed pod to be back inside", || is_back_inside(&bed, "killed", &killed));
+
+    // It lives on, but outside of every limit. A new agent finds it so.
+    bed.agent.kill9().expect("killed");
+    for cgroup in [&moved, &once] {
+        cgroup.move_out();
+        cgroup.remove();
+    }
+    bed.agent.start_again().expect("started again");
+    wait_until(LIMIT, "the moved pod to be back inside", || is_back_inside(&bed, "moved", &moved));
+    let pod = bed.wait_phase("once", "Succeeded");
+    assert_eq!(container(&pod, "c")["restartCount"], 0, "it never restarts");
+    bed.remove_all();
+    bed.wait_nothing_left();
+}
+
+fn is_back_inside(bed: &Bed, name: &str, cgroup: &Cgroup) -> Result<()> {
+    let pod = bed.phase(name, "Running")?;
+    let c = container(&pod, "c");
+    ensure!(c["state"]["running"].is_object() && c["restartCount"] == 1, "{c:#}");
+    let id = c["containerID"].as_str().context("no id")?.replace("containerd://", "");
+    for group in [cgroup.0.clone(), cgroup.0.join(id)] {
+        let group = group.to_str().context("a path")?;
+        ensure!(memory(group) == Some(LIMIT_MI << 20), "{group}: {:?}", memory(group));
+    }
+    ensure!(cgroup.processes().len() >= 2, "sandbox and container are not inside: {:?}", cgroup.processes());
+    Ok(())
+}
+
+/// The cgroup of a pod with the class Guaranteed, relative to each hierarchy.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    fn of(bed: &Bed, pod: &Value) -> Self {
+        let uid = pod["metadata"]["uid"].as_str().expect("a uid");
+        Self(Path::new(&bed.scratch.name()).join("kubepods").join(format!("pod{uid}")))
+    }
+
+    /// It and all below it, the deepest first, in every hierarchy.
+    fn dirs(&self) -> Vec<(PathBuf, PathBuf)> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("there");
+        let hierarchies = mounts.lines().filter(|line| line.contains(" - cgroup")).filter_map(|l| l.split(' ').nth(4));
+        let of = |top: &str| {
+            let dirs = below(&Path::new(top).join(&self.0));
+            dirs.into_iter().map(|dir| (PathBuf::from(top), dir)).collect::<Vec<_>>()
+        };
+        hierarchies.flat_map(of).collect()
+    }
+
+    fn processes(&self) -> Vec<i32> {
+        let procs = |dir: &Path| fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        let all = self.dirs().into_iter().map(|(_, dir)| procs(&dir)).collect::<String>();
+        let mut pids: Vec<i32> = all.lines().filter_map(|line| line.parse().ok()).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    /// Its processes into the root of each hierarchy.
+    fn move_out(&self) {
+        for (top, dir) in self.dirs() {
+            for pid in fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default().lines() {
+                // A process that ended meanwhile needs no place.
+                let _ = fs::write(top.join("cgroup.procs"), pid);
+            }
+        }
+    }
+
+    fn remove(&self) {
+        wait_until(Duration::from_secs(20), "the cgroup to be gone", || {
+            for (_, dir) in self.dirs() {
+                match fs::remove_dir(&dir) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
+            Ok(())
+        });
+    }
+}
+
+fn below(dir: &Path) -> Vec<PathBuf> {
+    if !dir.is_dir() {
+        return vec![];
+    }
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut all: Vec<PathBuf> = entries.filter(|path| path.is_dir()).flat_map(|path| below(&path)).collect();
+    all.push(dir.to_owned());
+    all
+}
+
+fn kill(pid: i32) {
+    // One that is gone already is no error.
+    let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
+}
