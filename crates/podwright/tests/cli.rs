@@ -1,5 +1,6 @@
 //! The commands as a person types them, against a real agent on Debian's containerd; what differs from run to run is masked.
 
+mod bed;
 #[path = "cli/mask.rs"]
 mod mask;
 #[path = "cli/pty.rs"]
@@ -11,38 +12,19 @@ mod verbs;
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use anyhow::ensure;
-use podwright_testbed::{Agent, Containerd, Flavor, Scratch, image, wait_until};
+use bed::{Bed, LIMIT, pod};
+use podwright_testbed::{Agent, Scratch, image, wait_until};
 use serde_json::{Value, json};
 
-const LIMIT: Duration = Duration::from_secs(120);
 const NOBODY: u32 = 65534;
 
-struct Bed {
-    scratch: Scratch,
-    containerd: Containerd,
-    agent: Agent,
-}
-
 impl Bed {
-    fn start() -> Self {
-        let scratch = Scratch::new().expect("a scratch");
-        let containerd = Containerd::start(&scratch, Flavor::Debian16).expect("containerd starts");
-        let agent = Agent::new(&scratch).runtime(&containerd).start().expect("the agent starts");
-        Self { scratch, containerd, agent }
-    }
-
     fn put(&self, name: &str, spec: &Value) {
-        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}}, "spec": spec});
-        self.scratch.put_manifest(&format!("{name}.json"), &pod).expect("written");
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.scratch.run_dir().expect("there").join("api.sock")
+        self.scratch.put_manifest(&format!("{name}.json"), &pod(name, spec)).expect("written");
     }
 
     /// A command of the tested binary, on this agent.
@@ -199,7 +181,19 @@ fn exit_codes_tell_what_happened() {
         assert_eq!(code, Some(1), "{line}: {said}");
         assert!(said.contains(&run_dir.join("api.sock").display().to_string()), "{line} names the socket: {said}");
     }
-    for line in ["get", "get nodes", "get pods -o xml", "get pods -A -n x", "describe pod", "explain"] {
+    for line in [
+        "get",
+        "get nodes",
+        "get pods -o xml",
+        "get pods -A -n x",
+        "get pod/x -l a=b",
+        "describe pod",
+        "explain",
+        "apply -f /no/such/file",
+        "delete",
+        "check /no/such/file",
+        "run --no-such-flag",
+    ] {
         assert_eq!(run(line).0, Some(2), "{line}");
     }
 }

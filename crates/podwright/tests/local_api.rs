@@ -2,39 +2,22 @@
 
 #[path = "local_api/abuse.rs"]
 mod abuse;
+mod bed;
 #[path = "local_api/client.rs"]
 mod client;
 #[path = "local_api/streams.rs"]
 mod streams;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use podwright_testbed::{Agent, Containerd, Flavor, Scratch, image, leftovers, wait_until};
+use bed::{Bed, LIMIT, pod};
+use podwright_testbed::{image, leftovers, wait_until};
 use serde_json::{Value, json};
 
-const LIMIT: Duration = Duration::from_secs(120);
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-struct Bed {
-    scratch: Scratch,
-    containerd: Containerd,
-    agent: Agent,
-}
-
 impl Bed {
-    fn start() -> Self {
-        let scratch = Scratch::new().expect("a scratch");
-        let containerd = Containerd::start(&scratch, Flavor::Debian16).expect("containerd starts");
-        let agent = Agent::new(&scratch).runtime(&containerd).start().expect("the agent starts");
-        Self { scratch, containerd, agent }
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.scratch.run_dir().expect("there").join("api.sock")
-    }
-
     fn ask(&self, method: &str, path: &str, body: &Value) -> Result<(u16, Value)> {
         client::ask(&self.socket(), method, path, body)
     }
@@ -93,21 +76,6 @@ impl Bed {
         });
         assert_eq!(self.files(), 0);
     }
-}
-
-impl Drop for Bed {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let log = self.agent.log();
-            let tail: Vec<&str> = log.lines().rev().take(60).collect();
-            eprintln!("--- the agent's last lines ---");
-            tail.iter().rev().for_each(|line| eprintln!("{line}"));
-        }
-    }
-}
-
-fn pod(name: &str, spec: &Value) -> Value {
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 }
 
 fn sh(script: &str) -> Value {

@@ -17,7 +17,7 @@ use podwright_core::defaults::default_pod;
 use podwright_core::model::Pod;
 use podwright_core::qos::qos_class;
 use podwright_core::validate::validate_pod;
-use podwright_testbed::{Cache, ControlPlane};
+use podwright_testbed::{Agent, Cache, ControlPlane};
 use serde_json::{Value, json};
 
 use pods::Case;
@@ -78,6 +78,29 @@ fn kubectl_says_what_the_api_server_says() {
         child.stdin.take().expect("a pipe").write_all(case.pod.to_string().as_bytes()).expect("written");
         let took = child.wait().expect("it ends").success();
         assert_eq!(took, api_server(plane, &case.pod).is_ok(), "{}", case.name);
+    }
+}
+
+#[test]
+fn check_for_an_api_server_says_what_the_rules_say() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let cases = pods::all();
+    for (n, case) in cases.iter().enumerate() {
+        let mut pod = case.pod.clone();
+        (pod["kind"], pod["apiVersion"]) = (json!("Pod"), json!("v1"));
+        std::fs::write(dir.path().join(format!("{n:05}.json")), pod.to_string()).expect("written");
+    }
+    let mut command = Command::new(Agent::program().expect("built"));
+    let output = command.args(["check", "--for", "api", "-o", "json"]).arg(dir.path()).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(1), "some are wrong");
+    let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let files = said["files"].as_array().expect("a list");
+    assert_eq!(files.len(), cases.len());
+    for (case, file) in cases.iter().zip(files) {
+        // All have one name, which is wrong only because they are checked together.
+        let other = |error: &&Value| error["message"].as_str().is_some_and(|m| !m.contains("is already defined in"));
+        let errors: Vec<&Value> = file["errors"].as_array().expect("a list").iter().filter(other).collect();
+        assert_eq!(errors.is_empty(), ours(&case.pod).is_ok(), "{}: {errors:?}", case.name);
     }
 }
 

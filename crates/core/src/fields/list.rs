@@ -23,7 +23,7 @@ pub(super) const FIELDS: &[Field] = &[
     f("kind", Yes("`Pod`; a `PodList` or `List` of pods in manifests")),
     f("metadata", Parts),
     f("metadata.name", Yes("manifests: the node's name is added to it")),
-    f("metadata.generateName", Not("a static pod's name is not generated: give it a name")),
+    f("metadata.generateName", Partly("where an API gives out names; a manifest on a node needs a name")),
     f("metadata.namespace", Yes("`default` if there is none")),
     f("metadata.uid", Yes("manifests: made from the content if there is none")),
     f("metadata.labels", Yes("shown to the runtime")),

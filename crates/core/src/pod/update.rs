@@ -13,7 +13,10 @@ impl Machine {
     pub(crate) fn update(&mut self, pod: Arc<Pod>, origin: Option<String>, ctx: &mut Ctx<'_>, out: &mut Out) {
         let pod = self.without_resize(pod, out);
         if self.record.pod != pod {
-            self.story.tell(ctx.now, "spec updated", "its source changed it");
+            // What only the source itself writes, such as when it first saw the pod, is no news for people.
+            if self.record.pod.spec != pod.spec {
+                self.story.tell(ctx.now, "spec updated", "its source changed it");
+            }
             self.record.pod = pod;
             if mutate::made(Mutant::KillIsLost) && !self.record.terminated {
                 self.record.ending = None;

@@ -98,7 +98,8 @@ impl Text {
     /// Tell what is wrong with it and what does nothing, by line; whether it can be used.
     fn judge(&self, strict: bool) -> bool {
         let found = find_in(&self.bytes, &self.origin, &submitted_pods());
-        for (word, findings) in [("error", &found.errors), ("warning", &found.warnings)] {
+        let doubtful = if strict { "error" } else { "warning" };
+        for (word, findings) in [("error", &found.errors), (doubtful, &found.warnings)] {
             findings.iter().for_each(|finding| eprint!("{}", in_words(&self.origin, word, finding)));
         }
         found.errors.is_empty() && (found.warnings.is_empty() || !strict)

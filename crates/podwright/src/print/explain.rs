@@ -1,5 +1,6 @@
 //! The life of a pod as a story: how it is, what happened and why, what it waits for, and what can be done about it.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
@@ -72,7 +73,7 @@ impl Teller<'_> {
             return;
         }
         let (waits, ends) = (self.waits(), self.ends());
-        let mut reasons: BTreeSet<&str> = ends.iter().map(|(reason, _)| reason.as_str()).collect();
+        let mut reasons: BTreeSet<(&str, &str)> = ends.iter().map(|(reason, _)| (reason.as_str(), "")).collect();
         if !ends.is_empty() {
             out.push_str("\nHow containers ended\n");
             ends.iter().for_each(|(_, line)| _ = writeln!(out, "  {line}"));
@@ -82,11 +83,12 @@ impl Teller<'_> {
             out.push_str("  nothing\n");
         }
         for wait in &waits {
-            reasons.insert(&wait.reason);
+            reasons.insert((&wait.reason, &wait.message));
             self.wait(wait, out);
         }
         let hints: Vec<&str> = {
-            let known: BTreeSet<&str> = reasons.iter().filter_map(|reason| hints::for_reason(reason)).collect();
+            let known: BTreeSet<&str> =
+                reasons.iter().filter_map(|(reason, message)| hints::for_reason(reason, message)).collect();
             known.into_iter().collect()
         };
         if !hints.is_empty() {
@@ -115,7 +117,7 @@ impl Teller<'_> {
 
     /// The story, and those events it has no line for.
     fn lines(&self) -> Vec<(Timestamp, String)> {
-        let line = |t: &Transition| (t.at.wall, shorter_ids(&plain(&format!("{}: {}", t.what, t.cause))));
+        let line = |t: &Transition| (t.at.wall, shorter_ids(&plain(&format!("{}: {}", in_words(&t.what), t.cause))));
         let mut lines: Vec<_> = self.told.story.iter().map(line).collect();
         let first = self.told.story.first().filter(|_| self.told.forgotten > 0).map(|t| t.at.wall);
         for kept in self.events.iter().filter(|kept| EVENTS_TOLD.contains(&kept.event.reason)) {
@@ -252,6 +254,28 @@ fn once(lines: Vec<(Timestamp, String)>) -> Vec<(Timestamp, String)> {
     }
     let times = |line: String, times: u32| if times > 1 { format!("{line} ({times} times)") } else { line };
     told.into_iter().map(|(at, line, n)| (at, times(line, n))).collect()
+}
+
+/// A call that failed, as people call what it was about.
+fn in_words(what: &str) -> Cow<'_, str> {
+    let Some(call) = what.strip_prefix("failed: ") else { return what.into() };
+    let (kind, about) = call.strip_suffix(')').and_then(|call| call.split_once('(')).unwrap_or((call, ""));
+    let about = about.split(", ").next().unwrap_or_default();
+    match kind {
+        "RunSandbox" => "sandbox failed".into(),
+        "Sandbox" => format!("end of sandbox {about} failed").into(),
+        "Container" => format!("{about} failed").into(),
+        "Instance" => format!("container {about} failed").into(),
+        "Stop" => format!("stop of container {about} failed").into(),
+        "Hook" => format!("hook of container {about} failed").into(),
+        "Probe" => format!("probe of {about} failed").into(),
+        "Cgroup" => "cgroup failed".into(),
+        "Dirs" => "directories failed".into(),
+        "Volume" => format!("volume {about} failed").into(),
+        "Volumes" => "removal of volumes failed".into(),
+        "Logs" => "removal of logs failed".into(),
+        _ => what.into(),
+    }
 }
 
 /// The runtime's long ids, as short as its own tools print them.

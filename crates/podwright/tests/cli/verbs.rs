@@ -5,11 +5,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
 use anyhow::ensure;
-use podwright_testbed::{Agent, Containerd, Flavor, Scratch, wait_until};
+use podwright_testbed::{Agent, wait_until};
 use serde_json::{Value, json};
 
 use super::pty::Pty;
-use super::{Bed, LIMIT, sh};
+use super::{Bed, LIMIT, pod, sh};
 
 /// A command whose lines are read as they come.
 struct Following {
@@ -45,10 +45,6 @@ impl Drop for Following {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn pod(name: &str, spec: &Value) -> Value {
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}}, "spec": spec})
 }
 
 /// Ends at once when asked to.
@@ -89,7 +85,7 @@ fn pods_are_applied_watched_changed_and_deleted() {
     let bed = Bed::start();
     let web = bed.write("web.json", &pod("web", &sleeper("echo up")));
     insta::assert_snapshot!("apply_dry_run", bed.said(&format!("apply -f {web} --dry-run")));
-    let watch = bed.following("get pods -w");
+    let (watch, events) = (bed.following("get pods -w"), bed.following("events -w"));
     insta::assert_snapshot!("apply", bed.says(&format!("apply -f {web}")));
     insta::assert_snapshot!("wait_ready", bed.says("wait pod/web --for=condition=Ready --timeout=30s"));
     watch.until("Running");
@@ -107,6 +103,10 @@ fn pods_are_applied_watched_changed_and_deleted() {
     bed.says("wait web --for=jsonpath={.status.phase}=Running");
     insta::assert_snapshot!("delete", bed.says("delete pod web"));
     watch.until("Terminating");
+    let told = events.until("Killing");
+    for word in ["LAST SEEN", "Pulled", "Created", "Started"] {
+        assert!(told.iter().any(|line| line.contains(word)), "{word} is not in {told:?}");
+    }
     insta::assert_snapshot!("delete_missing", bed.said("delete web"));
     insta::assert_snapshot!("wait_for_what_is_gone", bed.says("wait web --for=delete"));
     insta::assert_snapshot!("wait_for_nothing", bed.said("wait web --for=condition=Ready"));
@@ -119,6 +119,17 @@ fn pods_are_applied_watched_changed_and_deleted() {
     insta::assert_snapshot!("apply_taken_name", bed.said(&format!("apply -f {clash}")));
     let invalid = bed.write("invalid.json", &pod("Invalid_Name", &json!({"containers": []})));
     insta::assert_snapshot!("apply_invalid", bed.said(&format!("apply -f {invalid}")));
+    // A field that does nothing is never passed over in silence.
+    let mut typo = pod("typo", &sleeper("true"));
+    typo["spec"]["hostNetwrk"] = json!(true);
+    let typo = bed.write("typo.json", &typo);
+    insta::assert_snapshot!("apply_strict", bed.said(&format!("apply --strict -f {typo}")));
+    insta::assert_snapshot!("apply_with_warnings", bed.says(&format!("apply -f {typo}")));
+    bed.says("wait typo --for=condition=Ready");
+    insta::assert_snapshot!("get_names", bed.says("get pods static typo -o name"));
+    insta::assert_snapshot!("get_one_of_two", bed.said("get pod/typo nothing -o name"));
+    let listed: Value = serde_json::from_slice(&bed.run("get pods static typo -o json").stdout).expect("JSON");
+    assert_eq!((&listed["kind"], listed["items"].as_array().map(Vec::len)), (&json!("List"), Some(2)));
     insta::assert_snapshot!("wait_too_long", bed.said("wait static --for=condition=Never --timeout=1s"));
 }
 
@@ -178,18 +189,23 @@ fn containers_are_entered_read_restarted_and_stopped() {
     assert!(explained.contains("a person stopped it"), "{explained}");
     bed.says("restart static");
     bed.says("wait static --for=condition=Ready");
-    insta::assert_snapshot!("restart_of_what_has_ended", bed.said("restart web"));
+    // So does one that was applied: the same pod anew, under a UID of its own.
+    let uid =
+        |bed: &Bed| bed.says("get pod/web -o yaml").lines().find(|line| line.contains("uid: ")).map(str::to_owned);
+    let before = uid(&bed);
+    insta::assert_snapshot!("restart_of_what_has_ended", bed.says("restart web"));
+    bed.says("wait web --for=condition=Ready");
+    assert_ne!(uid(&bed), before);
+    let explained = bed.says("explain web");
+    assert_eq!(explained.matches("Pod default/web ").count(), 2, "both lives are told: {explained}");
     bed.says("delete web --now");
 }
 
 #[test]
 fn a_log_is_followed_across_its_rotation_to_its_end() {
-    let scratch = Scratch::new().expect("a scratch");
-    let containerd = Containerd::start(&scratch, Flavor::Debian16).expect("containerd starts");
-    let rotating =
-        json!({"containerLogMaxSize": "64Ki", "containerLogMaxFiles": 5, "containerLogMonitorInterval": "3s"});
-    let agent = Agent::new(&scratch).runtime(&containerd).config(rotating).start().expect("the agent starts");
-    let bed = Bed { scratch, containerd, agent };
+    let bed = Bed::configured(
+        json!({"containerLogMaxSize": "64Ki", "containerLogMaxFiles": 5, "containerLogMonitorInterval": "3s"}),
+    );
     let script = "i=0; while [ $i -lt 6000 ]; do echo line-$i-of-a-log-that-grows-and-grows; i=$((i+1)); \
                   [ $((i % 100)) = 0 ] && sleep 0.15; done";
     let spec = json!({"restartPolicy": "Never", "containers": [sh("c", script)]});

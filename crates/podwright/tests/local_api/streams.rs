@@ -6,11 +6,7 @@ use super::*;
 
 #[test]
 fn logs_are_followed_across_rotations_until_the_container_ends() {
-    let scratch = Scratch::new().expect("a scratch");
-    let containerd = Containerd::start(&scratch, Flavor::Debian16).expect("containerd starts");
-    let changes = json!({"containerLogMaxSize": "4Ki", "containerLogMonitorInterval": "3s"});
-    let agent = Agent::new(&scratch).runtime(&containerd).config(changes).start().expect("the agent starts");
-    let bed = Bed { scratch, containerd, agent };
+    let bed = Bed::configured(json!({"containerLogMaxSize": "4Ki", "containerLogMonitorInterval": "3s"}));
     let mut spec =
         sh("for n in $(seq 1 400); do echo line $n of what this container has to say; sleep 0.02; done; echo end >&2");
     spec["restartPolicy"] = json!("Never");

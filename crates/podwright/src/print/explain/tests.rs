@@ -129,3 +129,17 @@ fn what_repeats_is_told_once() {
         once(lines).into_iter().map(|(at, line)| format!("{} {line}", at.as_second() % 60)).collect();
     assert_eq!(told, ["0 a", "3 b (3 times)", "4 a"]);
 }
+
+#[test]
+fn calls_that_failed_are_called_what_people_call_them() {
+    for (told, words) in [
+        ("failed: Container(c)", "c failed"),
+        ("failed: Volume(v)", "volume v failed"),
+        ("failed: RunSandbox", "sandbox failed"),
+        ("failed: Hook(ab12, PreStop)", "hook of container ab12 failed"),
+        ("failed: SomethingNew(x)", "failed: SomethingNew(x)"),
+        ("c started", "c started"),
+    ] {
+        assert_eq!(in_words(told), words);
+    }
+}
