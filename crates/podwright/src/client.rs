@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,7 +19,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::net::UnixStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::cli::Ask;
 
@@ -31,6 +32,7 @@ mod lines;
 mod logs;
 mod shape;
 mod wait;
+mod watch;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +91,15 @@ impl ClientError {
         if matches!(self, Self::Usage(_)) { ExitCode::from(crate::USAGE) } else { ExitCode::FAILURE }
     }
 
+    /// A watch has come to its end: it can be begun anew, `Some(true)` only from the beginning.
+    fn ended_watch(&self) -> Option<bool> {
+        match self {
+            Self::Refused { code: 410, .. } => Some(true),
+            Self::Broken { .. } => Some(false),
+            _ => None,
+        }
+    }
+
     /// There is no such thing.
     fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { code: 404, .. })
@@ -133,12 +144,14 @@ async fn verb(ask: &Ask) -> Result<ExitCode, ClientError> {
 #[derive(Debug)]
 pub(crate) struct Client {
     socket: PathBuf,
+    /// It has answered once: if it doesn't now, it is being started anew.
+    met: AtomicBool,
 }
 
 impl Client {
     /// The agent with this run directory.
     pub(crate) fn new(run_dir: &Path) -> Self {
-        Self { socket: run_dir.join(podwright_server::local::NAME) }
+        Self { socket: run_dir.join(podwright_server::local::NAME), met: AtomicBool::new(false) }
     }
 
     /// `GET`, read as JSON.
@@ -185,10 +198,7 @@ impl Client {
         body: Option<&Value>,
         with: impl FnOnce(Builder) -> Builder,
     ) -> Result<Response<Incoming>, ClientError> {
-        let stream = UnixStream::connect(&self.socket).await.map_err(|source| match source.kind() {
-            io::ErrorKind::PermissionDenied => ClientError::Denied { socket: self.socket.clone() },
-            _ => ClientError::NoAgent { socket: self.socket.clone(), source },
-        })?;
+        let stream = self.connect().await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| self.broken(e))?;
         tokio::spawn(connection.with_upgrades());
         let request = Request::builder().method(method).uri(path).header(header::HOST, "podwright");
@@ -199,6 +209,26 @@ impl Client {
         let body = body.map(Value::to_string).unwrap_or_default();
         let request = request.body(Full::new(Bytes::from(body))).map_err(|error| self.broken(error))?;
         sender.send_request(request).await.map_err(|error| self.turned_away(&error))
+    }
+
+    async fn connect(&self) -> Result<UnixStream, ClientError> {
+        let patience = if self.met.load(Ordering::Relaxed) { RESTART_MAX } else { Duration::ZERO };
+        let until = Instant::now() + patience;
+        loop {
+            match UnixStream::connect(&self.socket).await {
+                Ok(stream) => {
+                    self.met.store(true, Ordering::Relaxed);
+                    return Ok(stream);
+                }
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    return Err(ClientError::Denied { socket: self.socket.clone() });
+                }
+                Err(source) if Instant::now() >= until => {
+                    return Err(ClientError::NoAgent { socket: self.socket.clone(), source });
+                }
+                Err(_) => sleep(AGAIN_AFTER).await,
+            }
+        }
     }
 
     /// A door that closes without a word is the answer to a stranger.
@@ -220,6 +250,10 @@ impl Client {
     }
 }
 
+/// An agent that was there may be started anew meanwhile.
+const RESTART_MAX: Duration = Duration::from_secs(10);
+/// Between two tries.
+const AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// The agent gives itself 10 s.
 const ANSWER_MAX: Duration = Duration::from_secs(15);
 /// A thousand large pods.

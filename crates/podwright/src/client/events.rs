@@ -7,9 +7,9 @@ use k8s_openapi::api::core::v1::Event;
 use serde_json::Value;
 
 use super::get::nothing;
-use super::lines::Lines;
 use super::shape::text;
-use super::{Client, ClientError, encode, is_named, path, print, with_query};
+use super::watch::Watch;
+use super::{Client, ClientError, is_named, path, print};
 use crate::cli::{EventFlags, Output, Scope};
 use crate::print::{Paint, Sheet, events as event_table};
 
@@ -59,12 +59,9 @@ impl Wanted<'_> {
         if !self.watch {
             return Ok(written);
         }
-        let version = list["metadata"]["resourceVersion"].as_str().unwrap_or("0");
-        let follow = with_query(&base, &format!("watch=true&resourceVersion={}", encode(version)));
-        let mut lines = Lines::new(client.follow(&follow).await?);
-        while written == ExitCode::SUCCESS
-            && let Some((_, event)) = lines.change::<Value>(client).await?
-        {
+        let mut watch = Watch::after(client, &base, &list);
+        while written == ExitCode::SUCCESS {
+            let event = watch.next().await?;
             if self.is(&event) {
                 written = self.print(&mut sheet, &event)?;
             }

@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::lines::Lines;
 use super::shape::text;
+use super::watch::Watch;
 use super::{Client, ClientError, List, encode, events, find, path, pod_path, print, with_query};
 use crate::cli::{DescribeFlags, ExplainFlags, GetFlags, Output, Resource, Scope};
 use crate::print::{Paint, Sheet, describe as description, plain, pods};
@@ -129,14 +129,11 @@ async fn watch(client: &Client, flags: &GetFlags, output: Option<Output>) -> Res
         Some(output) => pods.iter().map(|pod| text(&serde_json::to_value(pod).unwrap_or_default(), output)).collect(),
     };
     let list: Value = client.get(&base).await?;
-    let version = list["metadata"]["resourceVersion"].as_str().unwrap_or("0").to_owned();
     let items: Vec<Pod> = serde_json::from_value(list["items"].clone()).map_err(|error| client.broken(error))?;
     let mut written = print(&shown(items)?);
-    let follow = with_query(&base, &format!("watch=true&resourceVersion={}", encode(&version)));
-    let mut lines = Lines::new(client.follow(&follow).await?);
-    while written == ExitCode::SUCCESS
-        && let Some((_, pod)) = lines.change::<Pod>(client).await?
-    {
+    let mut watch = Watch::after(client, &base, &list);
+    while written == ExitCode::SUCCESS {
+        let pod = serde_json::from_value(watch.next().await?).map_err(|error| client.broken(error))?;
         written = print(&shown(vec![pod])?);
     }
     Ok(written)

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::lines::Lines;
-use super::{Client, ClientError, encode, find, path};
+use super::{AGAIN_AFTER, Client, ClientError, encode, find, path};
 use crate::cli::{Awaited, WaitFlags};
 
 /// Wait for every pod that was named.
@@ -82,15 +82,19 @@ async fn until_of(
     let same = |other: &Pod| other.metadata.uid == pod.metadata.uid;
     // The watch begins with what is there: a pod that is not among it is gone already.
     let watched = async {
-        match client.get::<Pod>(&format!("{}/{}", path("pods", Some(namespace)), encode(name))).await {
-            Err(error) if error.is_not_found() => Ok(()),
-            Ok(now) if !same(&now) || enough(&now) => Ok(()),
-            Ok(now) => {
-                let version = now.metadata.resource_version.unwrap_or_default();
-                let done = |kind: &str, pod: &Pod| (kind == "DELETED" && same(pod)) || !same(pod) || enough(pod);
-                follow(client, namespace, Some(name), &version, done).await.map(drop)
+        loop {
+            let now = match client.get::<Pod>(&format!("{}/{}", path("pods", Some(namespace)), encode(name))).await {
+                Err(error) if error.is_not_found() => return Ok(()),
+                now => now?,
+            };
+            if !same(&now) || enough(&now) {
+                return Ok(());
             }
-            Err(error) => Err(error),
+            let version = now.metadata.resource_version.unwrap_or_default();
+            let done = |kind: &str, pod: &Pod| (kind == "DELETED" && same(pod)) || !same(pod) || enough(pod);
+            if follow(client, namespace, Some(name), &version, done).await?.is_some() {
+                return Ok(());
+            }
         }
     };
     let Some(limit) = limit else { return watched.await };
@@ -105,16 +109,21 @@ async fn until(
     name: Option<&str>,
     wanted: impl Fn(&str, &Pod) -> bool,
 ) -> Result<String, ClientError> {
-    follow(client, namespace, name, "", wanted).await
+    loop {
+        if let Some(name) = follow(client, namespace, name, "", &wanted).await? {
+            return Ok(name);
+        }
+    }
 }
 
+/// Watch until a change is as wanted. `None`: the watch has come to its end, and one has to look again.
 async fn follow(
     client: &Client,
     namespace: &str,
     name: Option<&str>,
     version: &str,
     wanted: impl Fn(&str, &Pod) -> bool,
-) -> Result<String, ClientError> {
+) -> Result<Option<String>, ClientError> {
     let mut query = "watch=true".to_owned();
     if !version.is_empty() {
         query.push_str(&format!("&resourceVersion={}", encode(version)));
@@ -123,12 +132,17 @@ async fn follow(
         query.push_str(&format!("&fieldSelector=metadata.name%3D{}", encode(name)));
     }
     let mut lines = Lines::new(client.follow(&format!("{}?{query}", path("pods", Some(namespace)))).await?);
-    while let Some((kind, pod)) = lines.change::<Pod>(client).await? {
-        if wanted(&kind, &pod) {
-            return Ok(pod.metadata.name.unwrap_or_default());
+    loop {
+        match lines.change::<Pod>(client).await {
+            Ok(Some((kind, pod))) if wanted(&kind, &pod) => return Ok(Some(pod.metadata.name.unwrap_or_default())),
+            Ok(Some(_)) => {}
+            Ok(None) => break,
+            Err(error) if error.ended_watch().is_some() => break,
+            Err(error) => return Err(error),
         }
     }
-    Err(client.broken("the watch ended: is the agent being restarted?"))
+    sleep(AGAIN_AFTER).await;
+    Ok(None)
 }
 
 impl Awaited {

@@ -202,6 +202,23 @@ fn containers_are_entered_read_restarted_and_stopped() {
 }
 
 #[test]
+fn whoever_watches_goes_on_when_the_agent_is_started_anew() {
+    let mut bed = Bed::start();
+    let web = bed.write("web.json", &pod("web", &sleeper("true")));
+    bed.says(&format!("apply -f {web}"));
+    let (watch, events) = (bed.following("get pods -w"), bed.following("events -w"));
+    let waiting = bed.following("wait web --for=delete --timeout=100s");
+    watch.until("Running");
+    events.until("Started");
+    bed.agent.kill9().expect("killed");
+    bed.agent.start_again().expect("started again");
+    bed.says("delete web");
+    watch.until("Terminating");
+    events.until("Killing");
+    waiting.until("web");
+}
+
+#[test]
 fn a_log_is_followed_across_its_rotation_to_its_end() {
     let bed = Bed::configured(
         json!({"containerLogMaxSize": "64Ki", "containerLogMaxFiles": 5, "containerLogMonitorInterval": "3s"}),
