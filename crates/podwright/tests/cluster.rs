@@ -21,6 +21,8 @@ mod kubectl;
 mod objects;
 #[path = "cluster/outage.rs"]
 mod outage;
+#[path = "cluster/readiness.rs"]
+mod readiness;
 #[path = "cluster/secrets.rs"]
 mod secrets;
 #[path = "cluster/story.rs"]

@@ -1,0 +1,50 @@
+//! The node's readiness follows its runtime.
+
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use podwright_testbed::{ControlPlane, wait_until};
+use serde_json::Value;
+
+use crate::joined::Joined;
+use crate::suite::{condition, container, one, sleeper};
+
+fn ready(node: &Joined<'_>) -> anyhow::Result<Value> {
+    let object = node.plane.api().get(&format!("/api/v1/nodes/{}", node.name))?;
+    Ok(condition(&object, "Ready").clone())
+}
+
+fn wait_ready(node: &Joined<'_>, status: &str, message: &str) -> Duration {
+    let began = Instant::now();
+    wait_until(Duration::from_secs(30), &format!("the node's readiness to be {status}"), || {
+        let ready = ready(node)?;
+        ensure!(ready["status"] == status && ready["message"] == message, "{ready:#}");
+        Ok(())
+    });
+    began.elapsed()
+}
+
+#[test]
+fn a_runtime_that_stays_away_is_told_and_one_that_is_started_anew_is_not() {
+    let mut node = Joined::start(ControlPlane::shared(), "follows");
+    node.put("web", &one(&sleeper("c")));
+    node.wait_ready("web");
+    let since = ready(&node).expect("there")["lastTransitionTime"].clone();
+    node.containerd.restart().expect("restarted");
+    // Long enough for a verdict that should not come.
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(ready(&node).expect("there")["lastTransitionTime"], since);
+
+    node.containerd.stop().expect("stopped");
+    let down = wait_ready(&node, "False", "container runtime is down");
+    assert!(down > Duration::from_secs(4), "{down:?}: a moment is enough");
+    node.containerd.start_again().expect("started");
+    let up = wait_ready(&node, "True", "kubelet is posting ready status");
+    println!("not ready after {down:?}, ready after {up:?}");
+    assert!(up < Duration::from_secs(15), "{up:?}");
+
+    let pod = node.wait_ready("web");
+    assert_eq!(container(&pod, "c")["restartCount"], 0, "{:#}", pod["status"]);
+    node.delete("pods", "web");
+    node.wait_nothing_left();
+}
