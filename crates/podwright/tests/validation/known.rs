@@ -28,6 +28,10 @@ const KNOWN: &[Known] = &[
         words: &["only we refuse", "terminationGracePeriodSeconds: -1 must be at least 0"],
         why: "the API server takes a negative grace for 1 s: more likely a mistake than a wish",
     },
+    Known {
+        words: &["only we refuse", "port/hostIP", "nowhere"],
+        why: "the API server does not look at it: it would reach the host's packet filter",
+    },
     Known { words: &["stopSignal"], why: "the server's gate is off by default: it drops the field in silence" },
     Known { words: &["clusterTrustBundle"], why: "the server's gate is off by default: it drops the field in silence" },
     Known {

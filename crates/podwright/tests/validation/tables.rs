@@ -175,7 +175,7 @@ const CONTAINER: Table = &[
     ("port/hostPort", "[1, 65535, 0, -1, 65536]"),
     ("port/protocol", r#"["TCP", "UDP", "SCTP", "", "tcp", "x"]"#),
     ("port/name", r#"["http", "h-1", "Http", "1", "a--b", "-a", "a-", "sixteencharacter", "fifteencharacte", ""]"#),
-    ("port/hostIP", r#"["10.0.0.1", "", "fd00::1"]"#),
+    ("port/hostIP", r#"["10.0.0.1", "", "fd00::1", "nowhere"]"#),
     (
         "c/ports",
         r#"[[{"containerPort": 80, "name": "a"}, {"containerPort": 81, "name": "a"}], [{"containerPort": 80}, {"containerPort": 80}], [{"containerPort": 80, "hostPort": 80}, {"containerPort": 81, "hostPort": 80}],
