@@ -249,7 +249,9 @@ impl Object {
         if is_older(kept.version.as_deref(), self.kept.version.as_deref()) {
             return;
         }
-        (self.kept, self.even) = (kept, None);
+        // A deletion is never taken back: an answer that was made before it, and comes after it, is no news of that.
+        let deleting = kept.deleting || self.kept.deleting;
+        (self.kept, self.even) = (Kept { deleting, ..kept }, None);
         self.is_there();
     }
 

@@ -11,6 +11,21 @@ impl Machine {
             self.story.tell(ctx.now, "its cgroup was missing", "what runs outside of it ends");
             let ready = self.sight.seen.sandboxes.iter().filter(|s| s.ready);
             self.setup.uprooted = ready.map(|s| s.id.clone()).collect();
+            self.void_outside();
+        }
+    }
+
+    /// What runs outside is to be started again, also by an agent that never heard why; unless the pod's policy is Never.
+    fn void_outside(&mut self) {
+        if spec_of(&self.record.pod).restart_policy.as_deref() == Some("Never") {
+            return;
+        }
+        for c in self.sight.seen.alive().filter(|c| self.setup.uprooted.contains(&c.sandbox)) {
+            let memory = self.record.containers.entry(c.name.clone()).or_default();
+            if memory.voided.as_ref() != Some(&c.id) {
+                memory.voided = Some(c.id.clone());
+                self.unsaved = true;
+            }
         }
     }
 
@@ -24,15 +39,10 @@ impl Machine {
         }
         let outside = self.sight.seen.alive().filter(|c| self.setup.uprooted.contains(&c.sandbox));
         let outside: Vec<_> = outside.map(|c| (c.name.clone(), c.id.clone(), c.sandbox.clone())).collect();
-        let again = spec_of(&self.record.pod).restart_policy.as_deref() != Some("Never");
+        self.void_outside();
         for (name, id, _) in &outside {
             let message = format!("Container {name} runs outside of its pod's cgroup, which was missing");
             self.kill_container(id, ctx.now.boot + self.own_grace(), &message);
-            let memory = self.record.containers.entry(name.clone()).or_default();
-            if again && memory.voided.as_ref() != Some(id) {
-                memory.voided = Some(id.clone());
-                self.unsaved = true;
-            }
         }
         self.continue_kills(ctx, out);
         for id in self.setup.uprooted.clone() {

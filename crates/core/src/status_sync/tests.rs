@@ -228,6 +228,20 @@ fn an_object_goes_only_when_all_is_over_and_known() {
 }
 
 #[test]
+fn an_answer_from_before_the_deletion_does_not_take_it_back() {
+    let mut lab = Lab::new(&phase("Pending"));
+    let (id, ..) = lab.patched(&phase("Running"), at(1)).unwrap();
+    // A keeper without versions: what comes last is believed.
+    lab.watch("", true, &phase("Running"));
+    let before = Arc::new(object(POD, "", false, &phase("Running")));
+    assert_eq!(lab.answer(id, Ok(Some(before)), at(1)), None);
+    lab.finished = true;
+    let (id, ..) = lab.patched(&phase("Failed"), at(2)).unwrap();
+    lab.taken(id, "", &phase("Failed"));
+    assert!(matches!(lab.next(&phase("Failed"), at(2)), Some((_, Ask::Delete { .. }))));
+}
+
+#[test]
 fn the_last_patch_comes_before_the_delete_and_a_failed_delete_is_tried_again() {
     let mut lab = Lab::new(&phase("Running"));
     lab.watch("6", true, &phase("Running"));

@@ -52,6 +52,20 @@ fn what_runs_outside_of_its_cgroup_is_ended_and_brought_back_whatever_its_exit_c
 }
 
 #[test]
+fn an_agent_that_dies_after_it_heard_leaves_word_of_what_runs_outside() {
+    for (policy, word) in [("Always", true), ("OnFailure", true), ("Never", false)] {
+        let mut lab = Lab::bare(vec![]);
+        lab.set(&[&with_policy(policy)]);
+        lab.bring_up(listing("1", "a"));
+        lab.see(&seen(Some(RunState::Running)));
+        lab.answer(|c| *c == Call::MakeCgroup, Ok(Answer::Cgroup { made: true }));
+        let record = &lab.records[&PodUid::from("1")];
+        let voided = record.containers.values().any(|memory| memory.voided.is_some());
+        assert_eq!(voided, word, "{policy}: its directories are still to be made");
+    }
+}
+
+#[test]
 fn a_pod_that_never_restarts_is_not_brought_back() {
     let mut lab = found_running("Never", true);
     assert_eq!(end(&mut lab), [Call::RemoveVolumes, Call::RemoveCgroup]);
