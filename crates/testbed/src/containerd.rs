@@ -41,11 +41,20 @@ pub struct Containerd {
 impl Containerd {
     /// Start it in the scratch and import the test images.
     pub fn start(scratch: &Scratch, flavor: Flavor) -> Result<Self> {
+        Self::start_on(scratch, flavor, &Cache::find().debian("runc")?)
+    }
+
+    /// The pinned 2.x on the pinned runc, which can give pods users of their own. Debian's can't.
+    pub fn start_with_user_namespaces(scratch: &Scratch) -> Result<Self> {
+        Self::start_on(scratch, Flavor::V2, &Cache::find().peer("runc")?)
+    }
+
+    fn start_on(scratch: &Scratch, flavor: Flavor, runc: &Path) -> Result<Self> {
         let cache = Cache::find();
         let find = |name| if flavor == Flavor::V2 { cache.peer(name) } else { cache.debian(name) };
         let (program, ctr) = (find("containerd")?, find("ctr")?);
         let home = scratch.dir("containerd")?;
-        configure(scratch, flavor, &home, &cache)?;
+        configure(scratch, flavor, &home, runc)?;
         let process = launch(scratch, flavor, &program, &home)?;
         let containerd = Self { scratch: scratch.clone(), flavor, home, program, ctr, process };
         containerd.wait_ready()?;
@@ -185,9 +194,9 @@ impl Containerd {
     }
 }
 
-fn configure(scratch: &Scratch, flavor: Flavor, home: &Path, cache: &Cache) -> Result<()> {
-    let (runc, cni_plugins) = (cache.debian("runc")?, cache.cni_plugins()?);
-    let layout = Layout { home, runc: &runc, cni_plugins: &cni_plugins };
+fn configure(scratch: &Scratch, flavor: Flavor, home: &Path, runc: &Path) -> Result<()> {
+    let cni_plugins = Cache::find().cni_plugins()?;
+    let layout = Layout { home, runc, cni_plugins: &cni_plugins };
     let config = if flavor == Flavor::V2 { version_3(&layout) } else { version_2(&layout) };
     for dir in ["cni", "certs.d", "temp", "ipam"] {
         fs::create_dir_all(home.join(dir))?;

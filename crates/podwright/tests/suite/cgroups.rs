@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::resources::memory;
+use super::restarts::lost_shim;
 use super::{Bed, LIMIT, container, one, sleeper};
 
 const LIMIT_MI: u64 = 64;
@@ -44,13 +45,14 @@ pub(crate) fn a_pod_whose_cgroup_was_removed_comes_back_inside_of_one(flavor: Fl
     let pod = bed.wait_phase("once", "Succeeded");
     assert_eq!(container(&pod, "c")["restartCount"], 0, "it never restarts");
     bed.remove_all();
-    bed.wait_nothing_left();
+    bed.wait_nothing_left_but(lost_shim);
 }
 
 fn is_back_inside(bed: &Bed, name: &str, cgroup: &Cgroup) -> Result<()> {
     let pod = bed.phase(name, "Running")?;
     let c = container(&pod, "c");
-    ensure!(c["state"]["running"].is_object() && c["restartCount"] == 1, "{c:#}");
+    // More than once if the runtime tells of the container's end before its sandbox's: the next one is made where nothing can live.
+    ensure!(c["state"]["running"].is_object() && c["restartCount"].as_i64() >= Some(1), "{c:#}");
     let id = c["containerID"].as_str().context("no id")?.replace("containerd://", "");
     for group in [cgroup.0.clone(), cgroup.0.join(id)] {
         let group = group.to_str().context("a path")?;

@@ -101,8 +101,9 @@ pub(crate) fn kill_9_at_random_moments_loses_nothing_and_restarts_nothing(flavor
     bed.wait_nothing_left_but(lost_shim);
 }
 
-/// containerd 2.x sometimes loses the shim of a RunPodSandbox whose caller died: nobody can see it through the CRI.
-fn lost_shim(left: &str) -> bool {
+/// containerd 2.x sometimes loses the shim of a RunPodSandbox whose caller died, or of a sandbox whose processes someone else
+/// killed: RemovePodSandbox says that it is done, and nobody can see the shim through the CRI any more.
+pub(crate) fn lost_shim(left: &str) -> bool {
     left.starts_with("process ") && left.contains("containerd-shim-runc-v2 -namespace")
 }
 

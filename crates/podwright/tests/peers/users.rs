@@ -1,0 +1,91 @@
+//! Pods with users of their own (`hostUsers: false`), on a runtime that can: root inside is nobody outside.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use anyhow::{Context, Result, ensure};
+use podwright_testbed::{Agent, Containerd, Scratch, wait_until};
+use serde_json::{Value, json};
+
+use crate::suite::features::with;
+use crate::suite::said::said;
+use crate::suite::{Bed, LIMIT, container, one, sh, sleeper};
+
+/// Kubernetes: as many as an image may use.
+const LENGTH: u64 = 65_536;
+
+#[test]
+fn pods_have_users_of_their_own() {
+    let scratch = Scratch::new().expect("a scratch");
+    let containerd = Containerd::start_with_user_namespaces(&scratch).expect("containerd starts");
+    let agent = Agent::new(&scratch).runtime(&containerd).start().expect("the agent starts");
+    let mut bed = Bed { scratch, containerd, agent };
+    let script = "cat /proc/self/uid_map; id -u; touch /v/mine /m/mine; stat -c '%u %g' /v/mine /m/mine; cat /d/name; echo; \
+        cat /proc/interrupts | wc -c; mount -t tmpfs x /mnt 2>/dev/null && echo mounted; true";
+    let mut c = sh("c", script);
+    // Only with users of its own may a container see all of /proc.
+    c["securityContext"] = json!({"procMount": "Unmasked"});
+    c["volumeMounts"] = json!([
+        {"name": "v", "mountPath": "/v"}, {"name": "m", "mountPath": "/m"}, {"name": "d", "mountPath": "/d"},
+    ]);
+    let item = json!({"path": "name", "fieldRef": {"fieldPath": "metadata.name"}});
+    let volumes = json!([
+        {"name": "v", "emptyDir": {}}, {"name": "m", "emptyDir": {"medium": "Memory"}},
+        {"name": "d", "downwardAPI": {"items": [item]}},
+    ]);
+    bed.put("short", &with(c, json!({"hostUsers": false, "volumes": volumes})));
+    for name in ["one", "two"] {
+        let mut spec = one(&sleeper("c"));
+        spec["hostUsers"] = json!(false);
+        bed.put(name, &spec);
+    }
+    wait_until(LIMIT, "what the pod sees", || {
+        let text = said(&bed, &bed.phase("short", "Succeeded")?)?;
+        let mut lines = text.lines();
+        let map: Vec<u64> =
+            lines.next().unwrap_or_default().split_whitespace().filter_map(|n| n.parse().ok()).collect();
+        ensure!(map.len() == 3 && map[0] == 0 && map[1] >= LENGTH && map[2] == LENGTH, "{text}");
+        let rest: Vec<&str> = lines.collect();
+        ensure!(rest.get(..4) == Some(&["0", "0 0", "0 0", "short-node"]), "{text}");
+        let interrupts: u64 = rest.get(4).context("no more")?.parse()?;
+        ensure!(interrupts > 0, "/proc is masked: {text}");
+        ensure!(rest.len() == 5, "it may mount, which needs a right it was not given: {text}");
+        Ok(())
+    });
+    let before = [first_user(&bed, "one"), first_user(&bed, "two")];
+    assert_ne!(before[0] / LENGTH, before[1] / LENGTH, "two pods share users: {before:?}");
+    // The ranges are kept, and so are the pods.
+    bed.agent.kill9().expect("killed");
+    bed.agent.start_again().expect("started again");
+    bed.put("three", &{
+        let mut spec = one(&sleeper("c"));
+        spec["hostUsers"] = json!(false);
+        spec
+    });
+    let third = first_user(&bed, "three");
+    assert!(before.iter().all(|user| user / LENGTH != third / LENGTH), "{before:?} {third}");
+    assert_eq!([first_user(&bed, "one"), first_user(&bed, "two")], before);
+    bed.remove_all();
+    bed.wait_nothing_left();
+}
+
+/// Who the pod's root is on this machine.
+fn first_user(bed: &Bed, name: &str) -> u64 {
+    wait_until(LIMIT, &format!("{name} to run"), || {
+        let pod = bed.phase(name, "Running")?;
+        ensure!(container(&pod, "c")["restartCount"] == 0, "{name} restarted");
+        owner_of_processes(bed, &pod)
+    })
+}
+
+fn owner_of_processes(bed: &Bed, pod: &Value) -> Result<u64> {
+    let uid = pod["metadata"]["uid"].as_str().context("a uid")?;
+    let id = container(pod, "c")["containerID"].as_str().context("no id")?.replace("containerd://", "");
+    let below = format!("{}/kubepods/besteffort/pod{uid}/{id}/cgroup.procs", bed.scratch.name());
+    let procs = ["/sys/fs/cgroup", "/sys/fs/cgroup/memory"].map(|top| fs::read_to_string(format!("{top}/{below}")));
+    let procs = procs.into_iter().find_map(Result::ok).context("no cgroup")?;
+    let pid = procs.lines().next().context("no process")?;
+    let user = fs::metadata(format!("/proc/{pid}"))?.uid();
+    ensure!(u64::from(user) >= LENGTH, "process {pid} belongs to {user}");
+    Ok(user.into())
+}
