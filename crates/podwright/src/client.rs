@@ -266,14 +266,17 @@ struct List<T> {
 }
 
 /// A pod by its name, or by its manifest's name: static pods have the node's behind it.
-async fn find(client: &Client, namespace: &str, name: &str) -> Result<Pod, ClientError> {
+/// Without a namespace, in all of them.
+async fn find<'a>(client: &Client, namespace: impl Into<Option<&'a str>>, name: &str) -> Result<Pod, ClientError> {
+    let namespace = namespace.into();
     let name = name.strip_prefix("pod/").or_else(|| name.strip_prefix("pods/")).unwrap_or(name);
-    let pods = client.get::<List<Pod>>(&path("pods", Some(namespace))).await?.items;
+    let pods = client.get::<List<Pod>>(&path("pods", namespace)).await?.items;
     let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
     let named = |pod: &&Pod| pod.metadata.name.as_deref().is_some_and(|full| is_named(full, name, &node(pod)));
     let created = |pod: &&Pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let found = pods.iter().filter(named).max_by_key(created).cloned();
-    let message = format!("pods {name:?} not found in namespace {namespace:?}");
+    let place = namespace.map_or("any namespace".into(), |namespace| format!("namespace {namespace:?}"));
+    let message = format!("pods {name:?} not found in {place}");
     found.ok_or(ClientError::Refused { code: 404, message })
 }
 

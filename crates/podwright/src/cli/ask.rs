@@ -157,12 +157,7 @@ impl GetFlags {
 impl Scope {
     /// `None`: all.
     pub(crate) fn namespace(&self) -> Option<&str> {
-        (!self.all_namespaces).then(|| self.one())
-    }
-
-    /// The one to look in for a single object.
-    pub(crate) fn one(&self) -> &str {
-        self.namespace.as_deref().unwrap_or("default")
+        (!self.all_namespaces).then(|| self.namespace.as_deref().unwrap_or("default"))
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) async fn describe(flags: &DescribeFlags) -> Result<ExitCode, ClientEr
     if flags.names().is_empty() {
         return Err(ClientError::Usage("which pod? Write: describe pod NAME".into()));
     }
-    let (pods, code) = named(&client, flags.namespace(), &flags.names()).await?;
+    let (pods, code) = named(&client, Some(flags.namespace()), &flags.names()).await?;
     let all = client.get::<List<Event>>(&path("events", Some(flags.namespace()))).await?.items;
     let mut parts = vec![];
     for pod in &pods {
@@ -72,7 +72,7 @@ pub(super) async fn explain(flags: &ExplainFlags) -> Result<ExitCode, ClientErro
 }
 
 /// Those that were named, as far as they are there. What is not there is told, and makes the exit code.
-async fn named(client: &Client, namespace: &str, names: &[&str]) -> Result<(Vec<Pod>, ExitCode), ClientError> {
+async fn named(client: &Client, namespace: Option<&str>, names: &[&str]) -> Result<(Vec<Pod>, ExitCode), ClientError> {
     let (mut pods, mut code) = (vec![], ExitCode::SUCCESS);
     for name in names {
         match find(client, namespace, name).await {
@@ -94,7 +94,7 @@ fn worse(one: ExitCode, other: ExitCode) -> ExitCode {
 async fn show_pods(client: &Client, flags: &GetFlags) -> Result<ExitCode, ClientError> {
     let names = flags.names();
     let (pods, code) = match names.is_empty() {
-        false => named(client, flags.scope.one(), &names).await?,
+        false => named(client, flags.scope.namespace(), &names).await?,
         true => (client.get::<List<Pod>>(&listed(flags)).await?.items, ExitCode::SUCCESS),
     };
     if names.is_empty() {
@@ -117,9 +117,9 @@ async fn watch(client: &Client, flags: &GetFlags, output: Option<Output>) -> Res
     let base = match flags.names().as_slice() {
         [] => listed(flags),
         [name] => {
-            let name = find(client, flags.scope.one(), name).await?.metadata.name.unwrap_or_default();
-            let query = format!("fieldSelector=metadata.name%3D{}", encode(&name));
-            with_query(&path("pods", Some(flags.scope.one())), &query)
+            let meta = find(client, flags.scope.namespace(), name).await?.metadata;
+            let query = format!("fieldSelector=metadata.name%3D{}", encode(meta.name.as_deref().unwrap_or_default()));
+            with_query(&path("pods", meta.namespace.as_deref()), &query)
         }
         _ => return Err(ClientError::Usage("one pod can be watched, or all of them".into())),
     };
@@ -145,7 +145,7 @@ async fn raw(client: &Client, flags: &GetFlags, output: Output) -> Result<ExitCo
     if names.is_empty() {
         return Ok(print(&text(&client.get(&listed(flags)).await?, output)?));
     }
-    let (pods, code) = named(client, flags.scope.one(), &names).await?;
+    let (pods, code) = named(client, flags.scope.namespace(), &names).await?;
     let mut objects: Vec<Value> = vec![];
     for pod in &pods {
         objects.push(client.get(&pod_path(pod)).await?);

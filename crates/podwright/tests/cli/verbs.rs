@@ -212,6 +212,11 @@ fn whoever_watches_goes_on_when_the_agent_is_started_anew() {
     events.until("Started");
     bed.agent.kill9().expect("killed");
     bed.agent.start_again().expect("started again");
+    // What stays is seen by whoever comes back, however late; only then what goes by.
+    let second = bed.write("second.json", &pod("second", &sleeper("true")));
+    bed.says(&format!("apply -f {second}"));
+    watch.until("second");
+    events.until("pod/second");
     bed.says("delete web");
     watch.until("Terminating");
     events.until("Killing");
