@@ -18,6 +18,19 @@ fn unused_images_go_and_the_sandboxes_image_stays() {
         "imageGCHighThresholdPercent": 1, "imageGCLowThresholdPercent": 0,
         "imageMinimumGCAge": "1ns", "imageMaximumGCAge": "0s",
     });
+    // One image is in use.
+    let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [
+        {"name": "c", "image": image::USER_GUEST, "command": ["sleep", "1000"]},
+    ]});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "user"}, "spec": spec});
+    scratch.put_manifest("user.json", &pod).expect("written");
+    let mut agent = Agent::new(&scratch).runtime(&containerd).start().expect("the agent starts");
+    wait_until(Duration::from_secs(60), "the pod to run", || {
+        let pod = agent.pod("user-node")?.unwrap_or_default();
+        ensure!(pod["status"]["phase"] == "Running", "{:#}", pod["status"]);
+        Ok(())
+    });
+    agent.sigterm().expect("it ends");
     let _agent = Agent::new(&scratch).runtime(&containerd).config(config).start().expect("the agent starts");
     wait_until(Duration::from_secs(30), "unused images to go", || {
         let left = images()?;
@@ -26,4 +39,5 @@ fn unused_images_go_and_the_sandboxes_image_stays() {
     });
     let left = images().expect("listed");
     assert!(left.contains(image::PAUSE), "what sandboxes need stays: {left}");
+    assert!(left.contains(image::USER_GUEST), "what a container uses stays: {left}");
 }
