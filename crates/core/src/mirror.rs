@@ -22,6 +22,8 @@ const RETRY: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 /// A keeper that asks for more patience than this gets this.
 const PATIENCE_MAX: Duration = Duration::from_secs(60);
+/// The API server shows within this time that a mirror is gone.
+const SHOWN_GONE: Duration = Duration::from_secs(10);
 
 /// All mirrors of this node's static pods.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -40,6 +42,8 @@ struct Mirror {
     pod: Arc<Pod>,
     /// We have removed it; its source has not said so yet.
     gone: bool,
+    /// The API server did not find it. If it is still shown then, it is there: a server that has just started finds little.
+    doubted: Option<Time>,
 }
 
 /// What was asked about one name.
@@ -81,9 +85,10 @@ impl Mirrors {
         if had.is_some_and(|m| is_older(version(&pod).as_deref(), version(&m.pod).as_deref())) {
             return;
         }
-        let gone = had.is_some_and(|m| m.gone && m.pod.metadata.uid == pod.metadata.uid);
+        let same = had.filter(|m| m.pod.metadata.uid == pod.metadata.uid);
+        let (gone, doubted) = same.map_or((false, None), |m| (m.gone, m.doubted));
         self.touched.insert(name.clone());
-        self.by_name.insert(name, Mirror { pod, gone });
+        self.by_name.insert(name, Mirror { pod, gone, doubted });
     }
 
     /// An answer shows a mirror that is known: a pod that begins anew under it must not begin at old news. One that is gone stays gone.
@@ -221,7 +226,8 @@ impl Mirrors {
             // Made: known before the watch shows it.
             (Ok(Some(pod)), None) => self.seen(Arc::clone(pod)),
             (Ok(None), None) => {}
-            (Ok(_) | Err(AskError::NotFound | AskError::OtherUid), Some(uid)) => self.is_removed(&name, &uid),
+            (Ok(_) | Err(AskError::OtherUid), Some(uid)) => self.is_removed(&name, &uid, None),
+            (Err(AskError::NotFound), Some(uid)) => self.is_removed(&name, &uid, Some(now + SHOWN_GONE)),
             (Err(error), _) => {
                 trial.fail(error, now, &name);
                 told = first.then(|| explain(error)).flatten();
@@ -234,10 +240,10 @@ impl Mirrors {
         Some((name, told))
     }
 
-    fn is_removed(&mut self, name: &FullName, uid: &PodUid) {
+    fn is_removed(&mut self, name: &FullName, uid: &PodUid, doubted: Option<Time>) {
         let mirror = self.by_name.get_mut(name).filter(|m| m.pod.metadata.uid.as_deref() == Some(uid.as_str()));
         if let Some(mirror) = mirror {
-            mirror.gone = true;
+            (mirror.gone, mirror.doubted) = (true, doubted);
         }
     }
 
@@ -245,11 +251,18 @@ impl Mirrors {
     pub(crate) fn due(&mut self, now: Time) {
         let due = self.tries.iter_mut().filter_map(|(name, t)| t.at.take_if(|at| *at <= now).map(|_| name.clone()));
         self.touched.extend(due);
+        for (name, mirror) in &mut self.by_name {
+            if mirror.doubted.take_if(|at| *at <= now).is_some() {
+                mirror.gone = false;
+                self.touched.insert(name.clone());
+            }
+        }
     }
 
     /// When to look again.
     pub(crate) fn wake(&self) -> Option<Time> {
-        self.tries.values().filter_map(|t| t.at).min()
+        let doubted = self.by_name.values().filter_map(|m| m.doubted);
+        self.tries.values().filter_map(|t| t.at).chain(doubted).min()
     }
 }
 

@@ -159,6 +159,27 @@ fn one_that_was_said_to_be_gone_and_is_not_is_removed_again() {
 }
 
 #[test]
+fn an_orphan_that_was_said_to_be_gone_and_is_shown_on_is_removed_again() {
+    let mut mirrors = Mirrors::default();
+    mirrors.seen(kept("h", "m", "1", false));
+    let asked = next(&mut mirrors, &Wanted::Nothing, at(1));
+    assert_eq!(deletes(&asked), Some("m"));
+    mirrors.answered(asked.unwrap().0, &Err(AskError::NotFound), at(1));
+    mirrors.seen(kept("h", "m", "1", false));
+    assert_eq!(next(&mut mirrors, &Wanted::Nothing, at(1)), None);
+    let wake = mirrors.wake().unwrap();
+    mirrors.take_touched();
+    mirrors.due(wake);
+    assert!(mirrors.take_touched().contains(&name()));
+    let asked = next(&mut mirrors, &Wanted::Nothing, wake);
+    assert_eq!(deletes(&asked), Some("m"));
+    mirrors.answered(asked.unwrap().0, &Err(AskError::NotFound), wake);
+    assert!(mirrors.removed(&"m".into()));
+    assert_eq!(next(&mut mirrors, &Wanted::Nothing, wake), None);
+    assert_eq!(mirrors.wake(), None, "it is gone indeed");
+}
+
+#[test]
 fn a_list_is_everything() {
     let mut mirrors = Mirrors::default();
     mirrors.seen(kept("h", "m", "9", false));
