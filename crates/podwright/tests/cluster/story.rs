@@ -63,7 +63,10 @@ impl Story {
             node.wait_mirror(name, "new");
         }
         node.wait_gone(&format!("removed-{}", node.name));
-        node.put("late", &one(&sleeper("c")));
+        // Bound already: a scheduler whose server was away takes its time.
+        let mut late = one(&sleeper("c"));
+        late["nodeName"] = json!(node.name);
+        node.put("late", &late);
         node.wait_ready("late");
         for (name, before) in &self.containers {
             // The controllers may have called the node lost: that is mended soon.
