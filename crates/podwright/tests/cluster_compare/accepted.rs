@@ -14,6 +14,8 @@ const ACCEPTED: &[&[&str]] = &[
     &["status.resources.", "the Go kubelet's absent"],
     // Seen in some runs only; taken for chance: whether the sidecar was in its back-off when the job ended.
     &["sidecar-fails-job event BackOff"],
+    // Seen on a busy machine only: whether the first probe came before the server listened.
+    &["http event Unhealthy"],
     // Not sent: it is the node that lacks the setting, and every pod of it would have the event.
     &["event MissingClusterDNS: ours absent"],
     // containerd may hear of the end before it hears why, and then tells an error.
