@@ -51,6 +51,7 @@ impl World {
         self.epoch += 1;
         let lost = self.journal.crash();
         self.checks.agent_dies(lost);
+        self.keeper.agent_dies();
         for files in self.sources.values_mut() {
             files.reported = false;
         }
@@ -145,6 +146,21 @@ impl World {
         self.hint(&uid);
     }
 
+    /// Somebody removes the cgroup of a pod that runs. A living agent finds out when it makes the next sandbox, a new one at once.
+    pub(crate) fn cgroup_goes(&mut self) {
+        let Some(id) = self.any_ready_sandbox() else { return };
+        let uid = self.runtime.sandboxes[&id].uid.clone();
+        if self.host.get(&uid).is_none_or(|host| !host.cgroup) {
+            return;
+        }
+        trace!(self, "== the cgroup of {uid} is gone");
+        self.host.change(&uid, |host| host.cgroup = false);
+        self.checks.cgroup_goes(uid, self.epoch);
+        if self.rng.chance(500) {
+            self.crash("beside a lost cgroup");
+        }
+    }
+
     /// Nothing goes wrong any more: faults end, files are whole, and every source speaks once more.
     pub fn calm_down(&mut self) {
         trace!(self, "== calm");
@@ -153,10 +169,12 @@ impl World {
         self.journal.broken = false;
         self.retry_commit();
         self.runtime_up();
-        self.api_up();
+        self.keeper_up();
         let pending = self.queue.iter().filter(|(_, item)| {
             let fault = matches!(item, Item::RuntimeDown | Item::Reboot | Item::Jump | Item::SandboxDies | Item::Act);
-            fault || matches!(item, Item::Disk { full: true } | Item::Crash | Item::Wire(Wire::Down))
+            fault
+                || matches!(item, Item::CgroupGoes)
+                || matches!(item, Item::Disk { full: true } | Item::Crash | Item::Wire(Wire::Down))
         });
         let pending: Vec<_> = pending.map(|(at, _)| *at).collect();
         for at in pending {

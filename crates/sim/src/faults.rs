@@ -45,6 +45,8 @@ pub struct Faults {
     pub jumps: u32,
     /// How often a sandbox dies by itself.
     pub sandbox_deaths: u32,
+    /// How often somebody removes the cgroup of a pod that runs.
+    pub cgroup_losses: u32,
     /// A source reports late after a start of the agent.
     pub source_late: u32,
     /// The API server does not do what it is asked.
@@ -81,7 +83,7 @@ impl Faults {
         let none = Self::default();
         match n {
             0 => ("calm", none),
-            1 => ("crashes", Self { crash: 40, source_late: 300, watch_late: 100, ..none }),
+            1 => ("crashes", Self { crash: 40, cgroup_losses: 1, source_late: 300, watch_late: 100, ..none }),
             2 => (
                 "failures",
                 Self {
@@ -155,6 +157,7 @@ impl Faults {
                     outages: 1,
                     jumps: 1,
                     sandbox_deaths: 1,
+                    cgroup_losses: 1,
                     source_late: 150,
                     api_fails: 80,
                     api_lost: 50,

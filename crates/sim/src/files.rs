@@ -64,7 +64,7 @@ impl World {
         if self.node.is_none() {
             return;
         }
-        if source == Source::Api {
+        if source == self.keeper.source {
             return self.say_objects();
         }
         let files = self.sources.entry(source).or_default();

@@ -1,7 +1,11 @@
-//! An API server in the world: it keeps pod objects, answers core's asks, and is a source with a watch that is late, repeats old
-//! versions and breaks off. Its rules are the real one's: versions grow, a UID is a precondition, a patch changes what is in it.
+//! A keeper of pod objects in the world: it answers core's asks, and is a source.
+//!
+//! Either an API server, with a watch that is late, repeats old versions and breaks off; its rules are the real one's: versions
+//! grow, a UID is a precondition, a patch changes what is in it. Or the store behind the local API ([`local`]), which lives and
+//! dies with the agent.
 
 mod apply;
+mod local;
 mod people;
 #[cfg(test)]
 mod scenarios;
@@ -19,9 +23,13 @@ use podwright_core::status_sync::patch;
 
 use crate::world::{Item, World, trace};
 
-/// The API server.
-#[derive(Clone, Debug, Default)]
-pub struct ApiServer {
+/// The API server, or the store behind the local API.
+#[derive(Clone, Debug)]
+pub struct Keeper {
+    /// Which of the two.
+    pub source: Source,
+    /// What the store has on disk.
+    disk: BTreeMap<FullName, Arc<Pod>>,
     /// What it has.
     pub objects: BTreeMap<FullName, Arc<Pod>>,
     /// It can't be reached.
@@ -65,7 +73,23 @@ enum Fate {
     Refused,
 }
 
-impl ApiServer {
+impl Default for Keeper {
+    fn default() -> Self {
+        Self {
+            source: Source::Api,
+            disk: BTreeMap::new(),
+            objects: BTreeMap::new(),
+            away: false,
+            version: 0,
+            made: 0,
+            old: vec![],
+            stream: 0,
+            last: Duration::ZERO,
+        }
+    }
+}
+
+impl Keeper {
     /// The object of this UID.
     pub fn get(&self, uid: &PodUid) -> Option<&Arc<Pod>> {
         self.objects.values().find(|pod| uid_of(pod) == *uid)
@@ -83,6 +107,9 @@ impl ApiServer {
 
     /// A new version of an object.
     fn store(&mut self, mut pod: Pod) -> Arc<Pod> {
+        if self.is_local() {
+            return self.write(pod);
+        }
         self.version += 1;
         pod.metadata.resource_version = Some(self.version.to_string());
         let pod = Arc::new(pod);
@@ -112,6 +139,10 @@ impl World {
         self.sources.contains_key(&Source::Api)
     }
 
+    pub(crate) fn has_keeper(&self) -> bool {
+        self.sources.contains_key(&self.keeper.source)
+    }
+
     pub(crate) fn wire(&mut self, wire: Wire) {
         match wire {
             Wire::Ask { epoch, id, ask } => {
@@ -122,20 +153,20 @@ impl World {
             Wire::Watch { stream, change } => self.deliver(stream, change),
             Wire::Down => {
                 trace!(self, "== API server goes away");
-                self.api.away = true;
+                self.keeper.away = true;
                 let delay = self.rng.millis(100, 40_000);
                 self.after(delay, Item::Wire(Wire::Up));
             }
-            Wire::Up => self.api_up(),
+            Wire::Up => self.keeper_up(),
             Wire::Gate { uid, open } => self.set_gate(&uid, open),
         }
     }
 
-    pub(crate) fn api_up(&mut self) {
-        if std::mem::take(&mut self.api.away) {
+    pub(crate) fn keeper_up(&mut self) {
+        if std::mem::take(&mut self.keeper.away) {
             trace!(self, "== API server is back");
             let delay = self.rng.millis(0, 2000);
-            self.announce(Source::Api, delay);
+            self.announce(self.keeper.source, delay);
         }
     }
 
@@ -164,7 +195,7 @@ impl World {
     }
 
     fn ask_fate(&mut self) -> Fate {
-        if self.api.away {
+        if self.keeper.away {
             return Fate::Lost;
         }
         let (fails, lost) = (self.faults.api_fails, self.faults.api_lost);
@@ -179,23 +210,30 @@ impl World {
         match ask {
             Ask::PatchStatus { object, base, status, .. } => self.patch(&object, &base, &status),
             Ask::Delete { object } => {
-                let pod = self.api.find(&object)?;
+                let pod = self.keeper.find(&object)?;
                 self.check_final_delete(&pod);
                 self.remove_object(&pod);
                 Ok(None)
             }
             Ask::DeleteMirror { object } => {
-                let pod = self.api.find(&object)?;
+                let pod = self.keeper.find(&object)?;
                 self.check_mirror_delete(&pod);
                 self.remove_object(&pod);
                 Ok(None)
+            }
+            Ask::CreateMirror { .. } if self.keeper.is_local() => {
+                self.broken("8 submitted pods have no mirrors", "one is to be made".into());
+                Err(AskError::Refused("submitted pods have no mirrors".into()))
             }
             Ask::CreateMirror { pod } => self.create_mirror(&pod),
         }
     }
 
     fn patch(&mut self, object: &ObjectRef, base: &PodStatus, status: &PodStatus) -> AskResult {
-        let pod = self.api.find(object)?;
+        let pod = self.keeper.find(object)?;
+        if self.keeper.is_local() {
+            return Ok(Some(self.take_status(&pod, status)));
+        }
         let Some(patch) = patch(&object.uid, base, status) else { return Ok(Some(pod)) };
         let before = pod.status.clone().unwrap_or_default();
         let after = apply::status(&before, &patch["status"]);
@@ -203,21 +241,21 @@ impl World {
             return Ok(Some(pod));
         }
         self.check_patched(&pod, &before, &after);
-        let pod = self.api.store(Pod { status: Some(after), ..Pod::clone(&pod) });
+        let pod = self.keeper.store(Pod { status: Some(after), ..Pod::clone(&pod) });
         trace!(self, "   API {} is {:?} at {}", object.uid, phase(&pod), version(&pod));
         self.show(&pod);
         Ok(Some(pod))
     }
 
     fn create_mirror(&mut self, pod: &Pod) -> AskResult {
-        if self.api.objects.contains_key(&full_name(pod)) {
+        if self.keeper.objects.contains_key(&full_name(pod)) {
             return Err(AskError::OtherUid);
         }
-        self.api.made += 1;
+        self.keeper.made += 1;
         let mut pod = pod.clone();
-        pod.metadata.uid = Some(format!("mirror{}", self.api.made));
+        pod.metadata.uid = Some(format!("mirror{}", self.keeper.made));
         pod.status = Some(PodStatus { phase: Some("Pending".into()), ..PodStatus::default() });
-        let pod = self.api.store(pod);
+        let pod = self.keeper.store(pod);
         trace!(self, "   API mirror {} of {}", uid_of(&pod), full_name(&pod));
         self.show(&pod);
         Ok(Some(pod))
@@ -226,9 +264,9 @@ impl World {
     /// An object is new or has changed: the watch tells.
     pub(crate) fn show(&mut self, pod: &Arc<Pod>) {
         self.watch(SourceChange::Put(manifest(pod)));
-        if self.rng.chance(self.faults.watch_old) && !self.api.old.is_empty() {
-            let old = self.rng.pick(&self.api.old).clone();
-            if self.api.get(&uid_of(&old)).is_some() {
+        if self.rng.chance(self.faults.watch_old) && !self.keeper.old.is_empty() {
+            let old = self.rng.pick(&self.keeper.old).clone();
+            if self.keeper.get(&uid_of(&old)).is_some() {
                 self.watch(SourceChange::Put(manifest(&old)));
             }
         }
@@ -236,45 +274,48 @@ impl World {
 
     pub(crate) fn remove_object(&mut self, pod: &Arc<Pod>) {
         trace!(self, "   API {} is gone", uid_of(pod));
-        self.api.objects.remove(&full_name(pod));
+        self.keeper.objects.remove(&full_name(pod));
+        self.keeper.disk.remove(&full_name(pod));
         // Nothing of it is repeated after its end: a stream keeps its order.
-        self.api.old.retain(|old| uid_of(old) != uid_of(pod));
+        self.keeper.old.retain(|old| uid_of(old) != uid_of(pod));
         self.watch(SourceChange::Remove(uid_of(pod)));
     }
 
     fn watch(&mut self, change: SourceChange) {
         let late = self.rng.chance(self.faults.watch_late);
         let delay = if late { self.rng.millis(0, 5000) } else { self.rng.millis(0, 5) };
-        let at = (self.clock.now + delay).max(self.api.last);
-        self.api.last = at;
-        let stream = self.api.stream;
+        let at = (self.clock.now + delay).max(self.keeper.last);
+        self.keeper.last = at;
+        let stream = self.keeper.stream;
         self.after(at - self.clock.now, Item::Wire(Wire::Watch { stream, change }));
     }
 
     fn deliver(&mut self, stream: u32, change: SourceChange) {
-        let reported = self.sources.get(&Source::Api).is_some_and(|f| f.reported);
-        if stream == self.api.stream && reported && self.node.is_some() {
-            self.turn(Event::Source { source: Source::Api, change });
+        let source = self.keeper.source;
+        let reported = self.sources.get(&source).is_some_and(|f| f.reported);
+        if stream == self.keeper.stream && reported && self.node.is_some() {
+            self.turn(Event::Source { source, change });
         }
     }
 
     /// The list: everything it has; by chance as it was a while ago.
     pub(crate) fn say_objects(&mut self) {
-        if self.api.away || self.node.is_none() {
+        if self.keeper.away || self.node.is_none() {
             // Whoever comes back announces it.
             return;
         }
-        self.api.stream += 1;
+        self.keeper.stream += 1;
         if self.sources.get(&Source::Api).is_some_and(|f| !f.reported) {
             self.turn(Event::NodeKnown { uid: Some("node-uid".into()) });
         }
         let mut pods: Vec<Manifest> = vec![];
-        for pod in self.api.objects.values().cloned().collect::<Vec<_>>() {
-            let before = self.api.old.iter().find(|old| uid_of(old) == uid_of(&pod)).cloned();
+        for pod in self.keeper.objects.values().cloned().collect::<Vec<_>>() {
+            let before = self.keeper.old.iter().find(|old| uid_of(old) == uid_of(&pod)).cloned();
             let old = before.filter(|_| self.rng.chance(self.faults.watch_old));
             pods.push(manifest(&old.unwrap_or(pod)));
         }
-        self.turn(Event::Source { source: Source::Api, change: SourceChange::Set { pods, broken: vec![] } });
+        let source = self.keeper.source;
+        self.turn(Event::Source { source, change: SourceChange::Set { pods, broken: vec![] } });
     }
 }
 

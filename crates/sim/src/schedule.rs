@@ -49,9 +49,11 @@ pub fn prepare(seed: u64) -> World {
     let mix = usize::try_from(seed % Faults::MIXES as u64).expect("small");
     let (_, faults) = Faults::mix(mix);
     let mut world = World::new(seed, faults);
-    // Every second round of the mixes has an API server.
-    if (seed / Faults::MIXES as u64) % 2 == 1 {
-        world.join();
+    // Of six rounds of the mixes two have an API server, and in one pods are submitted to the node.
+    match (seed / Faults::MIXES as u64) % 6 {
+        1 | 3 => world.join(),
+        5 => world.open_store(),
+        _ => {}
     }
     world.boot();
     let (actions, names) = (2 + world.rng.below(8), 1 + world.rng.below(3));
@@ -61,6 +63,7 @@ pub fn prepare(seed: u64) -> World {
     accidents(&mut world, f.reboots, &[Item::Reboot]);
     accidents(&mut world, f.jumps, &[Item::Jump]);
     accidents(&mut world, f.sandbox_deaths, &[Item::SandboxDies]);
+    accidents(&mut world, f.cgroup_losses, &[Item::CgroupGoes]);
     if world.has_api() {
         accidents(&mut world, f.api_outages, &[Item::Wire(Wire::Down)]);
     }

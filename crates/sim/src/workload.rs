@@ -37,7 +37,7 @@ impl World {
             return;
         }
         self.workload.left -= 1;
-        if self.has_api() && self.rng.chance(550) {
+        if self.has_keeper() && self.rng.chance(550) {
             self.act_on_objects();
         } else {
             self.act_on_files();

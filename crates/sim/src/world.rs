@@ -23,7 +23,7 @@ use crate::files::Files;
 use crate::flight::Flight;
 use crate::host::Host;
 use crate::journal::Journal;
-use crate::keeper::{ApiServer, Wire};
+use crate::keeper::{Keeper, Wire};
 use crate::rng::Rng;
 use crate::runtime::Runtime;
 use crate::workload::Workload;
@@ -48,7 +48,7 @@ pub struct World {
     /// The manifests.
     pub sources: BTreeMap<Source, Files>,
     /// The API server, if the world has joined one.
-    pub api: ApiServer,
+    pub keeper: Keeper,
     /// The agent; `None` while it is dead.
     pub node: Option<Node>,
     /// The agent's settings.
@@ -125,6 +125,8 @@ pub(crate) enum Item {
     Jump,
     /// A sandbox dies by itself.
     SandboxDies,
+    /// Somebody removes a cgroup under what runs in it.
+    CgroupGoes,
     /// The next action of the workload.
     Act,
     /// The agent dies now.
@@ -164,7 +166,7 @@ impl World {
             faults,
             behaviours: vec![Behaviour::default()],
             sources,
-            api: ApiServer::default(),
+            keeper: Keeper::default(),
             node: None,
             config,
             checks: Checks::default(),
@@ -266,6 +268,7 @@ impl World {
             Item::Reboot => self.reboot(),
             Item::Jump => self.jump(),
             Item::SandboxDies => self.sandbox_dies(),
+            Item::CgroupGoes => self.cgroup_goes(),
             Item::Act => self.act(),
             Item::Crash => self.crash("asked for"),
             Item::Wire(wire) => self.wire(wire),

@@ -145,6 +145,7 @@ impl World {
             || spec != c.hash
             || !sandbox.is_some_and(|s| s.ready)
             || other_sandbox
+            || self.is_uprooted(&c.sandbox)
             || c.state == RunState::Unknown
             || self.checks.restarts.contains(uid)
             || self.runtime.alive(uid).any(|(other, o)| other != id && o.name == c.name);
@@ -176,7 +177,7 @@ impl World {
             self.broken("8 StopPodSandbox waits for the containers", format!("{uid} {id}"));
         }
         let ours = alive || record.cursor.as_ref().is_some_and(|c| c.sandbox == *id);
-        if ready && ours && record.ending.is_none() && !other_ready {
+        if ready && ours && record.ending.is_none() && !other_ready && !self.is_uprooted(id) {
             self.broken("10 nothing that runs is stopped without a reason", format!("{uid} sandbox {id}"));
         }
     }

@@ -1,4 +1,4 @@
-//! What core asks of the API server, judged by the truth: what is in an object, when it goes, and what is left in the end.
+//! What core asks of the keeper of its objects, judged by the truth: what is in an object, when it goes, and what is left in the end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ impl World {
     /// Core hears of objects.
     pub(super) fn note_objects(&mut self, event: &Event) {
         let pods: Vec<Arc<Pod>> = match event {
-            Event::Source { source: Source::Api, change: SourceChange::Set { pods, .. } } => {
+            Event::Source { source, change: SourceChange::Set { pods, .. } } if !source.is_static() => {
                 pods.iter().map(|m| Arc::clone(&m.pod)).collect()
             }
-            Event::Source { source: Source::Api, change: SourceChange::Put(manifest) } => {
-                self.note_wanted(manifest);
+            Event::Source { source, change: SourceChange::Put(manifest) } => {
+                self.note_wanted(*source, manifest);
                 vec![Arc::clone(&manifest.pod)]
             }
             Event::Source { source, change: SourceChange::Remove(uid) } => {
@@ -44,8 +44,8 @@ impl World {
     }
 
     /// A pod is wanted as its newest version says.
-    fn note_wanted(&mut self, manifest: &Manifest) {
-        let told = &mut self.sources.entry(Source::Api).or_default().told;
+    fn note_wanted(&mut self, source: Source, manifest: &Manifest) {
+        let told = &mut self.sources.entry(source).or_default().told;
         let uid = uid_of(&manifest.pod);
         let newer = told.get(&uid).is_none_or(|had| version(&had.pod) <= version(&manifest.pod));
         if newer && !is_mirror(&manifest.pod) {
@@ -108,10 +108,12 @@ impl World {
 
     /// Nothing is begun for a pod that its object says is deleted, or before the API server was heard.
     pub(super) fn check_begun_for_object(&mut self, uid: &PodUid, what: &str) {
-        let Some(files) = self.sources.get(&Source::Api) else { return };
+        let Some(files) = self.sources.get(&self.keeper.source) else { return };
         let ours = self.checks.latest.get(uid).is_some_and(|r| r.source == Source::Api);
-        let deleted = files.told.get(uid).is_some_and(|m| m.pod.metadata.deletion_timestamp.is_some());
-        let unheard = !files.reported;
+        // What the store behind the local API told an agent that died is not waited for.
+        let deleted =
+            files.reported && files.told.get(uid).is_some_and(|m| m.pod.metadata.deletion_timestamp.is_some());
+        let unheard = !files.reported && self.has_api();
         if ours && unheard {
             self.broken("10 nothing is begun before the source was heard", format!("{uid} {what}"));
         } else if deleted {
@@ -121,19 +123,22 @@ impl World {
 
     /// At rest: every object is as its pod is, mirrors and static pods are one to one, and nothing waits to go.
     pub(super) fn objects_settled(&self) -> Result<(), String> {
-        if !self.has_api() {
+        if !self.has_keeper() {
             return Ok(());
         }
-        for pod in self.api.pods() {
+        for pod in self.keeper.pods() {
             let uid = uid_of(pod);
             if pod.metadata.deletion_timestamp.is_some() {
                 return Err(format!("the object of {uid} was deleted and is still there"));
             }
             self.shows(&uid, pod)?;
         }
+        if !self.has_api() {
+            return Ok(());
+        }
         let statics: BTreeMap<FullName, _> =
             self.static_pods().into_iter().map(|(name, uid, pod)| (name, (uid, pod))).collect();
-        for mirror in self.api.mirrors() {
+        for mirror in self.keeper.mirrors() {
             let name = full_name(mirror);
             let Some((_, pod)) = statics.get(&name) else { return Err(format!("{name}: a mirror of nothing")) };
             let hash = |pod: &Pod, key: &str| pod.metadata.annotations.as_ref().and_then(|a| a.get(key).cloned());
@@ -142,7 +147,7 @@ impl World {
             }
         }
         for (name, (uid, _)) in &statics {
-            let Some(mirror) = self.api.objects.get(name) else { return Err(format!("{name} has no mirror")) };
+            let Some(mirror) = self.keeper.objects.get(name) else { return Err(format!("{name} has no mirror")) };
             self.shows(uid, mirror)?;
         }
         Ok(())
@@ -173,7 +178,7 @@ impl World {
             // Where several are wanted, the one that lives is shown; of more, any.
             let lives = record.ending.is_none();
             let name = machine.full_name();
-            let shown = self.api.objects.get(name).and_then(|m| m.metadata.annotations.as_ref()?.get(CONFIG_MIRROR));
+            let shown = self.keeper.objects.get(name).and_then(|m| m.metadata.annotations.as_ref()?.get(CONFIG_MIRROR));
             let hash = record.pod.metadata.annotations.as_ref().and_then(|a| a.get("kubernetes.io/config.hash"));
             let better =
                 all.get(name).is_none_or(|(_, _, other)| (lives && !other) || (lives == *other && shown == hash));

@@ -4,6 +4,7 @@
 //! what is left when the world has become quiet.
 
 mod call;
+mod cgroup;
 mod end;
 mod keeper;
 mod record;
@@ -72,6 +73,8 @@ pub struct Checks {
     restarts: BTreeSet<PodUid>,
     /// Instances whose probe or postStart hook was told to have failed.
     unwell: BTreeSet<ContainerId>,
+    /// Cgroups that went under what ran in them, and what was left outside.
+    cgroups: cgroup::Cgroups,
     /// Turns and effects in the running minute.
     minute: Minute,
     /// All runtime calls and looks of this pod hang.

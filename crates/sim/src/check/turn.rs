@@ -14,6 +14,7 @@ impl World {
     pub(crate) fn check_event(&mut self, event: &Event) {
         let turn = self.turns;
         self.note_objects(event);
+        self.note_cgroup(event);
         match event {
             Event::Source { source, change: SourceChange::Set { pods, broken } } => {
                 let files = self.sources.entry(*source).or_default();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PodCondition, PodReadinessGate};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use podwright_core::model::{Pod, PodStatus, PodUid, Source};
+use podwright_core::model::{Pod, PodStatus, PodUid};
 use podwright_core::status::is_terminal;
 
 use super::{Wire, is_mirror, phase, uid_of};
@@ -18,7 +18,7 @@ pub(crate) const GATE: &str = "example.com/gate";
 impl World {
     /// One thing happens to the objects.
     pub(crate) fn act_on_objects(&mut self) {
-        if self.api.away {
+        if self.keeper.away || (self.keeper.is_local() && self.node.is_none()) {
             return;
         }
         match self.rng.below(10) {
@@ -32,7 +32,7 @@ impl World {
 
     fn create_object(&mut self) {
         let mut plan = self.draw_plan();
-        plan.source = Source::Api;
+        plan.source = self.keeper.source;
         plan.name = format!("w{}", plan.uid);
         self.create_pod(&plan);
     }
@@ -49,13 +49,13 @@ impl World {
             let uid = PodUid::from(plan.uid.as_str());
             self.after(delay, Item::Wire(Wire::Gate { uid, open: true }));
         }
-        let pod = self.api.store(pod);
+        let pod = self.keeper.store(pod);
         trace!(self, "++ API pod {} created", plan.uid);
         self.show(&pod);
     }
 
     fn draw_object(&mut self, mirror: bool) -> Option<Arc<Pod>> {
-        let all: Vec<_> = self.api.objects.values().filter(|pod| is_mirror(pod) == mirror).cloned().collect();
+        let all: Vec<_> = self.keeper.objects.values().filter(|pod| is_mirror(pod) == mirror).cloned().collect();
         (!all.is_empty()).then(|| self.rng.pick(&all).clone())
     }
 
@@ -67,9 +67,10 @@ impl World {
 
     /// `kubectl delete`: a time is set, and whoever runs the pod does the rest; with grace 0 the object goes at once.
     pub fn delete_pod(&mut self, uid: &PodUid, grace: Option<i64>) {
-        let Some(pod) = self.api.get(uid).cloned() else { return };
+        let Some(pod) = self.keeper.get(uid).cloned() else { return };
         // What has ended goes at once, unless somebody holds it.
-        if grace == Some(0) || (is_terminal(phase(&pod)) && self.rng.chance(500)) {
+        let forced = grace == Some(0) || (is_terminal(phase(&pod)) && self.rng.chance(500));
+        if forced && !self.keeper.is_local() {
             trace!(self, "++ API pod {uid} deleted by force");
             return self.remove_object(&pod);
         }
@@ -83,7 +84,7 @@ impl World {
         let mut pod = Pod::clone(&pod);
         pod.metadata.deletion_timestamp = Some(Time(self.clock.wall()));
         pod.metadata.deletion_grace_period_seconds = Some(grace);
-        let pod = self.api.store(pod);
+        let pod = self.keeper.store(pod);
         self.show(&pod);
     }
 
@@ -96,7 +97,7 @@ impl World {
             container.image = Some(image);
         }
         pod.metadata.generation = pod.metadata.generation.map(|n| n + 1);
-        let pod = self.api.store(pod);
+        let pod = self.keeper.store(pod);
         self.show(&pod);
     }
 
@@ -110,7 +111,7 @@ impl World {
         let mut pod = Pod::clone(&pod);
         pod.metadata.deletion_timestamp = Some(Time(self.clock.wall()));
         pod.metadata.deletion_grace_period_seconds = Some(30);
-        let pod = self.api.store(pod);
+        let pod = self.keeper.store(pod);
         self.show(&pod);
     }
 
@@ -124,14 +125,14 @@ impl World {
     }
 
     pub(super) fn set_gate(&mut self, uid: &PodUid, open: bool) {
-        let Some(pod) = self.api.get(uid).cloned() else { return };
+        let Some(pod) = self.keeper.get(uid).cloned() else { return };
         trace!(self, "++ the gate of {uid} is {}", if open { "open" } else { "closed" });
         let mut status = pod.status.clone().unwrap_or_default();
         let conditions = status.conditions.get_or_insert_default();
         conditions.retain(|c| c.type_ != GATE);
         let word = if open { "True" } else { "False" };
         conditions.push(PodCondition { type_: GATE.into(), status: word.into(), ..PodCondition::default() });
-        let pod = self.api.store(Pod { status: Some(status), ..Pod::clone(&pod) });
+        let pod = self.keeper.store(Pod { status: Some(status), ..Pod::clone(&pod) });
         self.show(&pod);
     }
 }

@@ -72,8 +72,8 @@ fn while_the_api_server_is_away_pods_run_on_and_nothing_is_lost() {
     world.create_pod(&plan("u"));
     world.put(Source::File, PodPlan::new("s", "s1", vec![Part::new("app", 0)]).manifest());
     rest(&mut world);
-    assert_eq!((world.api.pods().count(), world.api.mirrors().count()), (1, 1));
-    world.api.away = true;
+    assert_eq!((world.keeper.pods().count(), world.keeper.mirrors().count()), (1, 1));
+    world.keeper.away = true;
     let starts = world.checks.marks.starts.len();
     world.crash_after(Duration::from_secs(1));
     assert!(world.run_for(Duration::from_secs(120)), "{:?}", world.violation);
@@ -82,9 +82,9 @@ fn while_the_api_server_is_away_pods_run_on_and_nothing_is_lost() {
     world.put(Source::File, PodPlan::new("t", "t1", vec![Part::new("app", 0)]).manifest());
     assert!(world.run_for(Duration::from_secs(60)), "{:?}", world.violation);
     assert_eq!((running(&world, "s1"), running(&world, "s2"), running(&world, "t1")), (0, 1, 1), "static pods go on");
-    world.api_up();
+    world.keeper_up();
     rest(&mut world);
-    assert_eq!((world.api.pods().count(), world.api.mirrors().count()), (1, 2));
+    assert_eq!((world.keeper.pods().count(), world.keeper.mirrors().count()), (1, 2));
 }
 
 #[test]
@@ -92,16 +92,16 @@ fn an_exit_without_the_api_server_is_told_when_it_is_back() {
     let mut world = world(4, Faults::default());
     world.create_pod(&PodPlan { policy: "Never", ..plan("u") });
     rest(&mut world);
-    world.api.away = true;
+    world.keeper.away = true;
     world.crash_after(Duration::ZERO);
     assert!(world.run_for(Duration::from_secs(5)), "{:?}", world.violation);
     let id = world.runtime.alive(&PodUid::from("u")).next().map(|(id, _)| id.clone()).expect("it runs");
     world.exit(&id, 3, true);
     assert!(world.run_for(Duration::from_secs(30)), "{:?}", world.violation);
-    assert_eq!(world.api.get(&PodUid::from("u")).and_then(|pod| phase(pod)), Some("Running"));
-    world.api_up();
+    assert_eq!(world.keeper.get(&PodUid::from("u")).and_then(|pod| phase(pod)), Some("Running"));
+    world.keeper_up();
     rest(&mut world);
-    assert_eq!(world.api.get(&PodUid::from("u")).and_then(|pod| phase(pod)), Some("Failed"));
+    assert_eq!(world.keeper.get(&PodUid::from("u")).and_then(|pod| phase(pod)), Some("Failed"));
 }
 
 #[test]
@@ -116,6 +116,6 @@ fn deleted_and_killed_fifty_times_every_end_is_true() {
         assert!(world.run_for(Duration::from_secs(60)), "seed {seed}: {:?}", world.violation);
         world.calm_down();
         rest(&mut world);
-        assert_eq!(world.api.objects.len(), 0, "seed {seed}");
+        assert_eq!(world.keeper.objects.len(), 0, "seed {seed}");
     }
 }
