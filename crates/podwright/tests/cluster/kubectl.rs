@@ -49,7 +49,7 @@ fn get_describe_delete_cordon_and_drain_do_what_they_say() {
     });
     let began = Instant::now();
     kubectl(&["delete", "pod", "web"]);
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 
     let mut deaf = one(&sh("c", "trap '' TERM; while :; do sleep 0.1; done"));
     deaf["terminationGracePeriodSeconds"] = json!(60);
@@ -60,7 +60,7 @@ fn get_describe_delete_cordon_and_drain_do_what_they_say() {
     let began = Instant::now();
     kubectl(&["delete", "pod", "deaf", "--grace-period=2"]);
     let took = began.elapsed();
-    assert!((2..7).contains(&took.as_secs()), "{took:?}");
+    assert!((2..30).contains(&took.as_secs()), "{took:?}");
     kubectl(&["delete", "pod", "deafer", "--grace-period=0", "--force"]);
     node.wait_nothing_left();
 
@@ -118,7 +118,7 @@ fn an_edited_config_map_is_seen_in_a_running_pod() {
         .expect("patched");
     let pod = wait_until(LIMIT, "the pod to see it", || node.phase("reader", "Succeeded"));
     println!("seen and told after {:?}", began.elapsed());
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     assert_eq!(container(&pod, "c")["state"]["terminated"]["message"], "new");
     node.delete("pods", "reader");
     node.wait_nothing_left();

@@ -107,7 +107,7 @@ fn what_is_missing_is_told_and_comes_at_once() {
     node.wait_ready("by-env");
     node.wait_ready("by-volume");
     println!("both ready {:?} after what they lacked was there", began.elapsed());
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     for name in ["by-env", "by-volume"] {
         node.delete("pods", name);
     }

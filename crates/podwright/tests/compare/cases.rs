@@ -8,7 +8,7 @@ use crate::suite::matrix;
 use crate::suite::{condition, container, sh, sleeper};
 
 /// Seconds: enough for every pod to run, also when all of them start at once.
-const DEADLINE: u32 = 15;
+const DEADLINE: u32 = 20;
 
 /// A pod, and when to look at it.
 pub(crate) struct Compared {
