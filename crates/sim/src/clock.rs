@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use podwright_core::model::{Now, Time};
 
 /// The world's time.
@@ -32,6 +33,12 @@ impl Clock {
     pub fn wall(&self) -> Timestamp {
         let since = SignedDuration::try_from(self.now).expect("runs are short") + self.skew;
         Timestamp::from_second(EPOCH).and_then(|t| t.checked_add(since)).expect("runs are short")
+    }
+
+    /// Wall time as objects have it: in whole seconds.
+    pub fn second(&self) -> meta::Time {
+        let wall = self.wall();
+        meta::Time(Timestamp::from_second(wall.as_second()).unwrap_or(wall))
     }
 
     /// The kernel's id of this boot.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PodCondition, PodReadinessGate};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podwright_core::model::{Pod, PodStatus, PodUid};
 use podwright_core::status::is_terminal;
 
@@ -82,7 +81,7 @@ impl World {
         }
         trace!(self, "++ API pod {uid} deleted with grace {grace}");
         let mut pod = Pod::clone(&pod);
-        pod.metadata.deletion_timestamp = Some(Time(self.clock.wall()));
+        pod.metadata.deletion_timestamp = Some(self.clock.second());
         pod.metadata.deletion_grace_period_seconds = Some(grace);
         let pod = self.keeper.store(pod);
         self.show(&pod);
@@ -109,7 +108,7 @@ impl World {
             return self.remove_object(&pod);
         }
         let mut pod = Pod::clone(&pod);
-        pod.metadata.deletion_timestamp = Some(Time(self.clock.wall()));
+        pod.metadata.deletion_timestamp = Some(self.clock.second());
         pod.metadata.deletion_grace_period_seconds = Some(30);
         let pod = self.keeper.store(pod);
         self.show(&pod);
