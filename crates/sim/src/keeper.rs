@@ -1,7 +1,7 @@
 //! A keeper of pod objects in the world: it answers core's asks, and is a source.
 //!
 //! Either an API server, with a watch that is late, repeats old versions and breaks off; its rules are the real one's: versions
-//! grow, a UID is a precondition, a patch changes what is in it. Or the store behind the local API ([`local`]), which lives and
+//! grow, a UID is a precondition, a patch changes what is in it. Or the store behind the local API (`local`), which lives and
 //! dies with the agent.
 
 mod apply;
