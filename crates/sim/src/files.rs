@@ -1,6 +1,6 @@
 //! The manifests of a source: files that people write, break and remove, and the SET that tells of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use podwright_core::model::{Event, Manifest, PodUid, Source, SourceChange};
@@ -14,6 +14,8 @@ pub struct Files {
     pub files: BTreeMap<String, File>,
     /// What the agent was told in the last SET: by UID.
     pub told: BTreeMap<PodUid, Manifest>,
+    /// The files that could not be parsed in the last SET.
+    pub unread: BTreeSet<String>,
     /// The agent that runs now has heard from it.
     pub reported: bool,
 }

@@ -6,6 +6,7 @@ use podwright_core::model::{
     Answer, Call, Effect, Event, HookKind, Out, PodSeen, ProbeVerdict, Record, RunState, SourceChange,
 };
 
+use crate::files::Files;
 use crate::keeper::is_mirror;
 use crate::world::World;
 
@@ -25,6 +26,7 @@ impl World {
                         files.told.insert(uid, manifest.clone());
                     }
                 }
+                files.unread = broken.iter().map(|(path, _)| path.clone()).collect();
                 files.reported = true;
             }
             Event::Listed { seq, result: Ok(listing) } => {
@@ -116,9 +118,11 @@ impl World {
     fn check_gone(&mut self) {
         let stays = self.checks.latest.values().find(|r| {
             let files = self.sources.get(&r.source);
-            // A record that is older than it should be may be kept by a file that is broken now.
+            // A record that is older than it should be, as its agent died, may be kept by a file that is broken now.
+            let kept = |f: &Files| r.origin.as_ref().is_some_and(|origin| f.unread.contains(origin));
             let lost = self.checks.tainted.contains(&r.uid);
-            r.ending.is_none() && !lost && files.is_some_and(|f| f.reported && !f.told.contains_key(&r.uid))
+            let gone = |f: &&Files| f.reported && !f.told.contains_key(&r.uid) && !kept(f);
+            r.ending.is_none() && !lost && files.filter(gone).is_some()
         });
         if let Some(uid) = stays.map(|r| r.uid.clone()) {
             self.broken("11 a source is heard whatever the others do", format!("{uid} left its source and goes on"));
