@@ -113,7 +113,9 @@ impl World {
         let again =
             restart::is_sidecar(container) && init || restart::should_restart(container, spec, newest.exit_code);
         let elsewhere = init && newest.sandbox != *sandbox && spec.restart_policy.as_deref() != Some("Never");
-        let voided = record.containers.get(name).is_some_and(|m| m.voided.as_ref() == Some(id));
+        // Also when it is a later instance that never ran: that one was rightly made.
+        let void = record.containers.get(name).and_then(|m| m.voided.as_ref());
+        let voided = self.runtime.ever(uid).any(|(other, c)| Some(other) == void && c.made >= newest.made);
         if !again && !elsewhere && !voided && !self.checks.tainted.contains(uid) {
             let text = format!("{uid} {name}: {id} ended for good with {}", newest.exit_code);
             self.broken("10 what ended for good never runs again", text);
