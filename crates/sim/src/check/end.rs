@@ -191,14 +191,17 @@ impl World {
             return true;
         }
         let life = self.checks.life(uid);
-        let all = self.runtime.ever(uid).filter(|(_, i)| i.name.as_str() == c.name && i.life == life);
-        let all = all.filter(|(_, i)| i.state != RunState::Created);
-        let Some((id, newest)): Option<(_, &Instance)> = all.max_by_key(|(_, i)| (i.began, i.made)) else {
+        let of_name = |i: &Instance| i.name.as_str() == c.name && i.life == life && i.state != RunState::Created;
+        let all = || self.runtime.ever(uid).filter(|(_, i)| of_name(i));
+        let void = record.containers.get(c.name.as_str()).and_then(|m| m.voided.as_ref());
+        // After one that does not count, only those made later do, also if they never began: a failed start is an end.
+        let voided = all().find(|(id, _)| Some(*id) == void).map(|(_, i)| i.made);
+        let counts = |i: &Instance| voided.is_none_or(|made| i.made > made);
+        let Some((_, newest)) = all().filter(|(_, i)| counts(i)).max_by_key(|(_, i)| (i.began, i.made)) else {
             return false;
         };
-        let voided = record.containers.get(c.name.as_str()).is_some_and(|m| m.voided.as_ref() == Some(id));
         let ended = !newest.state.may_run() && newest.finished_at.is_some();
-        ended && !voided && !restart::should_restart(c, spec, newest.exit_code)
+        ended && !restart::should_restart(c, spec, newest.exit_code)
     }
 }
 
