@@ -13,22 +13,10 @@ fn pod(uid: &str, name: &str) -> Arc<Pod> {
 
 fn record(uid: &str, source: Source, phase: Option<&str>) -> PodRecord {
     PodRecord {
-        uid: uid.into(),
-        source,
-        pod: pod(uid, uid),
         origin: Some(format!("/m/{uid}.yaml")),
-        first_seen: Timestamp::UNIX_EPOCH,
         admitted: true,
-        cursor: None,
-        containers: BTreeMap::new(),
-        sandbox_attempts: 0,
-        ending: None,
-        terminated: false,
-        finished: false,
-        restart_requested: false,
-        resize_refused: false,
         status: phase.map(|phase| PodStatus { phase: Some(phase.into()), ..PodStatus::default() }),
-        story: vec![],
+        ..PodRecord::new(uid.into(), source, pod(uid, uid), Timestamp::UNIX_EPOCH)
     }
 }
 

@@ -14,23 +14,12 @@ fn record(uid: &str, mark: u32) -> PodRecord {
     let mut pod = Pod::default();
     pod.metadata.name = Some(uid.into());
     pod.metadata.annotations = Some(BTreeMap::from([("filler".to_owned(), "x".repeat(30))]));
+    let first_seen = "2026-01-02T03:04:05Z".parse().unwrap();
     PodRecord {
-        uid: uid.into(),
-        source: Source::File,
-        pod: Arc::new(pod),
         origin: Some(format!("/manifests/{uid}.yaml")),
-        first_seen: "2026-01-02T03:04:05Z".parse().unwrap(),
         admitted: true,
-        cursor: None,
-        containers: BTreeMap::new(),
         sandbox_attempts: mark,
-        ending: None,
-        terminated: false,
-        finished: false,
-        restart_requested: false,
-        resize_refused: false,
-        story: vec![],
-        status: None,
+        ..PodRecord::new(uid.into(), Source::File, Arc::new(pod), first_seen)
     }
 }
 

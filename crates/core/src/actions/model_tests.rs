@@ -190,24 +190,8 @@ impl World {
             ..PodSpec::default()
         };
         let pod = Pod { spec: Some(spec), ..Pod::default() };
-        let record = PodRecord {
-            uid: "u".into(),
-            source: Source::File,
-            pod: Arc::new(Pod::default()),
-            origin: None,
-            first_seen: Timestamp::UNIX_EPOCH,
-            admitted: true,
-            cursor: None,
-            containers: BTreeMap::new(),
-            sandbox_attempts: 0,
-            ending: None,
-            terminated: false,
-            finished: false,
-            restart_requested: false,
-            resize_refused: false,
-            story: vec![],
-            status: None,
-        };
+        let empty = PodRecord::new("u".into(), Source::File, Arc::new(Pod::default()), Timestamp::UNIX_EPOCH);
+        let record = PodRecord { admitted: true, ..empty };
         let truth = Truth { policy, inits, apps, up: false, turn: 0, failed: false, ran: false };
         Self { truth, pod, seen: PodSeen::default(), record, secs: 1_000_000, sandboxes: 0 }
     }

@@ -49,6 +49,30 @@ pub struct PodRecord {
     pub story: Vec<Transition>,
 }
 
+impl PodRecord {
+    /// Of a pod that nothing was done for yet.
+    pub fn new(uid: PodUid, source: Source, pod: Arc<Pod>, first_seen: Timestamp) -> Self {
+        Self {
+            uid,
+            source,
+            pod,
+            origin: None,
+            first_seen,
+            admitted: false,
+            cursor: None,
+            containers: BTreeMap::new(),
+            sandbox_attempts: 0,
+            ending: None,
+            terminated: false,
+            finished: false,
+            restart_requested: false,
+            resize_refused: false,
+            status: None,
+            story: vec![],
+        }
+    }
+}
+
 /// Progress through the init containers of one sandbox: explicit, never guessed from leftovers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cursor {

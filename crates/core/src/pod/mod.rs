@@ -122,24 +122,7 @@ pub struct Machine {
 impl Machine {
     /// A pod seen for the first time.
     pub(crate) fn new(uid: PodUid, source: Source, pod: Arc<Pod>, origin: Option<String>, now: Now) -> Self {
-        let record = PodRecord {
-            uid,
-            source,
-            pod,
-            origin,
-            first_seen: now.wall,
-            admitted: false,
-            cursor: None,
-            containers: BTreeMap::new(),
-            sandbox_attempts: 0,
-            ending: None,
-            terminated: false,
-            finished: false,
-            restart_requested: false,
-            resize_refused: false,
-            status: None,
-            story: vec![],
-        };
+        let record = PodRecord { origin, ..PodRecord::new(uid, source, pod, now.wall) };
         let mut machine = Self::from_record(record);
         machine.unsaved = true;
         machine

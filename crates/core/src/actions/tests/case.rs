@@ -100,24 +100,8 @@ impl Case {
 }
 
 fn empty_record() -> PodRecord {
-    PodRecord {
-        uid: "u".into(),
-        source: Source::File,
-        pod: Arc::new(Pod::default()),
-        origin: None,
-        first_seen: ago(9000),
-        admitted: true,
-        cursor: None,
-        containers: BTreeMap::new(),
-        sandbox_attempts: 0,
-        ending: None,
-        terminated: false,
-        finished: false,
-        restart_requested: false,
-        resize_refused: false,
-        story: vec![],
-        status: None,
-    }
+    let pod = Arc::new(Pod::default());
+    PodRecord { admitted: true, ..PodRecord::new("u".into(), Source::File, pod, ago(9000)) }
 }
 
 fn parse_pod(text: &str) -> Pod {
