@@ -21,14 +21,16 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::model::{Ask, AskError, AskId, AskResult, FullName, ObjectRef, Pod, PodStatus, PodUid, Source, Time};
+use crate::model::{
+    Ask, AskError, AskId, AskResult, FullName, ObjectRef, Pod, PodSpec, PodStatus, PodUid, Source, Time,
+};
 use crate::mutate::{self, Mutant};
 use crate::pod::jitter;
 use crate::sources::is_older;
 use crate::status::is_terminal;
 
 pub(crate) use merge::foreign;
-pub use merge::merge;
+pub use merge::{keep_ends, merge};
 pub use patch::patch;
 
 /// Everything is compared so often, whatever was heard.
@@ -57,6 +59,7 @@ pub(crate) struct StatusSync {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ours<'a> {
     pub(crate) full_name: &'a FullName,
+    pub(crate) spec: Option<&'a PodSpec>,
     pub(crate) status: &'a PodStatus,
     /// Its clean-up is done: the object may go.
     pub(crate) finished: bool,
@@ -163,7 +166,7 @@ impl StatusSync {
         if object.under_way.is_some() || object.listening != Listening::Yes {
             return None;
         }
-        let status = object.to_send(ours.status);
+        let status = object.to_send(ours);
         if status.as_ref().is_some_and(|status| object.retry.waits(status, now)) {
             return None;
         }
@@ -283,9 +286,15 @@ impl Object {
     }
 
     /// The status this object is to have, unless it is known that it has it.
-    fn to_send(&self, ours: &PodStatus) -> Option<Arc<PodStatus>> {
-        let known = self.retry.at.is_none() && self.even.as_ref() == Some(ours);
-        (!known).then(|| Arc::new(merge(ours, &self.kept.status)))
+    fn to_send(&self, ours: Ours<'_>) -> Option<Arc<PodStatus>> {
+        if self.retry.at.is_none() && self.even.as_ref() == Some(ours.status) {
+            return None;
+        }
+        let mut status = merge(ours.status, &self.kept.status);
+        if let Some(spec) = ours.spec.filter(|_| self.keeper == Source::Api) {
+            keep_ends(spec, &self.kept.status, &mut status);
+        }
+        Some(Arc::new(status))
     }
 
     /// There is something to send, and it was not sent in vain already.

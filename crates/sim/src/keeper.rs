@@ -21,6 +21,7 @@ use podwright_core::pod::full_name;
 use podwright_core::static_pod::CONFIG_MIRROR;
 use podwright_core::status_sync::patch;
 
+use crate::check::taken_back;
 use crate::world::{Item, World, trace};
 
 /// The API server, or the store behind the local API.
@@ -239,6 +240,9 @@ impl World {
         let after = apply::status(&before, &patch["status"]);
         if after == before {
             return Ok(Some(pod));
+        }
+        if let Some(name) = pod.spec.as_ref().and_then(|spec| taken_back(spec, &before, &after)) {
+            return Err(AskError::Refused(format!("422 {name} may not be transitioned to non-terminated state")));
         }
         self.check_patched(&pod, &before, &after);
         let pod = self.keeper.store(Pod { status: Some(after), ..Pod::clone(&pod) });

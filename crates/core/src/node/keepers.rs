@@ -84,7 +84,8 @@ impl Node {
             }
         }
         let Some(status) = &record.status else { return };
-        let ours = Ours { full_name: machine.full_name(), status, finished: record.finished };
+        let spec = record.pod.spec.as_ref();
+        let ours = Ours { full_name: machine.full_name(), spec, status, finished: record.finished };
         if let Some((keeper, id, ask)) = self.status_sync.next(uid, ours, now.boot, &mut self.drawn.ask) {
             out.effects.push(Effect::Ask { id, keeper, ask, limit: ASK_LIMIT });
         }

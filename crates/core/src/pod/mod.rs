@@ -120,9 +120,10 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A pod seen for the first time.
+    /// A pod seen for the first time. One that ran here before, and that the journal has lost, goes on from what its object says.
     pub(crate) fn new(uid: PodUid, source: Source, pod: Arc<Pod>, origin: Option<String>, now: Now) -> Self {
-        let record = PodRecord { origin, ..PodRecord::new(uid, source, pod, now.wall) };
+        let status = pod.status.clone().filter(|status| status.container_statuses.is_some());
+        let record = PodRecord { origin, status, ..PodRecord::new(uid, source, pod, now.wall) };
         let mut machine = Self::from_record(record);
         machine.unsaved = true;
         machine

@@ -117,9 +117,10 @@ impl<'a> View<'a> {
         status
     }
 
-    /// A pod that ends, of which nothing is left here, has what its object says of its containers' ends.
+    /// In a pod that ends, the end that was told last stays, if nothing of the container is left here or an instance that will
+    /// never run.
     fn remembered_end(&self, c: &Container, fact: &Fact<'_>) -> Option<ContainerStatus> {
-        if !self.ending || !matches!(fact, Fact::Nothing) {
+        if !self.ending || !matches!(fact, Fact::Nothing | Fact::Created(_)) {
             return None;
         }
         let status = self.i.record.status.as_ref().or(self.i.pod.status.as_ref())?;
@@ -178,9 +179,12 @@ impl<'a> View<'a> {
         }
     }
 
-    /// It ended, but that was not its last word: it is being replaced, or init runs anew in another sandbox.
+    /// It ended, but that was not its last word: it is being replaced, or may be because its start has no definite end yet, or
+    /// init runs anew in another sandbox.
     fn runs_again(&self, c: &Container, kind: Kind, exit: &Exit) -> bool {
-        let replaced = is_voided(self.i.record, &c.name, &exit.id);
+        let memory = self.i.record.containers.get(c.name.as_str());
+        let open = exit.started_at.is_none() && memory.is_some_and(|m| m.starting.as_ref() == Some(&exit.id));
+        let replaced = open || is_voided(self.i.record, &c.name, &exit.id);
         let anew = matches!(kind, Kind::Init(_)) && self.sandbox.is_some_and(|id| *id != exit.sandbox);
         !self.ending && kind != Kind::Ephemeral && (replaced || anew)
     }

@@ -240,6 +240,25 @@ fn the_dead_do_not_rise_where_the_policy_lets_them_rest() {
 }
 
 #[test]
+fn a_start_that_was_cut_off_is_no_end_until_the_pod_ends_and_then_it_stays_one() {
+    let pod = "pod restart=Never containers=web";
+    let mut case = Case::parse(&format!("{pod}\nseen sandbox=ready web=exited(128)"));
+    case.seen.containers[0].started_at = None;
+    let id = case.seen.containers[0].id.clone();
+    case.record.containers.entry("web".into()).or_default().starting = Some(id);
+    let word = |case: &Case| state(app(&pod_status(&input(case))).state.as_ref().expect("a state"));
+    assert_eq!(word(&case), "ContainerCreating", "it may be made anew");
+    let ending = Case::parse(&format!("{pod}\nending deleted")).record.ending;
+    case.record.ending = ending;
+    assert_eq!(word(&case), "exited(128)");
+    case.record.status = Some(pod_status(&input(&case)));
+    for late in ["seen sandbox=ready web=created#1 web=exited(128)", "seen sandbox=dead"] {
+        case.seen = Case::parse(&format!("{pod}\n{late}")).seen;
+        assert_eq!(word(&case), "exited(128)", "{late}");
+    }
+}
+
+#[test]
 fn init_may_run_again_in_a_new_sandbox_but_not_in_a_pod_that_never_restarts() {
     let check = |policy: &str| {
         let pod = format!("pod restart={policy} init=a containers=web");

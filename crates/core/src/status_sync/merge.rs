@@ -1,8 +1,9 @@
 //! One status of two: what is ours from us, what is others' from the object.
 
-use k8s_openapi::api::core::v1::PodCondition;
+use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition};
 
-use crate::model::PodStatus;
+use crate::model::{PodSpec, PodStatus};
+use crate::restart;
 use crate::status::{is_our_condition, is_terminal};
 
 /// Eviction's mark: ours once we have made or taken it, else whoever made it.
@@ -29,6 +30,33 @@ pub fn merge(ours: &PodStatus, base: &PodStatus) -> PodStatus {
         status.message.clone_from(&base.message);
     }
     status
+}
+
+/// The API server takes no end back that a container's policy makes final, and refuses the whole status of who tries. Such an
+/// end stays in what is sent, whatever became of the container since.
+pub fn keep_ends(spec: &PodSpec, base: &PodStatus, status: &mut PodStatus) {
+    if restart::may_restart_all(spec) {
+        return;
+    }
+    let again = |name: &str, code| {
+        let mut all = spec.init_containers.iter().flatten().chain(&spec.containers);
+        all.find(|c| c.name == name).is_some_and(|c| restart::should_restart(c, spec, code))
+    };
+    let lists = [
+        (&base.init_container_statuses, &mut status.init_container_statuses),
+        (&base.container_statuses, &mut status.container_statuses),
+        (&base.ephemeral_container_statuses, &mut status.ephemeral_container_statuses),
+    ];
+    for (told, new) in lists {
+        for told in told.iter().flatten().filter(|s| exit_code(s).is_some_and(|code| !again(&s.name, code))) {
+            let revived = new.iter_mut().flatten().filter(|s| s.name == told.name && exit_code(s).is_none());
+            revived.for_each(|s| s.clone_from(told));
+        }
+    }
+}
+
+fn exit_code(status: &ContainerStatus) -> Option<i32> {
+    Some(status.state.as_ref()?.terminated.as_ref()?.exit_code)
 }
 
 /// What of a status is others' and means something to us: their conditions and fields, and an end they gave the pod.
@@ -100,6 +128,33 @@ mod tests {
         ];
         for (what, ours, base, wanted) in cases {
             assert_eq!(merge(&read(ours), &read(base)), read(wanted), "{what}");
+        }
+    }
+
+    #[test]
+    fn an_end_that_is_final_is_not_taken_back() {
+        let ended = |name: &str, code: i32| json!({"name": name, "state": {"terminated": {"exitCode": code}}});
+        let waiting = |name: &str| json!({"name": name, "state": {"waiting": {"reason": "ContainerCreating"}}});
+        let list = |s: Value| json!({"containerStatuses": [s]});
+        let rule = json!({"action": "Restart", "exitCodes": {"operator": "In", "values": [9]}});
+        let cases = [
+            ("Never", json!({}), 1, true),
+            ("Never", json!({}), 0, true),
+            ("OnFailure", json!({}), 0, true),
+            ("OnFailure", json!({}), 1, false),
+            ("Always", json!({}), 0, false),
+            ("Never", json!({"restartPolicy": "Never", "restartPolicyRules": [rule]}), 9, false),
+            ("Never", json!({"restartPolicy": "Never", "restartPolicyRules": [rule]}), 1, true),
+        ];
+        for (policy, mut container, code, stays) in cases {
+            container["name"] = json!("c");
+            let spec = serde_json::from_value(json!({"restartPolicy": policy, "containers": [container]})).unwrap();
+            let (base, mut new) = (read(list(ended("c", code))), read(list(waiting("c"))));
+            keep_ends(&spec, &base, &mut new);
+            assert_eq!(new == base, stays, "{policy} {container} {code}");
+            let mut other = read(list(ended("c", 7)));
+            keep_ends(&spec, &base, &mut other);
+            assert_eq!(other, read(list(ended("c", 7))), "another end is news");
         }
     }
 }

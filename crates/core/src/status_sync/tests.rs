@@ -51,7 +51,7 @@ impl Lab {
     }
 
     fn next(&mut self, ours: &PodStatus, now: Time) -> Option<(AskId, Ask)> {
-        let ours = Ours { full_name: &name(), status: ours, finished: self.finished };
+        let ours = Ours { full_name: &name(), spec: None, status: ours, finished: self.finished };
         self.sync.next(&POD.into(), ours, now, &mut self.drawn).map(|(_, id, ask)| (id, ask))
     }
 

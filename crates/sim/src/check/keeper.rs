@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use podwright_core::model::{Ask, Event, FullName, Manifest, Pod, PodStatus, PodUid, Source, SourceChange};
+use k8s_openapi::api::core::v1::ContainerStatus;
+use podwright_core::model::{Ask, Event, FullName, Manifest, Pod, PodSpec, PodStatus, PodUid, Source, SourceChange};
 use podwright_core::pod::full_name;
+use podwright_core::restart;
 use podwright_core::static_pod::CONFIG_MIRROR;
 use podwright_core::status::is_terminal;
-use podwright_core::status_sync::{merge, patch};
+use podwright_core::status_sync::{keep_ends, merge, patch};
 
 use super::record::missing_end;
 use crate::keeper::{is_mirror, uid_of, version};
@@ -53,14 +55,18 @@ impl World {
         }
     }
 
-    /// A patch is made from the newest that core knows of the object.
+    /// A patch is made from the newest that core knows of the object, and is not one that an API server refuses.
     pub(super) fn check_ask(&mut self, ask: &Ask) {
-        if let Ask::PatchStatus { object, base, .. } = ask
-            && let Some((version, newest)) = self.checks.objects.get(&object.uid)
+        let Ask::PatchStatus { object, base, status, .. } = ask else { return };
+        if let Some((version, newest)) = self.checks.objects.get(&object.uid)
             && newest != &**base
         {
             let text = format!("{}: version {version} has {newest:?}, the patch begins at {base:?}", object.uid);
             self.broken("9 a patch begins at the newest known", text);
+        }
+        let pod = self.keeper.get(&object.uid).filter(|_| self.has_api());
+        if let Some(name) = pod.and_then(|pod| taken_back(pod.spec.as_ref()?, base, status)) {
+            self.broken("9 an end that was told and is final stays", format!("{}: {name}", object.uid));
         }
     }
 
@@ -160,7 +166,11 @@ impl World {
             return Err(format!("{uid} has an object and no status"));
         };
         let kept = object.status.clone().unwrap_or_default();
-        match patch(uid, &kept, &merge(status, &kept)) {
+        let mut wanted = merge(status, &kept);
+        if let Some(spec) = object.spec.as_ref().filter(|_| self.has_api()) {
+            keep_ends(spec, &kept, &mut wanted);
+        }
+        match patch(uid, &kept, &wanted) {
             Some(patch) => Err(format!("the object of {uid} differs from its pod: {patch}")),
             None => Ok(()),
         }
@@ -188,4 +198,24 @@ impl World {
         }
         all.into_iter().map(|(name, (uid, pod, _))| (name, uid, pod)).collect()
     }
+}
+
+/// A container whose end the API server knows, that its policy does not start again, and that is said not to have ended: the
+/// real server refuses such a status.
+pub(crate) fn taken_back(spec: &PodSpec, before: &PodStatus, after: &PodStatus) -> Option<String> {
+    if restart::may_restart_all(spec) {
+        return None;
+    }
+    let lists = |s: &PodStatus| {
+        let lists = [&s.init_container_statuses, &s.container_statuses, &s.ephemeral_container_statuses];
+        lists.into_iter().flatten().flatten().cloned().collect::<Vec<ContainerStatus>>()
+    };
+    let code = |s: &ContainerStatus| Some(s.state.as_ref()?.terminated.as_ref()?.exit_code);
+    let again = |name: &str, code| {
+        let mut all = spec.init_containers.iter().flatten().chain(&spec.containers);
+        all.find(|c| c.name == name).is_some_and(|c| restart::should_restart(c, spec, code))
+    };
+    let now = lists(after);
+    let ended = lists(before).into_iter().filter(|s| code(s).is_some_and(|code| !again(&s.name, code)));
+    ended.map(|s| s.name).find(|name| now.iter().any(|s| s.name == *name && code(s).is_none()))
 }

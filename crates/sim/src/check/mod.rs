@@ -7,6 +7,7 @@ mod call;
 mod cgroup;
 mod end;
 mod keeper;
+pub(crate) use keeper::taken_back;
 mod record;
 mod truth;
 mod turn;
