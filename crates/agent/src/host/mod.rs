@@ -24,6 +24,7 @@ pub mod pool;
 mod prepare;
 mod quarantine;
 mod subpath;
+mod threads;
 mod unmount;
 mod view;
 mod volumes;

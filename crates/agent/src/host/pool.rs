@@ -1,6 +1,6 @@
 //! Where blocking file work runs, so that a hung file system costs its own users and nobody else.
 //!
-//! Each closure gets a thread of its own. tokio's blocking pool is not used: it is shared with everything else that
+//! Each closure has a thread to itself. tokio's blocking pool is not used: it is shared with everything else that
 //! blocks, its threads cannot be told apart when all of them hang, and a runtime waits for them when it shuts down.
 //!
 //! - One key (a mount, a pod) has at most [`Limits::per_key`] threads, hung ones included. When all of those hang, more
@@ -18,6 +18,8 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
+
+use super::threads::Threads;
 
 /// Runs blocking closures by key. Clones share the same threads.
 #[derive(Clone, Debug)]
@@ -89,6 +91,7 @@ impl PoolError {
 #[derive(Debug)]
 struct Shared {
     limits: Limits,
+    threads: Threads,
     active: Semaphore,
     stuck: AtomicUsize,
     keys: Mutex<HashMap<String, Arc<Key>>>,
@@ -111,6 +114,7 @@ impl Pool {
     pub fn new(limits: Limits) -> Self {
         Self(Arc::new(Shared {
             limits,
+            threads: Threads::default(),
             active: Semaphore::new(limits.active),
             stuck: AtomicUsize::new(0),
             keys: Mutex::default(),
@@ -148,8 +152,7 @@ impl Pool {
             // Nobody may be waiting any more.
             let _ = answer.send(result);
         };
-        let builder = std::thread::Builder::new().name("host-io".into()).stack_size(STACK);
-        builder.spawn(thread).map_err(|e| PoolError::Thread(e.to_string()))?;
+        self.0.threads.run(Box::new(thread)).map_err(|e| PoolError::Thread(e.to_string()))?;
 
         let mut abandon = AbandonOnDrop(Some(fate));
         match timeout_at(deadline, answered).await {
@@ -250,9 +253,6 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "panic".into())
 }
-
-/// File work recurses little; deep trees are walked by depth-bounded code.
-const STACK: usize = 512 * 1024;
 
 #[cfg(test)]
 mod tests {

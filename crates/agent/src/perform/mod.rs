@@ -108,7 +108,7 @@ pub struct Hands {
     images: image::Images,
     /// RunPodSandbox under way. First come first served: tokio's semaphore is fair.
     runs: Semaphore,
-    /// StopPodSandbox under way, apart from the runs: pods that hang while starting hold no ending up.
+    /// StopPodSandbox and RemovePodSandbox under way, apart from the runs: pods that hang while starting hold no ending up.
     stops: Semaphore,
     /// Ranges of user ids are handed out one at a time.
     userns: userns::Ranges,
@@ -133,7 +133,7 @@ pub struct HandsConfig {
     pub pool: Pool,
     /// Pulls.
     pub pulls: PullConfig,
-    /// RunPodSandbox calls at once, and as many StopPodSandbox (twice the cores: more take longer together).
+    /// RunPodSandbox calls at once, and as many that stop or remove one (twice the cores: more take longer together).
     pub sandbox_parallel: usize,
     /// `maxPods`: as many user namespaces can be had.
     pub max_pods: usize,

@@ -52,8 +52,10 @@ impl Hands {
         }
     }
 
+    /// Behind those that are to be stopped: somebody waits for these, and nobody for what is dead.
     pub(super) async fn remove_sandbox(&self, id: &SandboxId, turn: &Turn) -> Result<Answer, CallError> {
-        match self.runtime.remove_pod_sandbox(id.as_str(), turn.limit).await {
+        let permit = turn.wait(&self.stops).await?;
+        match holding(permit, self.runtime.remove_pod_sandbox(id.as_str(), turn.limit)).await {
             Ok(()) => Ok(Answer::Done),
             Err(error) if error.is_not_found() => Ok(Answer::Done),
             Err(error) => Err(failure("", &error)),

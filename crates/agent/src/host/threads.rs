@@ -1,0 +1,120 @@
+//! Threads for one closure at a time. Who is done waits a moment for the next before it ends: beginning a thread costs more than
+//! most of what is asked of it, and pods come and go in bursts.
+
+use std::io;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What a thread is asked to do. It must not panic.
+pub(super) type Job = Box<dyn FnOnce() + Send>;
+
+/// The threads that wait. Those at work are nobody's: one that hangs is only never seen again.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Threads(Arc<Mutex<Waiting>>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// The last to come is the first to go: its memory is the warmest, and the others can end.
+    idle: Vec<(u64, Sender<Job>)>,
+    begun: u64,
+}
+
+impl Threads {
+    /// On a thread that waits, else on a new one.
+    pub(super) fn run(&self, job: Job) -> io::Result<()> {
+        let id = {
+            let mut waiting = self.waiting();
+            let job = match waiting.idle.pop() {
+                Some((_, thread)) => thread.send(job).err().map(|unsent| unsent.0),
+                None => Some(job),
+            };
+            let Some(job) = job else { return Ok(()) };
+            waiting.begun += 1;
+            (waiting.begun, job)
+        };
+        let (threads, (id, job)) = (self.clone(), id);
+        let builder = std::thread::Builder::new().name("host-io".into()).stack_size(STACK);
+        builder.spawn(move || threads.work(id, job)).map(drop)
+    }
+
+    fn work(&self, id: u64, first: Job) {
+        let (sender, jobs) = mpsc::channel();
+        let mut job = first;
+        loop {
+            job();
+            self.waiting().idle.push((id, sender.clone()));
+            job = match jobs.recv_timeout(LINGER) {
+                Ok(next) => next,
+                Err(RecvTimeoutError::Timeout) if self.leave(id) => return,
+                // Somebody took it from the list just now: the job is on its way.
+                Err(_) => match jobs.recv() {
+                    Ok(next) => next,
+                    Err(_) => return,
+                },
+            };
+        }
+    }
+
+    /// No more jobs for this one. False if one was given to it already.
+    fn leave(&self, id: u64) -> bool {
+        let mut waiting = self.waiting();
+        let before = waiting.idle.len();
+        waiting.idle.retain(|(other, _)| *other != id);
+        waiting.idle.len() < before
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        // The list is whole at every moment in which a panic could happen.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// So long a thread waits for more.
+const LINGER: Duration = Duration::from_millis(500);
+/// File work recurses little; deep trees are walked by depth-bounded code.
+const STACK: usize = 512 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a job to its end; by which thread.
+    fn run(threads: &Threads) -> std::thread::ThreadId {
+        let (done, wait) = mpsc::channel();
+        threads.run(Box::new(move || done.send(std::thread::current().id()).unwrap())).unwrap();
+        wait.recv().unwrap()
+    }
+
+    fn until(what: &str, check: impl Fn() -> bool) {
+        for _ in 0..1000 {
+            if check() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("{what}");
+    }
+
+    #[test]
+    fn a_thread_that_is_done_takes_the_next_job_and_ends_when_none_comes() {
+        let threads = Threads::default();
+        let first = run(&threads);
+        until("it waits", || threads.waiting().idle.len() == 1);
+        assert_eq!(run(&threads), first);
+        until("it is gone", || Arc::strong_count(&threads.0) == 1);
+        assert_ne!(run(&threads), first);
+    }
+
+    #[test]
+    fn a_thread_that_hangs_gets_no_job() {
+        let threads = Threads::default();
+        let (release, held) = mpsc::channel::<()>();
+        threads.run(Box::new(move || assert!(held.recv().is_err()))).unwrap();
+        for _ in 0..10 {
+            run(&threads);
+        }
+        drop(release);
+        until("all are gone", || Arc::strong_count(&threads.0) == 1);
+    }
+}
