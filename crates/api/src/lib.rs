@@ -29,6 +29,7 @@ pub mod trimmed;
 mod connect;
 mod exec;
 mod lines;
+mod lull;
 
 pub use client::Cluster;
 pub use error::ApiError;

@@ -12,7 +12,9 @@
 //! asked for it again and again.
 
 mod merge;
+mod pace;
 mod patch;
+mod retry;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,26 +27,19 @@ use crate::model::{
     Ask, AskError, AskId, AskResult, FullName, ObjectRef, Pod, PodSpec, PodStatus, PodUid, Source, Time,
 };
 use crate::mutate::{self, Mutant};
-use crate::pod::jitter;
 use crate::sources::is_older;
 use crate::status::is_terminal;
 
 pub(crate) use merge::foreign;
 pub use merge::{keep_ends, merge};
+use pace::Pace;
 pub use patch::patch;
+use retry::Retry;
 
 /// Everything is compared so often, whatever was heard.
 const COMPARE: Duration = Duration::from_secs(10);
 /// An answer is waited for so long.
 pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(10);
-/// The first wait for a keeper that is away; it doubles.
-const RETRY: Duration = Duration::from_millis(200);
-/// And ends here.
-const RETRY_MAX: Duration = Duration::from_secs(10);
-/// A keeper that asks for more patience than this gets this.
-const PATIENCE_MAX: Duration = Duration::from_secs(60);
-/// What was refused is tried again so late, unless there is something else to say.
-const REFUSED: Duration = Duration::from_secs(60);
 
 /// The objects of our pods.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -52,6 +47,7 @@ pub(crate) struct StatusSync {
     /// By the pod's own UID; of a static pod it is its mirror.
     objects: BTreeMap<PodUid, Object>,
     asked: BTreeMap<AskId, PodUid>,
+    pace: Pace,
     compare_at: Time,
 }
 
@@ -83,6 +79,7 @@ struct Object {
     /// The newest known: of the watch and of answers.
     kept: Kept,
     under_way: Option<UnderWay>,
+    turn: Turn,
     /// A patch that had no effect: it is not sent again.
     idle: Option<Value>,
     /// Our status that what is kept was found to need nothing for. Only saves the comparison.
@@ -106,6 +103,15 @@ struct UnderWay {
     sent: Option<(Arc<PodStatus>, Arc<PodStatus>)>,
 }
 
+/// Whether it may tell what nobody waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+enum Turn {
+    #[default]
+    NotAsked,
+    Waits,
+    Has,
+}
+
 /// Whether the keeper has this object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Listening {
@@ -114,16 +120,6 @@ enum Listening {
     NotFound,
     /// It is gone, or the name is another's.
     Over,
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Retry {
-    failures: u32,
-    at: Option<Time>,
-    /// This was refused: something else may be said at once.
-    refused: Option<Arc<PodStatus>>,
-    /// People have heard of it.
-    told: bool,
 }
 
 impl StatusSync {
@@ -137,8 +133,8 @@ impl StatusSync {
                 let kept = Kept::of(object);
                 let retry = Retry::default();
                 let listening = Listening::Yes;
-                let (under_way, idle, even) = (None, None, None);
-                let new = Object { keeper, uid, is_mirror, kept, under_way, idle, even, listening, retry };
+                let (under_way, turn, idle, even) = (None, Turn::default(), None, None);
+                let new = Object { keeper, uid, is_mirror, kept, under_way, turn, idle, even, listening, retry };
                 self.objects.insert(pod.clone(), new);
             }
         }
@@ -146,7 +142,9 @@ impl StatusSync {
 
     /// There is no object of this pod any more.
     pub(crate) fn forget(&mut self, pod: &PodUid) {
-        self.objects.remove(pod);
+        if self.objects.remove(pod).is_some_and(|o| o.turn == Turn::Waits) {
+            self.pace.leave(pod);
+        }
     }
 
     /// A keeper has said everything it has: these.
@@ -166,12 +164,19 @@ impl StatusSync {
         if object.under_way.is_some() || object.listening != Listening::Yes {
             return None;
         }
+        let urgent = is_urgent(&object.kept.status, ours.status) || ours.finished;
+        if object.turn == Turn::Waits && !urgent {
+            return None;
+        }
         let status = object.to_send(ours);
         if status.as_ref().is_some_and(|status| object.retry.waits(status, now)) {
             return None;
         }
         let is_new = status.is_some();
         let status = status.filter(|status| object.differs(status));
+        if status.is_some() && !object.may_tell(&mut self.pace, pod, urgent, now) {
+            return None;
+        }
         let name = || ObjectRef { full_name: ours.full_name.clone(), uid: object.uid.clone() };
         let (ask, sent) = if let Some(status) = status {
             let (base, urgent) = (Arc::clone(&object.kept.status), is_urgent(&object.kept.status, &status));
@@ -234,6 +239,11 @@ impl StatusSync {
             let unfound = self.objects.values_mut().filter(|o| o.listening == Listening::NotFound);
             unfound.for_each(|o| o.listening = Listening::Yes);
         }
+        for uid in self.pace.turns(now) {
+            if let Some(object) = self.objects.get_mut(&uid) {
+                (object.turn, object.retry.at) = (Turn::Has, object.retry.at.or(Some(now)));
+            }
+        }
         let due = |o: &mut Object| o.retry.at.take_if(|at| *at <= now).is_some();
         self.objects.iter_mut().filter_map(|(uid, o)| (due(o) || all).then(|| uid.clone())).collect()
     }
@@ -242,7 +252,7 @@ impl StatusSync {
     pub(crate) fn wake(&self) -> Option<Time> {
         let retries = self.objects.values().filter_map(|o| o.retry.at);
         let compare = (!self.objects.is_empty()).then_some(self.compare_at);
-        retries.chain(compare).min()
+        retries.chain(compare).chain(self.pace.wake()).min()
     }
 }
 
@@ -297,6 +307,22 @@ impl Object {
         Some(Arc::new(status))
     }
 
+    /// What is urgent goes at once, and takes along what waited.
+    fn may_tell(&mut self, pace: &mut Pace, pod: &PodUid, urgent: bool, now: Time) -> bool {
+        let turn = std::mem::take(&mut self.turn);
+        if urgent || turn == Turn::Has || self.keeper != Source::Api {
+            if turn == Turn::Waits {
+                pace.leave(pod);
+            }
+            return true;
+        }
+        let free = pace.take(pod, now);
+        if !free {
+            self.turn = Turn::Waits;
+        }
+        free
+    }
+
     /// There is something to send, and it was not sent in vain already.
     fn differs(&self, status: &PodStatus) -> bool {
         let base = &*self.kept.status;
@@ -328,26 +354,6 @@ impl Kept {
         self.version == object.metadata.resource_version
             && self.deleting == object.metadata.deletion_timestamp.is_some()
             && object.status.as_ref().is_some_and(|status| *status == *self.status)
-    }
-}
-
-impl Retry {
-    fn waits(&self, status: &Arc<PodStatus>, now: Time) -> bool {
-        let news = self.refused.as_ref().is_some_and(|refused| refused != status);
-        self.at.is_some_and(|at| now < at) && !news
-    }
-
-    fn refuse(&mut self, sent: Option<Arc<PodStatus>>, now: Time) {
-        *self = Self { failures: self.failures + 1, at: Some(now + REFUSED), refused: sent, told: true };
-    }
-
-    fn fail(&mut self, after: Option<Duration>, now: Time, uid: &str) {
-        let wait = RETRY * 2u32.pow(self.failures.min(6));
-        let wait = wait.min(RETRY_MAX).max(after.unwrap_or_default().min(PATIENCE_MAX));
-        self.failures += 1;
-        let spread = wait.mul_f64(0.5 * jitter(uid, u64::from(self.failures)));
-        self.at = Some(now + wait + spread);
-        self.refused = None;
     }
 }
 

@@ -294,3 +294,35 @@ fn everything_is_compared_every_ten_seconds() {
     lab.sync.forget(&POD.into());
     assert_eq!(lab.sync.wake(), None, "without objects nothing is compared");
 }
+
+#[test]
+fn in_a_crowd_ordinary_news_waits_and_goes_with_what_can_not() {
+    let (mut sync, mut drawn) = (StatusSync::default(), 0);
+    let ready = |word: &str| json!({"phase": "Running", "conditions": [{"type": "Ready", "status": word}]});
+    let (pending, not_ready, ready) = (phase("Pending"), status(ready("False")), status(ready("True")));
+    let pods: Vec<PodUid> = (10..40).map(|n| PodUid::from(format!("u{n}").as_str())).collect();
+    let mut tell = |sync: &mut StatusSync, pod: &PodUid, status: &PodStatus, now| {
+        let ours = Ours { full_name: &name(), spec: None, status, finished: false };
+        let (_, id, _) = sync.next(pod, ours, now, &mut drawn)?;
+        let kept = Arc::new(object(pod.as_str(), "9", false, status));
+        sync.answered(id, &Ok(Some(kept)), now).map(|answered| answered.uid)
+    };
+    sync.compare_at = at(100);
+    for pod in &pods {
+        sync.seen(pod, Source::Api, &object(pod.as_str(), "5", false, &pending), false);
+    }
+    assert_eq!(pods.iter().filter(|pod| tell(&mut sync, pod, &not_ready, at(1)).is_some()).count(), 10);
+    assert_eq!(tell(&mut sync, &pods[20], &ready, at(1)).as_ref(), Some(&pods[20]), "others wait for this");
+    let turn = sync.wake().expect("many wait");
+    assert!(turn > at(1) && turn < at(2));
+    assert_eq!(sync.due(turn), pods[10..11]);
+    assert_eq!(tell(&mut sync, &pods[11], &not_ready, turn), None, "it is not its turn");
+    assert_eq!(tell(&mut sync, &pods[10], &not_ready, turn).as_ref(), Some(&pods[10]));
+    let mut told = 0;
+    for second in 2..8 {
+        told +=
+            sync.due(at(second)).iter().filter(|pod| tell(&mut sync, pod, &not_ready, at(second)).is_some()).count();
+    }
+    assert_eq!(told, 18, "each once, and the one that was ready not again");
+    assert_eq!(sync.wake(), Some(at(100)));
+}
