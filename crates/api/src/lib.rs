@@ -30,6 +30,7 @@ mod connect;
 mod exec;
 mod lines;
 mod lull;
+mod past;
 
 pub use client::Cluster;
 pub use error::ApiError;

@@ -23,6 +23,7 @@ use crate::backoff::Backoff;
 use crate::client::{Cluster, request};
 use crate::error::ApiError;
 use crate::lines::Lines;
+use crate::past::Past;
 use known::{Kind, Known, Object};
 
 /// Follow the pods of `node` once the UID of its object is known; ends when nobody listens any more.
@@ -41,7 +42,7 @@ pub async fn run(
         node,
         changes,
         backoff: Backoff::new(RETRY_FIRST, RETRY_MAX),
-        behind_since: None,
+        past: Past::default(),
     };
     while !pods.changes.is_closed() {
         let version = pods.list().await;
@@ -56,8 +57,7 @@ struct Pods {
     changes: mpsc::Sender<(Source, SourceChange)>,
     known: Known,
     backoff: Backoff,
-    /// Since when lists are older than what we know.
-    behind_since: Option<Instant>,
+    past: Past,
 }
 
 impl Pods {
@@ -65,7 +65,7 @@ impl Pods {
     async fn list(&mut self) -> String {
         loop {
             match self.pages().await {
-                Ok((objects, version)) if self.may_believe(&version) => {
+                Ok((objects, version)) if self.past.may_believe(self.known.is_behind(&version), &version) => {
                     self.worked();
                     let change = self.known.set(objects, &version);
                     let _ = self.changes.send((Source::Api, change)).await;
@@ -81,21 +81,6 @@ impl Pods {
                 return String::new();
             }
         }
-    }
-
-    /// A server that is behind catches up; one whose history was set back, by a restored backup, never does.
-    fn may_believe(&mut self, version: &str) -> bool {
-        if !self.known.is_behind(version) {
-            self.behind_since = None;
-            return true;
-        }
-        let since = *self.behind_since.get_or_insert_with(Instant::now);
-        let set_back = since.elapsed() > BEHIND_MAX;
-        if set_back {
-            tracing::warn!(version, "the API server's history was set back: its list is believed");
-            self.behind_since = None;
-        }
-        set_back
     }
 
     async fn pages(&self) -> Result<(Vec<Object>, String), ApiError> {
@@ -148,6 +133,9 @@ impl Pods {
         let query = format!("&watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={version}");
         let path = format!("{}{query}", self.path());
         let response = self.cluster.send(request(Method::GET, &path, None)).await?;
+        if self.backoff.failures() > 0 && self.changes.send((Source::Api, SourceChange::Back)).await.is_err() {
+            return Ok(());
+        }
         let until = Instant::now() + Duration::from_secs(seconds) + WATCH_GRACE;
         let mut lines = Lines::new(response.into_body());
         while let Some(line) = tokio::time::timeout_at(until, lines.next())
@@ -262,5 +250,3 @@ const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 /// After this many failures in a row the log goes quiet.
 const QUIET_AFTER: u32 = 3;
-/// A replica of the server that is behind for longer is none.
-const BEHIND_MAX: Duration = Duration::from_secs(600);

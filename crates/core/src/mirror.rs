@@ -247,6 +247,14 @@ impl Mirrors {
         }
     }
 
+    /// What could not be done because the API server was away is done now.
+    pub(crate) fn keeper_is_back(&mut self, now: Time) {
+        for trial in self.tries.values_mut().filter(|t| t.at.is_some()) {
+            // It was told once; only the waits begin anew.
+            (trial.at, trial.failures) = (Some(now), trial.failures.min(1));
+        }
+    }
+
     /// Names whose retry has come are looked at again.
     pub(crate) fn due(&mut self, now: Time) {
         let due = self.tries.iter_mut().filter_map(|(name, t)| t.at.take_if(|at| *at <= now).map(|_| name.clone()));

@@ -74,6 +74,7 @@ impl Sources {
                     out.remove.push(uid);
                 }
             }
+            SourceChange::Back => {}
         }
         out
     }

@@ -230,6 +230,12 @@ impl StatusSync {
         Some(Answered { uid, told })
     }
 
+    /// What could not be told because the keeper was away is told now.
+    pub(crate) fn keeper_is_back(&mut self, keeper: Source, now: Time) {
+        let objects = self.objects.values_mut().filter(|o| o.keeper == keeper);
+        objects.for_each(|o| o.retry.keeper_is_back(now));
+    }
+
     /// Pods whose retry has come; from time to time, all.
     pub(crate) fn due(&mut self, now: Time) -> Vec<PodUid> {
         let all = self.compare_at <= now;

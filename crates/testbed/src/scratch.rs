@@ -85,14 +85,15 @@ impl Scratch {
         }
     }
 
-    /// Remove every instance made by [`Scratch::keep`]; returns their directories.
-    pub fn remove_kept() -> Vec<PathBuf> {
-        let kept = Place::all().into_iter().filter(|place| place.path().join("keep").exists());
-        kept.map(|place| {
-            place.destroy();
-            place.path()
-        })
-        .collect()
+    /// The directories of the instances that [`Scratch::keep`] has left.
+    pub fn kept() -> Vec<PathBuf> {
+        Place::all().iter().map(|place| place.path()).filter(|path| path.join("keep").exists()).collect()
+    }
+
+    /// Remove one of those.
+    pub fn remove_kept(dir: &Path) {
+        let kept = Place::all().into_iter().filter(|place| place.path() == dir && dir.join("keep").exists());
+        kept.for_each(|place| place.destroy());
     }
 
     /// Leave everything running when this process ends, until [`Scratch::remove_kept`].

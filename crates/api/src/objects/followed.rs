@@ -23,6 +23,7 @@ use crate::backoff::Backoff;
 use crate::client::request;
 use crate::error::ApiError;
 use crate::lines::Lines;
+use crate::past::Past;
 
 /// What is there, by name.
 pub(crate) type Items<T> = BTreeMap<String, Arc<T>>;
@@ -80,8 +81,8 @@ impl<T: Kept> Followed<T> {
         let shared = Arc::new(Shared::default());
         let (sender, known) = watch::channel(Known { items: None, covered: 0, error: None });
         let backoff = Backoff::new(RETRY_FIRST, RETRY_MAX);
-        let follower =
-            Follower { line, selection, shared: Arc::clone(&shared), known: sender, backoff, floor: String::new() };
+        let (shared_too, floor, past) = (Arc::clone(&shared), String::new(), Past::default());
+        let follower = Follower { line, selection, shared: shared_too, known: sender, backoff, floor, past };
         let task = tokio::spawn(follower.run()).abort_handle();
         Self { known, shared, task }
     }
@@ -135,8 +136,9 @@ struct Follower<T> {
     shared: Arc<Shared>,
     known: watch::Sender<Known<T>>,
     backoff: Backoff,
-    /// The version of the last list: what a watch says of earlier times is old.
+    /// The newest version that was heard of: what is said of earlier times is old.
     floor: String,
+    past: Past,
 }
 
 impl<T: Kept> Follower<T> {
@@ -155,19 +157,26 @@ impl<T: Kept> Follower<T> {
         let covers = self.shared.asks.load(Ordering::SeqCst);
         let (line, path) = (self.line.clone(), self.path());
         match patiently(|| list(&line, &path)).await {
-            Ok((items, version)) => {
+            Ok((items, version)) if self.past.may_believe(is_older(&version, &self.floor), &version) => {
                 self.floor = version;
                 self.take(items, covers).await;
                 Ok(())
             }
-            Err(error) => {
-                self.known.send_modify(|known| {
-                    known.covered = covers;
-                    known.error = Some(error.clone());
-                });
-                Err(error)
+            Ok((_, version)) => {
+                let behind = format!("its list (version {version}) is older than what it said before");
+                self.not_read(ApiError::Garbage(behind), covers)
             }
+            Err(error) => self.not_read(error, covers),
         }
+    }
+
+    /// Who asked gets what is known, or this.
+    fn not_read(&self, error: ApiError, covers: u64) -> Result<(), ApiError> {
+        self.known.send_modify(|known| {
+            known.covered = covers;
+            known.error = Some(error.clone());
+        });
+        Err(error)
     }
 
     /// Watches until a list is needed.
@@ -271,6 +280,7 @@ impl<T: Kept> Follower<T> {
         }
         let covered = self.known.borrow().covered;
         self.take(items, covered).await;
+        self.floor.clone_from(&who.resource_version);
         Ok(who.resource_version)
     }
 

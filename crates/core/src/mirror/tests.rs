@@ -137,6 +137,26 @@ fn failures_wait_are_told_once_and_end() {
 }
 
 #[test]
+fn a_server_that_is_back_is_asked_at_once() {
+    let mut mirrors = Mirrors::default();
+    let wanted = Wanted::Shown(static_pod("h"));
+    for second in [1, 100, 200, 300, 400] {
+        let (id, _) = next(&mut mirrors, &wanted, at(second)).unwrap();
+        let away = AskError::Unavailable { message: "away".into(), after: None };
+        mirrors.answered(id, &Err(away), at(second));
+        mirrors.due(at(second + 99));
+        mirrors.take_touched();
+    }
+    let (id, _) = next(&mut mirrors, &wanted, at(500)).unwrap();
+    mirrors.answered(id, &Err(AskError::Unavailable { message: "away".into(), after: None }), at(500));
+    assert!(mirrors.wake() > Some(at(510)));
+    mirrors.keeper_is_back(at(501));
+    assert_eq!(mirrors.wake(), Some(at(501)));
+    mirrors.due(at(501));
+    assert!(mirrors.take_touched().contains(&name()) && next(&mut mirrors, &wanted, at(501)).is_some());
+}
+
+#[test]
 fn one_that_was_said_to_be_gone_and_is_not_is_removed_again() {
     let mut mirrors = Mirrors::default();
     mirrors.seen(kept("old", "m1", "5", false));

@@ -150,6 +150,8 @@ pub enum SourceChange {
     Put(Manifest),
     /// One pod is gone.
     Remove(PodUid),
+    /// It can be reached again, and goes on where it was.
+    Back,
 }
 
 /// A pod and the place it was read from.

@@ -52,6 +52,15 @@ impl Node {
                 }
                 SourceChange::Remove(uid)
             }
+            SourceChange::Back => SourceChange::Back,
+        }
+    }
+
+    /// A keeper that was away, and may have been asked in vain, is there.
+    pub(super) fn keeper_is_back(&mut self, keeper: Source, now: Now) {
+        self.status_sync.keeper_is_back(keeper, now.boot);
+        if keeper == Source::Api {
+            self.mirrors.keeper_is_back(now.boot);
         }
     }
 

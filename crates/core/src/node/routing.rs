@@ -104,6 +104,9 @@ impl Node {
 
     fn sourced(&mut self, source: Source, change: SourceChange, now: Now, out: &mut Out) -> BTreeSet<PodUid> {
         let is_set = matches!(change, SourceChange::Set { .. });
+        if is_set || matches!(change, SourceChange::Back) {
+            self.keeper_is_back(source, now);
+        }
         let remembered = self.remembered(source);
         let change = self.keep(source, change, out);
         let Batches { remove, mut add, update, delete, reconcile, dropped } =

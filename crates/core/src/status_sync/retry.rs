@@ -46,4 +46,11 @@ impl Retry {
         self.at = Some(now + wait + spread);
         self.refused = None;
     }
+
+    /// Who was away is there. What it refused, it will refuse again.
+    pub(super) fn keeper_is_back(&mut self, now: Time) {
+        if let Some(at) = self.at.as_mut().filter(|at| **at > now && self.refused.is_none()) {
+            (*at, self.failures) = (now, 0);
+        }
+    }
 }

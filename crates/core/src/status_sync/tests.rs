@@ -326,3 +326,26 @@ fn in_a_crowd_ordinary_news_waits_and_goes_with_what_can_not() {
     assert_eq!(told, 18, "each once, and the one that was ready not again");
     assert_eq!(sync.wake(), Some(at(100)));
 }
+
+#[test]
+fn a_keeper_that_is_back_is_told_at_once_but_not_what_it_refused() {
+    let mut lab = Lab::new(&phase("Pending"));
+    lab.sync.compare_at = at(1000);
+    for second in 1..5 {
+        let (id, ..) = lab.patched(&phase("Running"), at(second * 100)).unwrap();
+        lab.answer(id, unavailable(None), at(second * 100));
+        lab.sync.due(at(second * 100 + 99));
+    }
+    let (id, ..) = lab.patched(&phase("Running"), at(500)).unwrap();
+    lab.answer(id, unavailable(None), at(500));
+    assert!(lab.sync.wake() > Some(at(502)), "it has been away for long");
+    lab.sync.keeper_is_back(Source::Local, at(501));
+    assert!(lab.sync.wake() > Some(at(502)), "that is another");
+    lab.sync.keeper_is_back(Source::Api, at(501));
+    assert_eq!(lab.sync.wake(), Some(at(501)));
+    assert_eq!(lab.sync.due(at(501)), [PodUid::from(POD)]);
+    let (id, ..) = lab.patched(&phase("Running"), at(501)).unwrap();
+    assert!(lab.answer(id, Err(AskError::Refused("no".into())), at(501)).is_some());
+    lab.sync.keeper_is_back(Source::Api, at(502));
+    assert!(lab.sync.wake() > Some(at(510)));
+}

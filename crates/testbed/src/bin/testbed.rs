@@ -1,15 +1,19 @@
 //! `testbed up` gives a person what tests get: a cluster of one node on a containerd of its own, with the test images;
 //! `testbed down` takes it away.
 
+use std::path::PathBuf;
+
 use anyhow::{Result, bail};
 use podwright_testbed::{Agent, Containerd, ControlPlane, Flavor, GoKubelet, Scratch, image};
 use serde_json::json;
 
 const USAGE: &str =
-    "usage: testbed up [--runtime debian|v2] [--agent podwright|kubelet|none] [--alone] | down | sweep | images
+    "usage: testbed up [--runtime debian|v2] [--agent podwright|kubelet|none] [--alone] | down [DIR|--all] | sweep | images
   up      starts a control plane, containerd and an agent, and prints how to use them: eval \"$(testbed up)\"
   --alone no control plane: pods come from manifests
-  down    takes everything away that up has started";
+  down    takes away what up has started: in DIR, else in $TESTBED, else the only one there is; with --all, everything
+  sweep   takes away what tests that died have left
+  images  prints where the test images are";
 
 /// The node's name.
 const NODE: &str = "node";
@@ -19,8 +23,11 @@ fn main() -> Result<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["up", options @ ..] => up(&parse(options)?),
-        ["down"] => {
-            Scratch::remove_kept().iter().for_each(|path| println!("removed {}", path.display()));
+        ["down"] => down(std::env::var_os("TESTBED").map(PathBuf::from)),
+        ["down", "--all"] => remove(&Scratch::kept()),
+        ["down", dir] if !dir.starts_with('-') => down(Some(dir.into())),
+        ["-h" | "--help" | "help"] => {
+            println!("{USAGE}");
             Ok(())
         }
         ["sweep"] => {
@@ -33,6 +40,25 @@ fn main() -> Result<()> {
         }
         _ => bail!(USAGE),
     }
+}
+
+/// The one in this directory, or the only one.
+fn down(dir: Option<PathBuf>) -> Result<()> {
+    let kept = Scratch::kept();
+    match dir {
+        Some(dir) if kept.contains(&dir) => remove(&[dir]),
+        Some(dir) => bail!("nothing that `testbed up` has started is in {}; there is: {kept:?}", dir.display()),
+        None if kept.len() < 2 => remove(&kept),
+        None => bail!("there are {kept:?}: name one, or --all"),
+    }
+}
+
+fn remove(dirs: &[PathBuf]) -> Result<()> {
+    for dir in dirs {
+        Scratch::remove_kept(dir);
+        println!("removed {}", dir.display());
+    }
+    Ok(())
 }
 
 /// What `up` starts.
