@@ -56,6 +56,7 @@ impl Bed {
                     format!("put {} {:?}", meta.name.as_deref().unwrap(), meta.deletion_grace_period_seconds)
                 }
                 SourceChange::Remove(uid) => format!("remove {uid}"),
+                SourceChange::Back => "back".into(),
             });
         }
         heard

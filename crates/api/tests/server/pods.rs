@@ -63,6 +63,7 @@ impl Followed {
             }
             SourceChange::Put(manifest) => format!("put {}", name(&manifest.pod)),
             SourceChange::Remove(uid) => format!("remove {uid}"),
+            SourceChange::Back => "back".into(),
         }
     }
 
@@ -123,6 +124,7 @@ async fn a_watch_that_is_cut_goes_on_where_it_was() {
     assert_eq!(followed.next().await, "set a");
     assert_eq!(followed.next().await, "put b");
     drop(keep);
+    assert_eq!(followed.next().await, "back");
     assert_eq!(followed.next().await, "put a");
     assert_eq!(followed.next().await, "remove b");
     let watches = followed.watches();
@@ -167,6 +169,7 @@ async fn garbage_throttling_and_errors_cost_time_only() {
     let mut followed = Followed::begun(lists, watches).await;
     assert_eq!(followed.next().await, "set a");
     assert!(begun.elapsed() >= Duration::from_secs(1), "the server wanted a second");
+    assert_eq!(followed.next().await, "back");
     // What was in the nonsense is not known: a list tells.
     assert_eq!(followed.next().await, "set a");
     assert_eq!(followed.next().await, "put b");
