@@ -18,7 +18,6 @@ use tower::{BoxError, Service};
 use crate::connect::{self, Http, Pauses};
 use crate::error::ApiError;
 use crate::kubeconfig::{Access, Kubeconfig, KubeconfigError};
-use crate::lull::Lull;
 
 /// An API server, over one connection. Clones share it.
 #[derive(Clone)]
@@ -34,7 +33,6 @@ struct Inner {
     /// One at a time reads credentials; the others wait for it.
     renewal: tokio::sync::Mutex<Renewal>,
     pauses: Pauses,
-    lull: Lull,
 }
 
 /// What requests are sent with now.
@@ -51,11 +49,6 @@ struct Renewal {
 }
 
 impl Cluster {
-    /// Between the writes that somebody waits for.
-    pub(crate) fn lull(&self) -> &Lull {
-        &self.inner.lull
-    }
-
     /// By a kubeconfig file. Wrong files are refused here; nothing is connected yet.
     pub fn open(path: &Path) -> Result<Self, KubeconfigError> {
         let kubeconfig = Kubeconfig::read(path)?;
@@ -75,7 +68,6 @@ impl Cluster {
             live: Mutex::default(),
             renewal: tokio::sync::Mutex::new(Renewal { not_before: Timestamp::MIN, error: None }),
             pauses: Pauses::default(),
-            lull: Lull::default(),
         });
         let client = kube::Client::new(Transport(Arc::clone(&inner)), "default");
         Self { inner, client }

@@ -1,5 +1,5 @@
-//! Events for people, sent to the API: counted up where they repeat, held back where one object makes too many, sent in
-//! the lulls between statuses, and dropped before they could be in anybody's way.
+//! Events for people, sent to the API: counted up where they repeat, held back where one object makes too many, and dropped
+//! before they could be in anybody's way.
 //!
 //! Whoever hands them in has put equal ones together: each [`Occurrence`] is an event's newest state, told apart by its first
 //! moment. The first time it is created, later its count is patched.
@@ -133,9 +133,6 @@ impl Sink {
     async fn send(&mut self, occurrence: Occurrence) {
         let key = Key::of(&occurrence);
         for _ in 0..TRIES {
-            if self.waiting.order.len() < CROWD {
-                self.cluster.lull().wait(PATIENCE).await;
-            }
             tokio::time::sleep_until(self.rate.take(Instant::now())).await;
             match self.try_send(&key, &occurrence).await {
                 Ok(()) => {
@@ -239,9 +236,6 @@ const TRIES: u32 = 12;
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 const WAITING_MAX: usize = 1000;
-/// With fewer than these, each lets the statuses of a burst go first for so long.
-const CROWD: usize = 500;
-const PATIENCE: Duration = Duration::from_secs(1);
 const CREATED_MAX: usize = 1000;
 const NAME_MAX: usize = 253;
 const MESSAGE_MAX: usize = 16 << 10;

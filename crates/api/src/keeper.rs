@@ -82,7 +82,6 @@ impl PodKeeper {
 
     async fn send(&self, request: Request<Vec<u8>>, urgent: bool) -> Result<Bytes, ApiError> {
         let _place = self.place(urgent).await;
-        self.cluster.lull().disturb();
         self.cluster.call(request, LIMIT).await
     }
 

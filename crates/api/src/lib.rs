@@ -29,7 +29,6 @@ pub mod trimmed;
 mod connect;
 mod exec;
 mod lines;
-mod lull;
 mod past;
 
 pub use client::Cluster;
