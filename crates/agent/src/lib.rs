@@ -1,5 +1,6 @@
 //! The hands of the agent: each does one kind of effect and reports what came of it. Nothing here decides.
 
+pub mod empty_dirs;
 pub mod feed;
 pub mod hands;
 pub mod host;

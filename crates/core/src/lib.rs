@@ -7,6 +7,7 @@ pub mod actions;
 pub mod admission;
 pub mod config;
 pub mod defaults;
+pub mod eviction;
 pub mod fields;
 pub mod gc;
 pub mod hash;

@@ -13,8 +13,10 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fchmod, mkdirat, open, openat2
 use rustix::io::Errno;
 
 mod remove;
+mod usage;
 
 pub use remove::{RemoveError, remove_tree};
+pub use usage::usage;
 
 /// A directory that nothing opened through it can leave.
 #[derive(Debug)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
+use podwright_agent::empty_dirs::EmptyDirs;
 use podwright_agent::hands::{MachineClock, MachineHands};
 use podwright_agent::host::pool::{Limits, Pool};
 use podwright_agent::host::{Allocatable, Host, HostConfig, HostPaths};
@@ -118,6 +119,8 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
         let (images, handle) = (images.clone(), handle.clone());
         cluster::start(cluster, &config, cluster::Parts { images, handle, changes });
     }
+    let empty_dirs = EmptyDirs::new(feed.clone(), paths(&config), pool.clone());
+    tokio::spawn(empty_dirs.watch(handle.clone()));
     let gc = ImageGc::new(runtime.clone(), images.clone(), images_gc::measure(pool), image_policy(&config), limit);
     tokio::spawn(collect_images(gc, config.node.node_name.clone(), handle.clone()));
     tokio::spawn(memory::stay_small());

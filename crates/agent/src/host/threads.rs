@@ -99,11 +99,15 @@ mod tests {
     #[test]
     fn a_thread_that_is_done_takes_the_next_job_and_ends_when_none_comes() {
         let threads = Threads::default();
-        let first = run(&threads);
-        until("it waits", || threads.waiting().idle.len() == 1);
-        assert_eq!(run(&threads), first);
+        // On a machine that is busy with other things it may have ended before it is asked.
+        let again = (0..20).find_map(|_| {
+            let first = run(&threads);
+            until("it waits", || !threads.waiting().idle.is_empty() || Arc::strong_count(&threads.0) == 1);
+            (run(&threads) == first).then_some(first)
+        });
+        assert!(again.is_some());
         until("it is gone", || Arc::strong_count(&threads.0) == 1);
-        assert_ne!(run(&threads), first);
+        assert_ne!(Some(run(&threads)), again);
     }
 
     #[test]

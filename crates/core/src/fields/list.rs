@@ -192,7 +192,10 @@ pub(super) const FIELDS: &[Field] = &[
     f("spec.volumes[].name", Yes("")),
     f("spec.volumes[].emptyDir", Parts),
     f("spec.volumes[].emptyDir.medium", Yes("`Memory` too; huge pages not")),
-    f("spec.volumes[].emptyDir.sizeLimit", Partly("kept for `Memory`; on disk only counted")),
+    f(
+        "spec.volumes[].emptyDir.sizeLimit",
+        Yes("on disk a pod that takes more is evicted, unless it is static or critical"),
+    ),
     f("spec.volumes[].emptyDir.mode", YOUNG),
     f("spec.volumes[].hostPath", Yes("")),
     f("spec.volumes[].downwardAPI", Yes("")),

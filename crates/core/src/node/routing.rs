@@ -65,7 +65,7 @@ impl Node {
             Event::Kill { uid, grace, evicted, waiter } => {
                 let cause = if evicted.is_some() { Cause::Evicted } else { Cause::Stopped };
                 let options = KillOptions { grace, evicted, waiter };
-                if !self.with(&uid, now, out, |machine, ctx, _| machine.kill(cause, options, ctx)) {
+                if !self.with(&uid, now, out, |machine, ctx, out| machine.end_by_others(cause, options, ctx, out)) {
                     out.effects.extend(waiter.map(|waiter| Effect::Released { waiter }));
                 }
                 BTreeSet::from([uid])

@@ -48,6 +48,15 @@ impl Machine {
         self.record.ending = Some(ending);
     }
 
+    /// Eviction, shutdown or a person wants its end. That it is evicted is told once.
+    pub(crate) fn end_by_others(&mut self, cause: Cause, options: KillOptions, ctx: &mut Ctx<'_>, out: &mut Out) {
+        let evicted = options.evicted.as_ref().filter(|_| self.record.ending.is_none());
+        if let Some((_, message)) = evicted {
+            self.event(true, "Evicted", None, message.clone(), out);
+        }
+        self.kill(cause, options, ctx);
+    }
+
     /// Its source has it no more.
     pub(crate) fn removed(&mut self, cause: Cause, ctx: &mut Ctx<'_>) {
         self.has_config = false;

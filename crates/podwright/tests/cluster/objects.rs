@@ -8,7 +8,7 @@ use podwright_testbed::{ControlPlane, PASSWORD, Registry, USER, wait_until};
 use serde_json::{Value, json};
 
 use crate::joined::Joined;
-use crate::suite::{LIMIT, container, one, sh, sleeper};
+use crate::suite::{LIMIT, condition, container, one, sh, sleeper};
 
 /// What the node says of a pod, by reason and in part.
 fn wait_event(node: &Joined<'_>, reason: &str, part: &str) {
@@ -241,5 +241,24 @@ fn a_runtime_class_names_the_handler() {
         let path = format!("/apis/node.k8s.io/v1/runtimeclasses/classes-{name}");
         node.plane.api().delete(&path, None).expect("deleted");
     }
+    node.wait_nothing_left();
+}
+
+#[test]
+fn a_volume_on_disk_that_outgrows_its_limit_ends_its_pod() {
+    let node = Joined::start(ControlPlane::shared(), "outgrown");
+    for (name, mebibytes) in [("little", 1), ("much", 8)] {
+        let mut spec = one(&sh("c", &format!("dd if=/dev/zero of=/v/file bs=1M count={mebibytes}; sleep 1000")));
+        spec["volumes"] = json!([{"name": "v", "emptyDir": {"sizeLimit": "4Mi"}}]);
+        spec["containers"][0]["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
+        node.put(name, &spec);
+    }
+    let pod = node.wait_phase("much", "Failed");
+    assert_eq!(pod["status"]["reason"], "Evicted", "{:#}", pod["status"]);
+    assert_eq!(pod["status"]["message"], "Usage of EmptyDir volume \"v\" exceeds the limit \"4Mi\". ");
+    assert_eq!(condition(&pod, "DisruptionTarget")["reason"], "TerminationByKubelet", "{:#}", pod["status"]);
+    wait_event(&node, "Evicted", "exceeds the limit");
+    node.phase("little", "Running").expect("it takes less");
+    node.delete_all();
     node.wait_nothing_left();
 }

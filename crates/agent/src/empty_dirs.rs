@@ -1,0 +1,118 @@
+//! Looks at the emptyDirs on disk that have a limit. Who takes more is told of to core, which ends the pod.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use podwright_core::eviction::Limited;
+use podwright_core::model::{Event, Pod, PodUid};
+use podwright_core::status::is_terminal;
+use podwright_linux::beneath::usage;
+
+use crate::feed::{Feed, View};
+use crate::host::{HostPaths, Pool, volume_host_path};
+use crate::the_loop::Handle;
+
+/// As often as the kubelet looks.
+const PERIOD: Duration = Duration::from_secs(10);
+/// For one volume. A thread that is still at it then ends soon after.
+const COUNT_MAX: Duration = Duration::from_secs(5);
+/// The same for whoever waits for it.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// The emptyDirs of all pods.
+pub struct EmptyDirs {
+    feed: Arc<Feed>,
+    paths: HostPaths,
+    pool: Pool,
+}
+
+impl EmptyDirs {
+    /// Of these pods, in these directories.
+    pub fn new(feed: Arc<Feed>, paths: HostPaths, pool: Pool) -> Self {
+        Self { feed, paths, pool }
+    }
+
+    /// Look from time to time for as long as the agent lives.
+    pub async fn watch(self, handle: Handle) {
+        loop {
+            tokio::time::sleep(PERIOD).await;
+            for end in self.look().await {
+                handle.tell(end).await;
+            }
+        }
+    }
+
+    /// One look: the ends that follow from it.
+    pub async fn look(&self) -> Vec<Event> {
+        let mut ends = vec![];
+        for view in self.feed.all().1.iter().filter(|view| !has_ended(view)) {
+            for limited in Limited::of(&view.object, view.source) {
+                let taken = self.taken(&view.uid(), &view.object, &limited).await;
+                ends.extend(taken.and_then(|bytes| limited.taken(&view.uid(), bytes)));
+            }
+        }
+        ends
+    }
+
+    async fn taken(&self, uid: &PodUid, pod: &Pod, limited: &Limited) -> Option<u64> {
+        let dir = volume_host_path(&self.paths, pod, &limited.volume).ok()?;
+        let enough = limited.limit;
+        let work = move || usage(&dir, enough, Instant::now() + COUNT_MAX);
+        let counted = match self.pool.run(&format!("emptyDir of {uid}"), ANSWER_MAX, work).await {
+            // It is not there yet, or not any more.
+            Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => return None,
+            Ok(counted) => counted.map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        let failed = |error: &String| {
+            tracing::warn!(%uid, volume = limited.volume, error, "what an emptyDir takes can't be counted");
+        };
+        counted.inspect_err(failed).ok()
+    }
+}
+
+fn has_ended(view: &View) -> bool {
+    view.status.as_ref().is_some_and(|status| is_terminal(status.phase.as_deref()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use podwright_core::model::{PodRecord, Source};
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn only_who_takes_more_than_its_limit_is_told_of() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        let paths = HostPaths {
+            root_dir: root.path().to_owned(),
+            pod_logs_dir: at("logs"),
+            container_logs_dir: at("links"),
+            cgroup_root: "/".into(),
+        };
+        let feed = Arc::new(Feed::default());
+        for (uid, phase, size) in
+            [("much", "Running", 80), ("little", "Running", 20), ("over", "Failed", 80), ("new", "Pending", 0)]
+        {
+            let pod: Pod = serde_json::from_value(json!({
+                "metadata": {"uid": uid, "name": uid, "namespace": "ns"},
+                "spec": {"containers": [], "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "64Ki"}}]},
+            }))
+            .unwrap();
+            let dir = volume_host_path(&paths, &pod, "v").unwrap();
+            if size > 0 {
+                fs::create_dir_all(&dir).unwrap();
+                fs::write(dir.join("file"), vec![1; size << 10]).unwrap();
+            }
+            let status = serde_json::from_value(json!({"phase": phase})).unwrap();
+            let record = PodRecord::new(uid.into(), Source::Api, Arc::new(pod), jiff::Timestamp::UNIX_EPOCH);
+            feed.record(&PodRecord { status: Some(status), ..record });
+        }
+        let ends = EmptyDirs::new(feed, paths, Pool::default()).look().await;
+        assert!(matches!(&ends[..], [Event::Kill { uid, evicted: Some(_), .. }] if uid.as_str() == "much"), "{ends:?}");
+    }
+}
