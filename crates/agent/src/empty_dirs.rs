@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::future::join_all;
 use podwright_core::eviction::Limited;
 use podwright_core::model::{Event, Pod, PodUid};
-use podwright_core::status::is_terminal;
 use podwright_linux::beneath::usage;
 
 use crate::feed::{Feed, View};
@@ -42,16 +42,23 @@ impl EmptyDirs {
         }
     }
 
-    /// One look: the ends that follow from it.
+    /// One look: the ends that follow from it. Nobody's slow volume holds another pod's up; the pool bounds how many are counted.
     pub async fn look(&self) -> Vec<Event> {
-        let mut ends = vec![];
-        for view in self.feed.all().1.iter().filter(|view| !has_ended(view)) {
-            for limited in Limited::of(&view.object, view.source) {
-                let taken = self.taken(&view.uid(), &view.object, &limited).await;
-                ends.extend(taken.and_then(|bytes| limited.taken(&view.uid(), bytes)));
+        let views = self.feed.all().1;
+        let ends = join_all(views.iter().filter(|view| !view.has_ended()).map(|view| self.look_at(view))).await;
+        ends.into_iter().flatten().collect()
+    }
+
+    async fn look_at(&self, view: &View) -> Option<Event> {
+        let uid = view.uid();
+        for limited in Limited::of(&view.object, view.source) {
+            let bytes = self.taken(&uid, &view.object, &limited).await;
+            let end = bytes.and_then(|bytes| limited.taken(&uid, bytes));
+            if end.is_some() {
+                return end;
             }
         }
-        ends
+        None
     }
 
     async fn taken(&self, uid: &PodUid, pod: &Pod, limited: &Limited) -> Option<u64> {
@@ -69,10 +76,6 @@ impl EmptyDirs {
         };
         counted.inspect_err(failed).ok()
     }
-}
-
-fn has_ended(view: &View) -> bool {
-    view.status.as_ref().is_some_and(|status| is_terminal(status.phase.as_deref()))
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use podwright_core::model::{Cause, Pod, PodRecord, PodStatus, PodUid, Record, Source};
+use podwright_core::status::is_terminal;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 use tokio::sync::watch;
 
@@ -80,6 +81,11 @@ impl View {
     /// Its name.
     pub fn name(&self) -> &str {
         self.object.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// Its phase is final.
+    pub fn has_ended(&self) -> bool {
+        self.status.as_ref().is_some_and(|status| is_terminal(status.phase.as_deref()))
     }
 
     /// The metadata as shown: with its version, and with a deletionTimestamp if it is to go, whatever its source.

@@ -245,13 +245,15 @@ impl StatusSync {
             let unfound = self.objects.values_mut().filter(|o| o.listening == Listening::NotFound);
             unfound.for_each(|o| o.listening = Listening::Yes);
         }
-        for uid in self.pace.turns(now) {
-            if let Some(object) = self.objects.get_mut(&uid) {
-                (object.turn, object.retry.at) = (Turn::Has, object.retry.at.or(Some(now)));
+        let turns = self.pace.turns(now);
+        for uid in &turns {
+            if let Some(object) = self.objects.get_mut(uid) {
+                object.turn = Turn::Has;
             }
         }
         let due = |o: &mut Object| o.retry.at.take_if(|at| *at <= now).is_some();
-        self.objects.iter_mut().filter_map(|(uid, o)| (due(o) || all).then(|| uid.clone())).collect()
+        let due = |(uid, o): (&PodUid, &mut Object)| (due(o) || all || turns.contains(uid)).then(|| uid.clone());
+        self.objects.iter_mut().filter_map(due).collect()
     }
 
     /// When to look again.

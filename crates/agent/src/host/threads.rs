@@ -23,17 +23,15 @@ struct Waiting {
 impl Threads {
     /// On a thread that waits, else on a new one.
     pub(super) fn run(&self, job: Job) -> io::Result<()> {
-        let id = {
-            let mut waiting = self.waiting();
-            let job = match waiting.idle.pop() {
-                Some((_, thread)) => thread.send(job).err().map(|unsent| unsent.0),
-                None => Some(job),
-            };
-            let Some(job) = job else { return Ok(()) };
-            waiting.begun += 1;
-            (waiting.begun, job)
+        let mut waiting = self.waiting();
+        let unsent = match waiting.idle.pop() {
+            Some((_, thread)) => thread.send(job).err().map(|unsent| unsent.0),
+            None => Some(job),
         };
-        let (threads, (id, job)) = (self.clone(), id);
+        let Some(job) = unsent else { return Ok(()) };
+        waiting.begun += 1;
+        let (threads, id) = (self.clone(), waiting.begun);
+        drop(waiting);
         let builder = std::thread::Builder::new().name("host-io".into()).stack_size(STACK);
         builder.spawn(move || threads.work(id, job)).map(drop)
     }

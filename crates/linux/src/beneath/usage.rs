@@ -43,6 +43,7 @@ impl Count {
             if name == "." || name == ".." {
                 continue;
             }
+            self.entries += 1;
             if self.is_done() {
                 return Ok(());
             }
@@ -74,7 +75,6 @@ impl Count {
     fn add(&mut self, blocks: i64) {
         // The kernel counts in these, whatever the file system's own blocks are.
         self.bytes += u64::try_from(blocks).unwrap_or(0) * 512;
-        self.entries += 1;
     }
 
     fn is_done(&self) -> bool {

@@ -5,7 +5,6 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use podwright_agent::feed::View;
 use podwright_core::model::{Event, FullName, Name, Source};
-use podwright_core::status::is_terminal;
 use serde_json::json;
 
 use super::answer::{Room, object};
@@ -25,8 +24,8 @@ pub(super) async fn restart(room: &Room, of: &FullName, mut params: Params) -> R
     }
     match view.source {
         // An object whose phase is terminal never runs again: another one takes its place.
-        Source::Local if has_ended(&view) => _ = room.local.store.revive(of.clone()).await?,
-        Source::Api if has_ended(&view) => {
+        Source::Local if view.has_ended() => _ = room.local.store.revive(of.clone()).await?,
+        Source::Api if view.has_ended() => {
             let why = "the pod has ended for good: delete it in the cluster and create it anew";
             return Err(Failure::conflict(&of.name, why));
         }
@@ -52,7 +51,7 @@ pub(super) async fn stop(room: &Room, mut params: Params) -> Result<Answer, Fail
         _ => return Err(Failure::bad_request("which pod? ?pod=NAMESPACE/NAME, or ?all=true")),
     };
     let mut stopped = Vec::new();
-    for view in views.iter().filter(|view| !has_ended(view)) {
+    for view in views.iter().filter(|view| !view.has_ended()) {
         let kill = Event::Kill { uid: view.uid(), grace, evicted: None, waiter: None };
         room.local.views.tell(kill).await;
         stopped.push(format!("{}/{}", view.namespace(), view.name()));
@@ -64,10 +63,6 @@ fn has_container(view: &View, name: &str) -> bool {
     let spec = view.object.spec.as_ref();
     let mut all = spec.into_iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
     all.any(|container| container.name == name)
-}
-
-fn has_ended(view: &View) -> bool {
-    view.status.as_ref().is_some_and(|status| is_terminal(status.phase.as_deref()))
 }
 
 /// A year: a time that can still be added to any other.
