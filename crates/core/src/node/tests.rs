@@ -3,6 +3,7 @@
 mod cgroups;
 mod doubts;
 mod ends;
+mod images;
 mod keepers;
 mod lab;
 mod troubles;

@@ -59,6 +59,9 @@ impl Machine {
 
     fn succeeded(&mut self, sent: Sent, answer: Answer, ctx: &mut Ctx<'_>, out: &mut Out) {
         match (sent.call, answer) {
+            // The pod has come to want another image since.
+            (Call::ImageStatus { name, image } | Call::PullImage { name, image }, _)
+                if !self.is_image_of(&name, &image) => {}
             (Call::MakeCgroup, answer) => self.cgroup_is_there(answer == Answer::Cgroup { made: true }, ctx),
             (Call::MakeDirs, _) => self.setup.dirs = true,
             (Call::MountVolume { volume }, _) => self.volume_is_set_up(volume),
@@ -146,6 +149,9 @@ impl Machine {
                 return self.probed(*kind, name, id, verdict, ctx, out);
             }
             _ if error.cancelled => return,
+            Call::ImageStatus { name, image } | Call::PullImage { name, image } if !self.is_image_of(name, image) => {
+                return;
+            }
             Call::RunSandbox { .. } => {
                 let message = format!("Failed to create pod sandbox: {}", error.message);
                 self.event(true, "FailedCreatePodSandBox", None, message, out);

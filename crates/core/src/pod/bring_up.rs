@@ -1,13 +1,14 @@
 //! The way of one container: image, preparation, creation, start, postStart hook.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::sync::SETUP_LIMIT;
 use super::{Ctx, Machine, spec_of};
 use crate::actions::{Start, Waiting};
 use crate::model::{
-    Call, CallKey, Container, ContainerId, HookKind, HookState, ImageFacts, Name, Out, RunState, SandboxId, Time,
+    Call, CallKey, Container, ContainerId, HookKind, HookState, ImageFacts, Name, Out, Pod, RunState, SandboxId, Time,
 };
 use crate::restart::ImageBackoff;
 
@@ -155,6 +156,26 @@ impl Machine {
         }
     }
 
+    /// What is known of images that the pod wants no more, and the pulls of them, say nothing about those it wants now.
+    pub(super) fn forget_images(&mut self, before: &Pod, out: &mut Out) {
+        let now = Arc::clone(&self.record.pod);
+        for (name, image) in images(before).filter(|(name, image)| !wants_image(&now, name, image)) {
+            self.bring_up.images.remove(name);
+            if self.bring_up.pulls.remove(name).is_some() {
+                self.bring_up.waiting.remove(name);
+            }
+            self.cancel(
+                |c| matches!(c, Call::PullImage { name: n, image: i } if n.as_str() == name && i == image),
+                out,
+            );
+        }
+    }
+
+    /// This image is still the one to make the container of.
+    pub(super) fn is_image_of(&self, name: &Name, image: &str) -> bool {
+        wants_image(&self.record.pod, name.as_str(), image)
+    }
+
     /// A container cannot be brought up now: say why, and wait.
     pub(super) fn note_failure(&mut self, name: &Name, reason: &str, message: &str, ctx: &Ctx<'_>, out: &mut Out) {
         if self.now_waits(name, reason, message, ctx) {
@@ -239,8 +260,19 @@ impl Machine {
     }
 }
 
+/// The containers of a pod that is wanted, and their images. Ephemeral ones never change.
+fn images(pod: &Pod) -> impl Iterator<Item = (&str, &str)> {
+    let spec = spec_of(pod);
+    let all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    all.map(|c| (c.name.as_str(), c.image.as_deref().unwrap_or_default()))
+}
+
+fn wants_image(pod: &Pod, name: &str, image: &str) -> bool {
+    images(pod).find(|(known, _)| *known == name).is_none_or(|(_, wanted)| wanted == image)
+}
+
 /// A container of any kind by its name. Ephemeral containers have the same fields under another type.
-pub(crate) fn find_container(pod: &crate::model::Pod, name: &str) -> Option<Container> {
+pub(crate) fn find_container(pod: &Pod, name: &str) -> Option<Container> {
     let spec = spec_of(pod);
     let plain = spec.containers.iter().chain(spec.init_containers.iter().flatten()).find(|c| c.name == name);
     plain.cloned().or_else(|| {
@@ -250,7 +282,7 @@ pub(crate) fn find_container(pod: &crate::model::Pod, name: &str) -> Option<Cont
 }
 
 /// Kubernetes: verifyRunAsNonRoot.
-fn check_non_root(pod: &crate::model::Pod, container: &Container, image: &ImageFacts) -> Result<(), String> {
+fn check_non_root(pod: &Pod, container: &Container, image: &ImageFacts) -> Result<(), String> {
     let of_pod = spec_of(pod).security_context.as_ref();
     let own = container.security_context.as_ref();
     let required = own.and_then(|c| c.run_as_non_root).or(of_pod.and_then(|p| p.run_as_non_root)) == Some(true);

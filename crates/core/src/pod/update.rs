@@ -17,7 +17,8 @@ impl Machine {
             if self.record.pod.spec != pod.spec {
                 self.story.tell(ctx.now, "spec updated", "its source changed it");
             }
-            self.record.pod = pod;
+            let before = std::mem::replace(&mut self.record.pod, pod);
+            self.forget_images(&before, out);
             if mutate::made(Mutant::KillIsLost) && !self.record.terminated {
                 self.record.ending = None;
             }
