@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::{FullName, Manifest, Pod, PodUid, Source, SourceChange};
 use crate::pod::full_name;
+use crate::validate::validate_change;
 
 /// Annotations the agent itself writes; a difference in them alone is none.
 const LOCAL_ANNOTATIONS: [&str; 4] = [
@@ -28,6 +29,9 @@ struct Set {
     pods: BTreeMap<PodUid, Manifest>,
     /// Files that are broken now, with the reason.
     broken: BTreeMap<String, String>,
+    /// Files with pods that others have already, with the reason.
+    #[serde(default)]
+    doubles: BTreeMap<String, String>,
     /// Its first SET was handled.
     ready: bool,
 }
@@ -45,7 +49,7 @@ pub struct Batches {
     pub delete: Vec<Manifest>,
     /// Only the status differs.
     pub reconcile: Vec<Manifest>,
-    /// Dropped, with the reason: a second pod of the same full name.
+    /// Dropped, with the reason: a second pod of the same full name or UID.
     pub dropped: Vec<(Manifest, String)>,
 }
 
@@ -58,6 +62,7 @@ impl Sources {
             SourceChange::Set { pods, broken } => {
                 let pods = set.with_broken(pods, broken, remembered);
                 let pods = set.without_doubles(pods, remembered, &mut out);
+                set.note_doubles(&out.dropped);
                 let wanted: BTreeSet<PodUid> = pods.iter().filter_map(uid_of).collect();
                 let gone: Vec<PodUid> = set.pods.keys().filter(|uid| !wanted.contains(*uid)).cloned().collect();
                 for uid in gone {
@@ -99,9 +104,10 @@ impl Sources {
         self.sets.iter().flat_map(|(source, set)| set.pods.iter().map(|(uid, m)| (*source, uid, m)))
     }
 
-    /// Files that can't be used now, with the reason.
+    /// Files that can't be used now, or not all of them, with the reason.
     pub fn broken(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.sets.values().flat_map(|s| s.broken.iter().map(|(file, why)| (file.as_str(), why.as_str())))
+        let unused = self.sets.values().flat_map(|s| s.broken.iter().chain(&s.doubles));
+        unused.map(|(file, why)| (file.as_str(), why.as_str()))
     }
 }
 
@@ -124,31 +130,44 @@ impl Set {
 
     /// The one we have wins, also if only the journal remembers that; else the first.
     fn without_doubles(&self, pods: Vec<Manifest>, remembered: &[Manifest], out: &mut Batches) -> Vec<Manifest> {
-        let mut ours: BTreeSet<PodUid> = self.pods.keys().cloned().collect();
-        ours.extend(remembered.iter().filter(|_| !self.ready).filter_map(uid_of));
-        let mut winner: BTreeMap<FullName, usize> = BTreeMap::new();
-        for (i, manifest) in pods.iter().enumerate() {
-            let had = uid_of(manifest).is_some_and(|uid| ours.contains(&uid));
-            let first = winner.entry(full_name(&manifest.pod)).or_insert(i);
-            let first_had = uid_of(&pods[*first]).is_some_and(|uid| ours.contains(&uid));
-            if had && !first_had {
-                *first = i;
+        let known = self.pods.values().chain(remembered.iter().filter(|_| !self.ready));
+        let ours: BTreeSet<(PodUid, FullName)> = known.filter_map(|m| Some((uid_of(m)?, full_name(&m.pod)))).collect();
+        let named = |m: &Manifest| (uid_of(m).unwrap_or_else(|| "".into()), full_name(&m.pod));
+        let mut order: Vec<usize> = (0..pods.len()).collect();
+        order.sort_by_key(|i| !ours.contains(&named(&pods[*i])));
+        let (mut names, mut uids) = (BTreeMap::new(), BTreeMap::new());
+        let mut lost = BTreeMap::new();
+        for i in order {
+            let (uid, name) = named(&pods[i]);
+            let origin = &pods[i].origin;
+            if let Some(first) = names.get(&name) {
+                lost.insert(i, format!("{name} is already defined in {first}"));
+            } else if let Some(first) = uids.get(&uid) {
+                lost.insert(i, format!("{name} has the UID {uid} of a pod in {first}"));
+            } else {
+                names.insert(name, origin.clone());
+                uids.insert(uid, origin.clone());
             }
         }
-        let winners: BTreeMap<usize, ()> = winner.values().map(|i| (*i, ())).collect();
-        let origins: BTreeMap<FullName, String> =
-            winner.into_iter().map(|(name, i)| (name, pods[i].origin.clone())).collect();
         let mut kept = vec![];
         for (i, manifest) in pods.into_iter().enumerate() {
-            if winners.contains_key(&i) {
-                kept.push(manifest);
-            } else {
-                let name = full_name(&manifest.pod);
-                let why = format!("{name} is already defined in {}", origins[&name]);
-                out.dropped.push((manifest, why));
+            match lost.remove(&i) {
+                Some(why) => out.dropped.push((manifest, why)),
+                None => kept.push(manifest),
             }
         }
         kept
+    }
+
+    /// What was dropped stays in sight for as long as it is there.
+    fn note_doubles(&mut self, dropped: &[(Manifest, String)]) {
+        self.doubles.clear();
+        for (manifest, why) in dropped {
+            let all = self.doubles.entry(manifest.origin.clone()).or_default();
+            let separator = if all.is_empty() { "" } else { "; " };
+            all.push_str(separator);
+            all.push_str(why);
+        }
     }
 
     fn compare(&mut self, source: Source, manifest: Manifest, out: &mut Batches) {
@@ -203,6 +222,7 @@ pub(crate) fn is_older(this: Option<&str>, that: Option<&str>) -> bool {
 fn differs(a: &Pod, b: &Pod) -> bool {
     let (m, n) = (&a.metadata, &b.metadata);
     a.spec != b.spec
+        || full_name(a) != full_name(b)
         || m.labels != n.labels
         || m.deletion_timestamp != n.deletion_timestamp
         || m.deletion_grace_period_seconds != n.deletion_grace_period_seconds
@@ -214,18 +234,10 @@ fn foreign_annotations(pod: &Pod) -> BTreeMap<&str, &str> {
     all.filter(|(k, _)| !LOCAL_ANNOTATIONS.contains(&k.as_str())).map(|(k, v)| (k.as_str(), v.as_str())).collect()
 }
 
-/// An API server would take this change of a living pod: images, the active deadline, tolerations, metadata.
-fn may_change_alive(a: &Pod, b: &Pod) -> bool {
-    let masked = |pod: &Pod| {
-        let mut spec = pod.spec.clone().unwrap_or_default();
-        for c in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
-            c.image = None;
-        }
-        spec.active_deadline_seconds = None;
-        spec.tolerations = None;
-        spec
-    };
-    masked(a) == masked(b)
+/// An API server would take this change of a living pod: images, a shorter active deadline, more tolerations, metadata but for
+/// its name.
+fn may_change_alive(had: &Pod, new: &Pod) -> bool {
+    full_name(had) == full_name(new) && validate_change(new, had).is_empty()
 }
 
 #[cfg(test)]

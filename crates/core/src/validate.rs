@@ -22,7 +22,7 @@ use std::net::IpAddr;
 use crate::model::Pod;
 
 pub use names::{is_dns_label, is_dns_subdomain};
-pub use update::validate_pod_update;
+pub use update::{validate_change, validate_pod_update};
 
 /// One thing wrong with a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -64,6 +64,21 @@ fn of_two_pods_with_one_name_the_one_we_have_wins_and_the_other_is_named() {
     let batches = sources.merge(Source::File, set(&[double, pod("a", "2", "x")]), &[]);
     assert_eq!((batches.add.len(), batches.remove.len(), batches.dropped.len()), (0, 0, 1));
     assert_eq!(batches.dropped[0].1, "default/a is already defined in a.yaml");
+    assert_eq!(sources.broken().collect::<Vec<_>>(), [("0.yaml", "default/a is already defined in a.yaml")]);
+    sources.merge(Source::File, set(&[pod("a", "2", "x")]), &[]);
+    assert_eq!(sources.broken().count(), 0, "it is gone");
+}
+
+#[test]
+fn of_two_pods_with_one_uid_the_one_we_have_wins_and_stays() {
+    let mut sources = Sources::default();
+    sources.merge(Source::File, set(&[pod("b", "1", "x")]), &[]);
+    for _ in 0..3 {
+        let batches = sources.merge(Source::File, set(&[pod("a", "1", "y"), pod("b", "1", "x")]), &[]);
+        let why = "default/a has the UID 1 of a pod in b.yaml".to_owned();
+        assert_eq!(batches, Batches { dropped: vec![(pod("a", "1", "y"), why)], ..Batches::default() });
+    }
+    assert_eq!(sources.broken().map(|(file, _)| file).collect::<Vec<_>>(), ["a.yaml"]);
 }
 
 #[test]
@@ -76,6 +91,35 @@ fn a_change_an_api_server_would_refuse_is_a_new_life_under_the_same_uid() {
     Arc::make_mut(&mut other.pod).spec.as_mut().unwrap().hostname = Some("h".into());
     let anew = sources.merge(Source::File, set(&[other]), &[]);
     assert_eq!((anew.remove.len(), anew.add.len()), (1, 1));
+}
+
+#[test]
+fn what_may_change_in_place_is_what_an_api_server_takes() {
+    let change = |from: serde_json::Value, to: serde_json::Value| {
+        let with = |extra: serde_json::Value| {
+            let mut value = json!({"metadata": {"name": "a", "uid": "1"}, "spec": {"containers": []}});
+            for (section, fields) in extra.as_object().unwrap() {
+                value[section].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            }
+            Manifest { pod: Arc::new(serde_json::from_value(value).unwrap()), origin: "a.yaml".into() }
+        };
+        let mut sources = Sources::default();
+        sources.merge(Source::File, set(&[with(from)]), &[]);
+        let batches = sources.merge(Source::File, set(&[with(to)]), &[]);
+        (batches.update.len(), batches.remove.len().min(batches.add.len()))
+    };
+    let (in_place, anew) = ((1, 0), (0, 1));
+    let deadline = |seconds: i64| json!({"spec": {"activeDeadlineSeconds": seconds}});
+    assert_eq!(change(deadline(60), deadline(30)), in_place);
+    assert_eq!(change(json!({}), deadline(30)), in_place);
+    assert_eq!(change(deadline(30), deadline(60)), anew, "a deadline that may have passed");
+    assert_eq!(change(deadline(30), json!({})), anew);
+    let tolerates = |keys: &[&str]| json!({"spec": {"tolerations": keys.iter().map(|key| json!({"key": key})).collect::<Vec<_>>()}});
+    assert_eq!(change(tolerates(&["a"]), tolerates(&["a", "b"])), in_place);
+    assert_eq!(change(tolerates(&["a"]), tolerates(&["b"])), anew);
+    assert_eq!(change(json!({}), json!({"metadata": {"labels": {"k": "v"}}})), in_place);
+    assert_eq!(change(json!({}), json!({"metadata": {"name": "b"}})), anew, "nobody renames a living pod");
+    assert_eq!(change(json!({}), json!({"metadata": {"namespace": "other"}})), anew);
 }
 
 #[test]

@@ -9,7 +9,14 @@ use crate::model::Pod;
 /// Everything wrong with making `old` into `new`, which has its defaults filled in. The metadata a server owns is taken for
 /// granted.
 pub fn validate_pod_update(new: &Pod, old: &Pod) -> Vec<FieldError> {
-    let mut findings = Findings { errors: validate_pod(new) };
+    let mut errors = validate_pod(new);
+    errors.extend(validate_change(new, old));
+    errors
+}
+
+/// Everything in which `new` is another pod than `old`, good as each may be for itself.
+pub fn validate_change(new: &Pod, old: &Pod) -> Vec<FieldError> {
+    let mut findings = Findings { errors: Vec::new() };
     let empty = PodSpec::default();
     let (now, before) = (new.spec.as_ref().unwrap_or(&empty), old.spec.as_ref().unwrap_or(&empty));
     if same_containers(now, before, &mut findings) {
