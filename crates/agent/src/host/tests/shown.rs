@@ -157,3 +157,47 @@ async fn a_claim_is_bound_to_where_its_volume_lies() {
     assert_eq!(bed.mounts(), 0);
     assert_eq!(fs::read_to_string(bed.at("disk/file")).unwrap(), "x", "what was claimed stays");
 }
+
+#[tokio::test]
+async fn a_claim_that_can_t_be_given_to_the_group_does_not_stand_half_done() {
+    let (bed, objects) = bed();
+    let deep = (0..200).fold(bed.at("disk"), |path, _| path.join("d"));
+    fs::create_dir_all(&deep).unwrap();
+    put_local(&bed, &objects);
+    let volumes = json!([{"name": "l", "persistentVolumeClaim": {"claimName": "local"}}]);
+    let pod = pod_with(volumes, json!({"fsGroup": 4321}));
+    for _ in 0..2 {
+        let error = bed.host.mount_volume(&pod, "l", LIMIT).await.unwrap_err();
+        assert!(error.message.contains("set the group of"), "{error}");
+    }
+    assert_eq!(bed.mounts(), 0);
+}
+
+#[tokio::test]
+async fn a_claim_goes_to_the_group_as_its_policy_says() {
+    let (bed, objects) = bed();
+    fs::create_dir(bed.at("disk")).unwrap();
+    fs::write(bed.at("disk/file"), "x").unwrap();
+    put_local(&bed, &objects);
+    let volumes = json!([{"name": "l", "persistentVolumeClaim": {"claimName": "local"}}]);
+    let gid = || fs::metadata(bed.at("disk/file")).unwrap().gid();
+    let table = [
+        ("OnRootMismatch", 4321, "the top was wrong"),
+        ("OnRootMismatch", 7, "the top was right"),
+        ("Always", 4321, "always"),
+    ];
+    for (policy, expected, why) in table {
+        let pod = pod_with(volumes.clone(), json!({"fsGroup": 4321, "fsGroupChangePolicy": policy}));
+        bed.set_up(&pod, &["l"]).await;
+        bed.host.remove_volumes("u1", LIMIT).await.unwrap();
+        assert_eq!(gid(), expected, "{why}");
+        std::os::unix::fs::chown(bed.at("disk/file"), None, Some(7)).unwrap();
+    }
+}
+
+/// A claim bound to the directory `disk`.
+fn put_local(bed: &Bed, objects: &FakeObjects) {
+    let spec = json!({"claimRef": {"uid": "c-1"}, "local": {"path": bed.at("disk")}});
+    let volume = json!({"metadata": {"name": "pv"}, "spec": spec});
+    objects.put_claim("local", json!({"metadata": {"name": "c", "uid": "c-1"}}), Some(volume));
+}

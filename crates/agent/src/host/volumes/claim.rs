@@ -107,6 +107,10 @@ pub(super) fn set_up(pod: &Pod, place: &Place, target: &Path) -> Result<(), Host
     let told = |e: std::io::Error| failed(format!("{}: {e}", place.path.display()));
     let source = openat(CWD, &place.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|e| told(e.into()))?;
     let is_dir = fs::metadata(&place.path).map_err(told)?.is_dir();
+    // Before it is bound: what stands is not looked at again, and must be whole.
+    if let Some(group) = fs_group(pod)?.filter(|_| place.is_local && is_dir && !place.read_only) {
+        ownership::apply(&place.path, group, false)?;
+    }
     let dir = if is_dir { target } else { target.parent().unwrap_or(target) };
     dirs::make_all(dir, 0o750).map_err(|(path, e)| failed(format!("make {path}: {e}")))?;
     if !is_dir {
@@ -114,11 +118,7 @@ pub(super) fn set_up(pod: &Pod, place: &Place, target: &Path) -> Result<(), Host
     }
     let onto = openat(CWD, target, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
     let onto = onto.map_err(|e| told(e.into()))?;
-    mount::bind(source, onto).map_err(|e| failed(format!("bind {}: {e}", place.path.display())))?;
-    match fs_group(pod)? {
-        Some(group) if place.is_local && is_dir && !place.read_only => ownership::apply(target, group, false),
-        _ => Ok(()),
-    }
+    mount::bind(source, onto).map_err(|e| failed(format!("bind {}: {e}", place.path.display())))
 }
 
 /// Fields of every volume, whatever its type.
