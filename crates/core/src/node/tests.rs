@@ -197,14 +197,22 @@ fn while_the_runtime_is_away_nothing_is_asked_of_it_and_then_it_goes_on() {
 #[test]
 fn a_waiter_is_told_once_also_if_there_is_nothing_to_kill() {
     let mut lab = running();
-    let mut released = |event: Event| {
-        let mut out = Out::default();
-        lab.node.handle(event, Now { boot: lab.now, wall: wall(lab.now) }, &mut out);
-        out.effects.iter().filter(|e| matches!(e, Effect::Released { .. })).count()
-    };
     let kill = |uid: &str, waiter| Event::Kill { uid: uid.into(), grace: None, evicted: None, waiter: Some(waiter) };
-    assert_eq!(released(kill("nobody", 1)), 1);
-    assert_eq!(released(kill("1", 2)), 0, "it still runs");
+    lab.tell(kill("nobody", 1));
+    assert_eq!(lab.released, [1]);
+    lab.tell(kill("1", 2));
+    lab.tell(kill("1", 3));
+    assert_eq!(lab.released, [1], "it still runs");
+    lab.ok(|c| matches!(c, Call::StopContainer { .. }));
+    lab.see(&seen(Some(RunState::Exited)));
+    assert_eq!(lab.released, [1], "its sandbox does");
+    lab.ok(|c| matches!(c, Call::StopSandbox { .. }));
+    let mut stopped = seen(Some(RunState::Exited));
+    stopped.sandboxes[0].ready = false;
+    lab.see(&stopped);
+    assert_eq!(lab.released, [1, 2, 3]);
+    lab.tell(kill("1", 4));
+    assert_eq!(lab.released, [1, 2, 3, 4], "it has ended");
 }
 
 #[test]

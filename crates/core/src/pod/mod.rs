@@ -173,7 +173,8 @@ impl Machine {
             self.publish(ctx, out);
             self.check();
         }
-        if self.record.terminated {
+        // Nothing is done for a pod in quarantine, so its end is not to be waited for either.
+        if self.record.terminated || self.quarantine.is_some() {
             self.release_waiters(out);
         }
         if std::mem::take(&mut self.unsaved) {

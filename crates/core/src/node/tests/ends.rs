@@ -87,3 +87,17 @@ fn a_stranger_ends_in_a_second_and_one_in_the_way_with_the_grace_it_was_made_wit
         assert_eq!(stops.collect::<Vec<_>>(), [expected], "a pod named {name}");
     }
 }
+
+#[test]
+fn the_hook_written_on_a_strangers_container_runs_before_its_stop() {
+    let mut lab = Lab::bare(vec![]);
+    lab.set(&[]);
+    lab.bring_up(listing("9", "else"));
+    let mut alive = seen(Some(RunState::Running));
+    alive.containers[0].pre_stop = Some("the hook".into());
+    let is_hook = |c: &Call| matches!(c, Call::Hook { kind: HookKind::PreStop, handler: Some(_), .. });
+    let asked = lab.see(&alive);
+    assert!(matches!(&asked[..], [hook] if is_hook(hook)), "{asked:?}");
+    let asked = lab.ok(is_hook);
+    assert!(matches!(asked[..], [Call::StopContainer { .. }]), "{asked:?}");
+}

@@ -21,6 +21,7 @@ pub(super) struct Lab {
     pub(super) asks: Vec<(AskId, Ask)>,
     pub(super) events: Vec<KubeEvent>,
     pub(super) records: BTreeMap<PodUid, PodRecord>,
+    pub(super) released: Vec<u64>,
 }
 
 pub(super) fn wall(boot: Time) -> Timestamp {
@@ -43,7 +44,7 @@ impl Lab {
         let node = Node::new(NodeConfig { boot_id: "boot".into(), ..config }, records);
         let records = BTreeMap::new();
         let now = Duration::from_secs(100);
-        Self { node, now, calls: vec![], looks: vec![], asks: vec![], events: vec![], records }
+        Self { node, now, calls: vec![], looks: vec![], asks: vec![], events: vec![], records, released: vec![] }
     }
 
     pub(super) fn bring_up(&mut self, listing: Listing) {
@@ -72,6 +73,7 @@ impl Lab {
                 Effect::Observe { uid, seq } => self.looks.push((uid, seq)),
                 Effect::Ask { id, ask, .. } => self.asks.push((id, ask)),
                 Effect::Event(event) => self.events.push(event),
+                Effect::Released { waiter } => self.released.push(waiter),
                 _ => {}
             }
         }

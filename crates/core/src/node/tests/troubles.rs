@@ -52,6 +52,10 @@ fn a_pod_in_quarantine_says_so_in_its_status() {
     let condition = status.conditions.unwrap().pop().unwrap();
     assert_eq!((condition.type_.as_str(), condition.status.as_str()), ("podwright.dev/Quarantined", "True"));
     assert!(out.effects.contains(&Effect::StatusChanged { uid: "b".into() }), "whoever watches hears of it");
+    let mut out = Out::default();
+    let kill = Event::Kill { uid: "b".into(), grace: None, evicted: None, waiter: Some(7) };
+    assert!(lab.node.handle_guarded(kill, now, &mut out).is_empty());
+    assert!(out.effects.contains(&Effect::Released { waiter: 7 }), "nobody waits for an end that nobody brings about");
 }
 
 #[test]
