@@ -10,26 +10,28 @@ use tokio::time::Instant;
 
 use crate::client::{Cluster, request};
 use crate::error::ApiError;
+use crate::node::Registered;
 
-/// Renew the lease of `node` once its object's UID is known, until `uid` is dropped.
-pub async fn run(cluster: Cluster, node: String, mut uid: watch::Receiver<Option<String>>) {
-    let (mut failures, mut next) = (0u32, Instant::now());
+/// Renew the lease of `node` while its object is there, until `object` is dropped.
+pub async fn run(cluster: Cluster, node: String, mut object: watch::Receiver<Option<Registered>>) {
+    let mut failures = 0u32;
     // Without the object there is nothing to be alive.
-    while let Some(owner) = uid.wait_for(Option::is_some).await.ok().and_then(|uid| uid.clone()) {
-        match renew(&cluster, &node, &owner).await {
+    while let Some(owner) = object.wait_for(Option::is_some).await.ok().and_then(|object| object.clone()) {
+        let began = Instant::now();
+        let mut next = began + EVERY;
+        match renew(&cluster, &node, &owner.uid).await {
             Ok(()) => {
                 if failures >= TOLD_AFTER {
                     tracing::info!(failures, "the node's lease is renewed again");
                 }
                 failures = 0;
-                next = (next + EVERY).max(Instant::now());
             }
             Err(error) => {
                 failures = failures.saturating_add(1);
                 if failures == TOLD_AFTER {
                     tracing::warn!(%error, "the node's lease can't be renewed: trying on");
                 }
-                if failures % FRESH_AFTER == 0 {
+                if failures.is_multiple_of(FRESH_AFTER) {
                     // A connection that only seems alive is not tried for ever.
                     cluster.reset();
                 }
@@ -38,7 +40,7 @@ pub async fn run(cluster: Cluster, node: String, mut uid: watch::Receiver<Option
         }
         tokio::select! {
             () = tokio::time::sleep_until(next) => {}
-            changed = uid.changed() => if changed.is_err() { return },
+            changed = object.changed() => if changed.is_err() { return },
         }
     }
 }

@@ -2,6 +2,10 @@
 //!
 //! Its status is sent when it changes, and every five minutes as a sign of life; the Lease is the quick one.
 
+mod news;
+
+use std::collections::BTreeMap;
+use std::pin::pin;
 use std::time::Duration;
 
 use http::Method;
@@ -16,6 +20,7 @@ use crate::backoff::Backoff;
 use crate::client::{Cluster, request};
 use crate::error::ApiError;
 use crate::trimmed;
+use news::News;
 
 /// What to do about this node's object.
 pub struct Registration {
@@ -25,15 +30,28 @@ pub struct Registration {
     pub register: bool,
 }
 
-/// Register the node and keep its status; ends when nobody looks at the runtime any more. `uid` gets the object's UID while
+/// What others need to know of the object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Registered {
+    /// Its UID.
+    pub uid: String,
+    /// Its labels, whoever gave them to it.
+    pub labels: BTreeMap<String, String>,
+    /// It is being deleted.
+    pub is_going: bool,
+}
+
+/// Register the node and keep its status; ends when nobody looks at the runtime any more. `object` tells of the object while
 /// there is one.
 pub async fn run(
     cluster: Cluster,
     registration: Registration,
     mut runtime: watch::Receiver<RuntimeFacts>,
-    uid: watch::Sender<Option<String>>,
+    object: watch::Sender<Option<Registered>>,
 ) {
-    let mut keeper = Keeper { cluster, registration, backoff: Backoff::new(RETRY_FIRST, RETRY_MAX), sent: None };
+    let mut news = News::new(&cluster, &registration.facts.name);
+    let backoff = Backoff::new(RETRY_FIRST, RETRY_MAX);
+    let mut keeper = Keeper { cluster, registration, backoff, sent: None, version: 0 };
     let node = loop {
         let facts = runtime.borrow_and_update().clone();
         match keeper.registered(&facts).await {
@@ -45,29 +63,30 @@ pub async fn run(
         }
     };
     tracing::info!(node = keeper.name(), "the node is registered");
-    uid.send_replace(node.metadata.uid.clone());
+    object.send_replace(registered(&node));
     let mut known = Some(node);
+    if keeper.sent.is_none() {
+        // It may say Ready, and rightly so: that stands until the runtime has had the time to answer.
+        let _ = tokio::time::timeout(FIRST_WORD_MAX, runtime.wait_for(RuntimeFacts::is_known)).await;
+    }
     loop {
         let facts = runtime.borrow_and_update().clone();
         match keeper.keep(known.take(), &facts).await {
             Ok(found) => {
                 keeper.worked();
-                uid.send_if_modified(|uid| std::mem::replace(uid, found.clone()) != found);
+                object.send_if_modified(|object| std::mem::replace(object, found.clone()) != found);
             }
             Err(error) => {
                 if error.is_not_found() {
                     // Whoever deleted it meant it: as with the kubelet, only a new start makes it again.
-                    uid.send_if_modified(|uid| uid.take().is_some());
+                    object.send_if_modified(|object| object.take().is_some());
                 }
                 keeper.failed("update the node's status", &error).await;
                 continue;
             }
         }
-        tokio::select! {
-            changed = runtime.changed() => if changed.is_err() { return },
-            // Others write into the object, too: a node that was away is Unknown until it is mended.
-            () = tokio::time::sleep(CHECK_EVERY) => {}
-        }
+        let Some(heard) = keeper.wait(&mut runtime, &mut news).await else { return };
+        known = heard;
     }
 }
 
@@ -77,59 +96,89 @@ struct Keeper {
     backoff: Backoff,
     /// When a status was last sent.
     sent: Option<Instant>,
+    /// The newest version of the object that the server answered with.
+    version: u64,
 }
 
 impl Keeper {
     /// The object, made or mended.
     async fn registered(&mut self, runtime: &RuntimeFacts) -> Result<Node, ApiError> {
-        let facts = &self.registration.facts;
         if self.registration.register {
-            let node = node_status::initial(facts, runtime, Timestamp::now());
+            let node = node_status::initial(&self.registration.facts, runtime, Timestamp::now());
             let body = serde_json::to_vec(&node).map_err(|error| ApiError::Garbage(error.to_string()))?;
             let made = request(Method::POST, "/api/v1/nodes", Some(("application/json", body)));
             match self.cluster.call(made, LIMIT).await {
                 Ok(body) => {
                     self.sent = Some(Instant::now());
-                    return read(&body);
+                    return self.read(&body);
                 }
                 Err(ApiError::Answer { code: 409, .. }) => {}
                 Err(error) => return Err(error),
             }
         }
         let had = self.get("").await?;
-        match node_status::registration_patch(&had, facts) {
+        match node_status::registration_patch(&had, &self.registration.facts) {
             Some(patch) if self.registration.register => self.patch("", &patch).await,
             _ => Ok(had),
         }
     }
 
-    /// One comparison; `known` is the object if it was just read. The object's UID.
-    async fn keep(&mut self, known: Option<Node>, runtime: &RuntimeFacts) -> Result<Option<String>, ApiError> {
+    /// One comparison; `known` is the object if it was just read.
+    async fn keep(&mut self, known: Option<Node>, runtime: &RuntimeFacts) -> Result<Option<Registered>, ApiError> {
         let had = match known {
             Some(node) => node,
             // From the server's memory: its disk need not be asked that often.
             None => self.get("?resourceVersion=0").await?,
         };
-        let uid = had.metadata.uid;
+        let object = registered(&had);
         let had = had.status.unwrap_or_default();
         let due = self.sent.is_none_or(|sent| sent.elapsed() >= REPORT_EVERY);
         let wanted = node_status::status(&self.registration.facts, runtime, Some(&had), Timestamp::now());
-        let Some(patch) = node_status::status_patch(&had, &wanted, due) else { return Ok(uid) };
+        let Some(patch) = node_status::status_patch(&had, &wanted, due) else { return Ok(object) };
         tell_of_change(&had, &wanted);
         self.patch("/status", &patch).await?;
         self.sent = Some(Instant::now());
-        Ok(uid)
+        Ok(object)
     }
 
-    async fn get(&self, query: &str) -> Result<Node, ApiError> {
+    /// Wait for a reason to compare again; the object if it is known. `None`: nobody looks at the runtime any more.
+    async fn wait(&self, runtime: &mut watch::Receiver<RuntimeFacts>, news: &mut News) -> Option<Option<Node>> {
+        // Others write into the object, too: a node that was away is Unknown until it is mended.
+        let mut look = pin!(tokio::time::sleep(CHECK_EVERY));
+        loop {
+            tokio::select! {
+                changed = runtime.changed() => return changed.is_ok().then_some(None),
+                () = &mut look => return Some(None),
+                heard = news.next() => match heard {
+                    // Our own word, as a rule.
+                    Some(node) if version(&node) <= self.version => {}
+                    heard => return Some(heard),
+                },
+            }
+        }
+    }
+
+    async fn get(&mut self, query: &str) -> Result<Node, ApiError> {
         let path = format!("/api/v1/nodes/{}{query}", self.name());
-        read(&self.cluster.call(request(Method::GET, &path, None), LIMIT).await?)
+        let body = self.cluster.call(request(Method::GET, &path, None), LIMIT).await?;
+        self.read(&body)
     }
 
-    async fn patch(&self, of: &str, patch: &Value) -> Result<Node, ApiError> {
+    async fn patch(&mut self, of: &str, patch: &Value) -> Result<Node, ApiError> {
         let path = format!("/api/v1/nodes/{}{of}", self.name());
         let content = ("application/strategic-merge-patch+json", patch.to_string().into_bytes());
-        read(&self.cluster.call(request(Method::PATCH, &path, Some(content)), LIMIT).await?)
+        let body = self.cluster.call(request(Method::PATCH, &path, Some(content)), LIMIT).await?;
+        self.read(&body)
+    }
+
+    fn read(&mut self, body: &[u8]) -> Result<Node, ApiError> {
+        let node = trimmed::node(body).map_err(|error| ApiError::Garbage(error.to_string()))?;
+        // Without it the node would seem to be deleted.
+        if node.metadata.uid.is_none() {
+            return Err(ApiError::Garbage("a node without UID".into()));
+        }
+        self.version = self.version.max(version(&node));
+        Ok(node)
     }
 
     fn name(&self) -> &str {
@@ -167,16 +216,19 @@ fn tell_of_change(had: &NodeStatus, wanted: &NodeStatus) {
     }
 }
 
-fn read(body: &[u8]) -> Result<Node, ApiError> {
-    let node = trimmed::node(body).map_err(|error| ApiError::Garbage(error.to_string()))?;
-    // Without it the node would seem to be deleted.
-    if node.metadata.uid.is_none() {
-        return Err(ApiError::Garbage("a node without UID".into()));
-    }
-    Ok(node)
+fn registered(node: &Node) -> Option<Registered> {
+    let uid = node.metadata.uid.clone()?;
+    let labels = node.metadata.labels.clone().unwrap_or_default();
+    Some(Registered { uid, labels, is_going: node.metadata.deletion_timestamp.is_some() })
+}
+
+fn version(node: &Node) -> u64 {
+    node.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
 const LIMIT: Duration = Duration::from_secs(15);
+/// A runtime that answers does so in milliseconds.
+const FIRST_WORD_MAX: Duration = Duration::from_secs(5);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(7);
 /// The kubelet's `nodeStatusUpdateFrequency`.

@@ -23,17 +23,18 @@ use crate::backoff::Backoff;
 use crate::client::{Cluster, request};
 use crate::error::ApiError;
 use crate::lines::Lines;
+use crate::node::Registered;
 use crate::past::Past;
 use known::{Kind, Known, Object};
 
-/// Follow the pods of `node` once the UID of its object is known; ends when nobody listens any more.
+/// Follow the pods of `node` once its object is there; ends when nobody listens any more.
 pub async fn run(
     cluster: Cluster,
     node: String,
-    mut uid: watch::Receiver<Option<String>>,
+    mut object: watch::Receiver<Option<Registered>>,
     changes: mpsc::Sender<(Source, SourceChange)>,
 ) {
-    if uid.wait_for(Option::is_some).await.is_err() {
+    if object.wait_for(Option::is_some).await.is_err() {
         return;
     }
     let mut pods = Pods {

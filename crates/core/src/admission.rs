@@ -136,7 +136,7 @@ pub fn admit(pod: &Pod, ledger: &Ledger, config: &NodeConfig) -> Result<(), Reje
         config.allocatable_ephemeral,
     )?;
     if !affinity::matches(pod, &config.labels, &config.node_name) {
-        return Err(predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector"));
+        return Err(predicate(NODE_AFFINITY, "node(s) didn't match Pod's node affinity/selector"));
     }
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
     if !node.is_empty() && node != config.node_name {
@@ -198,6 +198,8 @@ fn non_empty(text: Option<&str>, otherwise: &str) -> String {
     text.filter(|text| !text.is_empty()).unwrap_or(otherwise).into()
 }
 
+/// Kubernetes: the node does not have the labels that the pod insists on.
+pub(crate) const NODE_AFFINITY: &str = "NodeAffinity";
 const ANY_ADDRESS: &str = "0.0.0.0";
 const OS: &str = "linux";
 

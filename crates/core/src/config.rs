@@ -16,7 +16,7 @@ pub struct NodeConfig {
     pub boot_id: String,
     /// The node's addresses, for `status.hostIPs`.
     pub host_ips: Vec<String>,
-    /// Labels, for selectors and affinity of static pods.
+    /// Labels, for selectors and affinity of pods: those the node is registered with, until those of its object are known.
     pub labels: BTreeMap<String, String>,
     /// The sources that are switched on: a pod of no source is cleaned up once all of these have reported.
     pub sources: BTreeSet<Source>,

@@ -88,6 +88,11 @@ impl RuntimeFacts {
         let ready = Some("container runtime status check may not have completed yet".into());
         Self { ready, ..Self::default() }
     }
+
+    /// It has answered, or was away for so long that this is known.
+    pub fn is_known(&self) -> bool {
+        !self.version.is_empty() || self.ready != Self::unknown().ready
+    }
 }
 
 /// The object as it is first created.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use podwright_agent::keeper::Keeper;
 use podwright_agent::the_loop::{BoxFuture, Handle};
 use podwright_api::keeper::PodKeeper;
+use podwright_api::node::Registered;
 use podwright_api::{Cluster, events as event_sink, lease, node, pods};
 use podwright_core::model::{Ask, AskResult, Event, Source, SourceChange};
 use podwright_cri::ImageService;
@@ -46,27 +47,29 @@ pub(crate) fn start(cluster: Cluster, config: &Config, parts: Parts) {
     let facts = machine::facts(config, settings.taints);
     let name = facts.name.clone();
     tracing::info!(server = %cluster.server(), node = name, "joining the cluster");
-    let (uid_sender, uid) = watch::channel(None);
+    let (registered, object) = watch::channel(None);
     let (occurrences, occurred) = mpsc::channel(events::ON_THEIR_WAY_MAX);
     tokio::spawn(events::hand_on(parts.handle.views().follow_events(), occurrences));
     tokio::spawn(event_sink::run(cluster.clone(), name.clone(), occurred));
-    tokio::spawn(tell_of_node(uid.clone(), parts.handle.clone()));
-    tokio::spawn(lease::run(cluster.another(), name.clone(), uid.clone()));
-    tokio::spawn(pods::run(cluster.clone(), name.clone(), uid, parts.changes));
+    tokio::spawn(tell_of_node(object.clone(), parts.handle.clone()));
+    tokio::spawn(lease::run(cluster.another(), name.clone(), object.clone()));
+    tokio::spawn(pods::run(cluster.clone(), name.clone(), object, parts.changes));
     let registration = node::Registration { facts, register: settings.register };
     tokio::spawn(async move {
-        // The first word about the node says how its runtime is.
+        // As a rule the first word about the node says how its runtime is.
         let said = parts.handle.views().follow_runtime();
         let (listening, runtime) = runtime::follow(said, parts.images).await;
         tokio::spawn(events::tell_of_readiness(name, runtime.clone(), parts.handle));
-        tokio::join!(listening, node::run(cluster, registration, runtime, uid_sender));
+        tokio::join!(listening, node::run(cluster, registration, runtime, registered));
     });
 }
 
-/// Mirrors belong to the node's object.
-async fn tell_of_node(mut uid: watch::Receiver<Option<String>>, handle: Handle) {
-    while uid.changed().await.is_ok() {
-        let uid = uid.borrow_and_update().clone();
-        handle.tell(Event::NodeKnown { uid }).await;
+/// Mirrors belong to the node's object, unless it is going; pods are admitted by its labels.
+async fn tell_of_node(mut object: watch::Receiver<Option<Registered>>, handle: Handle) {
+    while object.changed().await.is_ok() {
+        let object = object.borrow_and_update().clone();
+        let labels = object.as_ref().map(|object| object.labels.clone());
+        let uid = object.filter(|object| !object.is_going).map(|object| object.uid);
+        handle.tell(Event::NodeKnown { uid, labels }).await;
     }
 }

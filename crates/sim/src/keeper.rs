@@ -310,7 +310,7 @@ impl World {
         }
         self.keeper.stream += 1;
         if self.sources.get(&Source::Api).is_some_and(|f| !f.reported) {
-            self.turn(Event::NodeKnown { uid: Some("node-uid".into()) });
+            self.turn(Event::NodeKnown { uid: Some("node-uid".into()), labels: None });
         }
         let mut pods: Vec<Manifest> = vec![];
         for pod in self.keeper.objects.values().cloned().collect::<Vec<_>>() {

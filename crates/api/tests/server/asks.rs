@@ -1,16 +1,17 @@
 //! What is asked of an API server, and what its answers come to.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::fake::{Fake, Reply, Seen, pod, status, until};
+use bytes::Bytes;
 use http::Method;
 use jiff::Timestamp;
 use podwright_api::client::request;
 use podwright_api::events::{self, Occurrence};
 use podwright_api::keeper::PodKeeper;
-use podwright_api::node::{self, Registration};
+use podwright_api::node::{self, Registered, Registration};
 use podwright_api::{Cluster, lease};
 use podwright_core::model::{Ask, AskError, FullName, KubeEvent, ObjectRef, PodStatus};
 use podwright_core::node_status::{NodeFacts, RuntimeFacts, initial};
@@ -137,6 +138,10 @@ async fn a_token_that_was_renewed_is_used_after_a_refusal() {
     panic!("the new token was not read");
 }
 
+fn registered(uid: &str) -> Registered {
+    Registered { uid: uid.into(), ..Registered::default() }
+}
+
 fn facts() -> NodeFacts {
     let labels = [("kubernetes.io/os".to_owned(), "linux".to_owned())].into();
     NodeFacts { name: "n".into(), labels, ..NodeFacts::default() }
@@ -154,11 +159,11 @@ async fn a_node_that_is_there_is_mended_and_its_status_sent_on_change_only() {
     })
     .await;
     let (looks, runtime) = watch::channel(RuntimeFacts::default());
-    let (sender, mut uid) = watch::channel(None);
+    let (sender, mut object) = watch::channel(None);
     let registration = Registration { facts: facts(), register: true };
     tokio::spawn(node::run(server.cluster(), registration, runtime, sender));
-    let known = tokio::time::timeout(Duration::from_secs(5), uid.wait_for(Option::is_some)).await.unwrap().unwrap();
-    assert_eq!(known.as_deref(), Some("node-uid"));
+    let known = tokio::time::timeout(Duration::from_secs(5), object.wait_for(Option::is_some)).await.unwrap().unwrap();
+    assert_eq!(known.as_ref().map(|object| object.uid.as_str()), Some("node-uid"));
     drop(known);
     let mended: Vec<Seen> = server.requests("PATCH", "/api/v1/nodes/n");
     assert_eq!(mended[0].body, json!({"metadata": {"labels": {"kubernetes.io/os": "linux"}}}));
@@ -176,6 +181,75 @@ async fn a_node_that_is_there_is_mended_and_its_status_sent_on_change_only() {
     assert_eq!(of_status().len(), 2);
 }
 
+/// A server that has this object, or gets it made, and a watch on it.
+async fn keeping(there: bool, lines: mpsc::Receiver<Bytes>) -> Fake {
+    let mut node = initial(&facts(), &RuntimeFacts::default(), Timestamp::now());
+    (node.metadata.uid, node.metadata.resource_version) = (Some("node-uid".into()), Some("7".into()));
+    let (node, lines) = (serde_json::to_value(node).unwrap(), Mutex::new(Some(lines)));
+    Fake::start(move |seen: &Seen| match seen.method.as_str() {
+        "POST" if there => status(409, "AlreadyExists", "nodes \"n\" already exists"),
+        "GET" if seen.path.contains("watch=true") => lines.lock().unwrap().take().map_or(Reply::Hang, Reply::Stream),
+        _ => Reply::Json(200, node.clone()),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_node_is_there_at_once_and_one_that_was_ready_waits_for_the_runtimes_word() {
+    let words = "container runtime status check may not have completed yet";
+    for there in [false, true] {
+        let (_keep, lines) = mpsc::channel(1);
+        let server = keeping(there, lines).await;
+        let (looks, runtime) = watch::channel(RuntimeFacts::unknown());
+        let (sender, mut object) = watch::channel(None);
+        let registration = Registration { facts: facts(), register: true };
+        tokio::spawn(node::run(server.cluster(), registration, runtime, sender));
+        let soon = Duration::from_secs(2);
+        tokio::time::timeout(soon, object.wait_for(Option::is_some)).await.expect("registered at once").unwrap();
+        let made = &server.requests("POST", "/api/v1/nodes")[0].body["status"]["conditions"][3];
+        assert_eq!((&made["status"], &made["message"]), (&json!("False"), &json!(words)));
+        let of_status = || server.requests("PATCH", "/api/v1/nodes/n/status");
+        if there {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            assert!(of_status().is_empty(), "it was Ready, and nobody knows better: {:?}", of_status());
+        }
+        looks.send_replace(RuntimeFacts { version: "containerd://2".into(), ..RuntimeFacts::default() });
+        until("its word is told", || {
+            let last =
+                of_status().last().map(|seen| seen.body["status"]["nodeInfo"]["containerRuntimeVersion"].clone());
+            last == Some(json!("containerd://2"))
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn what_others_do_to_the_node_is_heard_of_at_once() {
+    let (watched, lines) = mpsc::channel(4);
+    let server = keeping(true, lines).await;
+    let facts_now = RuntimeFacts { version: "containerd://2".into(), ..RuntimeFacts::default() };
+    let (_looks, runtime) = watch::channel(facts_now);
+    let (sender, mut object) = watch::channel(None);
+    let registration = Registration { facts: facts(), register: true };
+    tokio::spawn(node::run(server.cluster(), registration, runtime, sender));
+    let changed = |version: &str, label: &str, more: serde_json::Value| {
+        let mut metadata =
+            json!({"name": "n", "uid": "node-uid", "resourceVersion": version, "labels": {"disk": label}});
+        metadata.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        crate::fake::line("MODIFIED", &json!({"metadata": metadata}))
+    };
+    watched.send(changed("6", "old", json!({}))).await.unwrap();
+    watched.send(changed("9", "ssd", json!({}))).await.unwrap();
+    let soon = Duration::from_secs(5);
+    let has_label = |object: &Option<Registered>| object.as_ref().is_some_and(|o| o.labels.contains_key("disk"));
+    let found = tokio::time::timeout(soon, object.wait_for(has_label)).await.expect("heard of").unwrap().clone();
+    let found = found.unwrap();
+    assert_eq!((found.labels["disk"].as_str(), found.is_going), ("ssd", false), "the past was believed");
+    watched.send(changed("10", "ssd", json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}))).await.unwrap();
+    let is_going = |object: &Option<Registered>| object.as_ref().is_some_and(|o| o.is_going);
+    tokio::time::timeout(soon, object.wait_for(is_going)).await.expect("heard of").unwrap();
+}
+
 #[tokio::test]
 async fn a_lease_is_made_once_and_then_renewed() {
     let made = Arc::new(AtomicBool::new(false));
@@ -188,7 +262,7 @@ async fn a_lease_is_made_once_and_then_renewed() {
         _ => status(404, "NotFound", "leases \"n\" not found"),
     })
     .await;
-    let (sender, uid) = watch::channel(Some("node-uid".to_owned()));
+    let (sender, uid) = watch::channel(Some(registered("node-uid")));
     tokio::spawn(lease::run(server.cluster(), "n".into(), uid));
     let path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
     until("the lease", || server.requests("POST", path).len() == 1).await;
@@ -196,7 +270,7 @@ async fn a_lease_is_made_once_and_then_renewed() {
     assert_eq!(lease["metadata"]["ownerReferences"][0]["uid"], "node-uid");
     assert_eq!((&lease["spec"]["holderIdentity"], &lease["spec"]["leaseDurationSeconds"]), (&json!("n"), &json!(40)));
     // Another object of the same name: renewed at once.
-    sender.send_replace(Some("other-uid".into()));
+    sender.send_replace(Some(registered("other-uid")));
     until("the renewal", || server.requests("PATCH", path).len() == 2).await;
     assert_eq!(server.requests("POST", path).len(), 1);
 }

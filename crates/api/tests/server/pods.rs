@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::fake::{Fake, Reply, Seen, line, list, pod, status};
 use bytes::Bytes;
+use podwright_api::node::Registered;
 use podwright_api::pods;
 use podwright_core::model::{Source, SourceChange};
 use serde_json::{Value, json};
@@ -22,7 +23,7 @@ struct Answers {
 struct Followed {
     server: Fake,
     changes: mpsc::Receiver<(Source, SourceChange)>,
-    node: watch::Sender<Option<String>>,
+    node: watch::Sender<Option<Registered>>,
 }
 
 impl Followed {
@@ -42,7 +43,7 @@ impl Followed {
 
     async fn begun(lists: Vec<Reply>, watches: Vec<Reply>) -> Self {
         let followed = Self::new(lists, watches).await;
-        followed.node.send_replace(Some("uid".into()));
+        followed.node.send_replace(Some(Registered::default()));
         followed
     }
 
@@ -107,7 +108,7 @@ async fn nothing_is_asked_before_the_node_is_there_and_pages_are_put_together() 
     let mut followed = Followed::new(vec![ok(first), ok(list(10, &[pod("b", 2)]))], vec![stream]).await;
     followed.says_nothing().await;
     assert!(followed.server.seen.lock().unwrap().is_empty());
-    followed.node.send_replace(Some("uid".into()));
+    followed.node.send_replace(Some(Registered::default()));
     assert_eq!(followed.next().await, "set a,b");
     let seen = followed.server.requests("GET", "/api/v1/pods");
     assert!(seen[0].path.contains("fieldSelector=spec.nodeName%3Dn"), "{}", seen[0].path);

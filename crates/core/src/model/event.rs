@@ -3,7 +3,7 @@
 //! An effect is one call on one foreign thing; its result is one event. Every call that goes out comes back exactly once as
 //! [`Event::Done`], also when it was cancelled or its deadline passed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -98,6 +98,9 @@ pub enum Event {
     NodeKnown {
         /// Its UID.
         uid: Option<String>,
+        /// Its labels, which others set too; `None`: not known.
+        #[serde(default)]
+        labels: Option<BTreeMap<String, String>>,
     },
     /// Something outside of the pod that its volumes show has changed: a ConfigMap, a Secret, a token that was renewed.
     ObjectsChanged {

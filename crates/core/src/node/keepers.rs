@@ -1,6 +1,6 @@
 //! What the keepers of pod objects are asked, and what their words mean: statuses, final deletes, mirrors.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Node;
@@ -124,10 +124,21 @@ impl Node {
         }
     }
 
-    /// The Node object is there, or is going.
-    pub(super) fn node_known(&mut self, uid: Option<String>) {
+    /// The Node object is there, or is going. With other labels, other pods may run here.
+    pub(super) fn node_known(
+        &mut self,
+        uid: Option<String>,
+        labels: Option<BTreeMap<String, String>>,
+    ) -> BTreeSet<PodUid> {
         self.node_uid = uid;
         self.look_at_mirrors();
+        match labels.filter(|labels| *labels != self.config.labels) {
+            Some(labels) => {
+                self.config.labels = labels;
+                self.held()
+            }
+            None => BTreeSet::new(),
+        }
     }
 
     /// Every static pod and every mirror is to be compared.

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use jiff::SignedDuration;
+
 use super::Node;
 use super::keepers::warning;
 use crate::actions::Waiting;
@@ -14,6 +16,9 @@ use crate::model::{
 use crate::pleg;
 use crate::pod::{KillOptions, Machine, State, full_name};
 use crate::sources::{Batches, uid_of};
+
+/// The labels of the node's object are known so late, at most.
+const LABELS_LATE: SignedDuration = SignedDuration::from_secs(9);
 
 impl Node {
     /// Tell the pods; returns those that have to be stepped.
@@ -82,10 +87,7 @@ impl Node {
                 self.answered(id, &result, now, out);
                 BTreeSet::new()
             }
-            Event::NodeKnown { uid } => {
-                self.node_known(uid);
-                BTreeSet::new()
-            }
+            Event::NodeKnown { uid, labels } => self.node_known(uid, labels),
             Event::Journal { .. } => BTreeSet::new(),
             Event::ObjectsChanged { uid } => {
                 self.with(&uid, now, out, |machine, _, _| machine.objects_changed());
@@ -215,15 +217,21 @@ impl Node {
         if record.admitted {
             return None;
         }
-        let (pod, is_static) = (Arc::clone(&record.pod), record.source.is_static());
+        let (pod, is_static, first_seen) = (Arc::clone(&record.pod), record.source.is_static(), record.first_seen);
         let Err(rejection) = admission::admit(&pod, &self.ledger, &self.config) else {
             self.ledger.reserve(uid.clone(), admission::Requests::of(&pod));
             self.workers.get_mut(uid)?.admitted();
             return None;
         };
         let (reason, message) = (rejection.reason.to_owned(), rejection.message);
+        // The scheduler may know of a label that was given to the node a moment ago.
+        let age = first_seen.duration_until(now.wall);
+        if !is_static && rejection.reason == admission::NODE_AFFINITY && age.abs() < LABELS_LATE {
+            self.housekeeping.retry_held(now.boot);
+            return Some(Waiting { reason, message });
+        }
         let (full_name, known) = (full_name(&pod), self.workers.get(uid)?.is_held_for(&reason));
-        if !known {
+        if !known || !is_static {
             out.effects.push(warning(uid.clone(), full_name, rejection.reason, message.clone()));
         }
         if is_static {

@@ -33,12 +33,15 @@ pub(super) async fn tell_of_readiness(node: String, mut runtime: watch::Receiver
     tell(&handle, &node, "Starting", "Starting kubelet.".into());
     let mut was = None;
     loop {
-        let is = readiness(&runtime.borrow_and_update()).is_ok();
-        if was != Some(is) {
+        let (is, is_known) = {
+            let facts = runtime.borrow_and_update();
+            (readiness(&facts).is_ok(), facts.is_known())
+        };
+        if is_known && was != Some(is) {
             let reason = if is { "NodeReady" } else { "NodeNotReady" };
             tell(&handle, &node, reason, format!("Node {node} status is now: {reason}"));
+            was = Some(is);
         }
-        was = Some(is);
         if runtime.changed().await.is_err() {
             return;
         }

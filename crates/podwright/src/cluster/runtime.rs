@@ -8,21 +8,28 @@ use podwright_cri::{ImageService, v1};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Wait for the first word of the runtime, but not for ever; then go on listening in the future that is given back, as long as
-/// somebody wants to know.
+/// Wait a moment for the first word of the runtime; then go on listening in the future that is given back, as long as somebody
+/// wants to know.
 pub(super) async fn follow(
     mut said: watch::Receiver<Option<RuntimeFacts>>,
     images: Arc<dyn ImageService>,
 ) -> (impl Future<Output = ()> + Send, watch::Receiver<RuntimeFacts>) {
-    let _ = tokio::time::timeout(FIRST_WORD_MAX, said.wait_for(Option::is_some)).await;
     let mut images = Images { service: images, names: vec![], due: Instant::now() };
-    images.look().await;
+    let first_word = async {
+        if said.wait_for(Option::is_some).await.is_ok() {
+            images.look().await;
+        }
+    };
+    // A runtime that is away is no reason for the node not to be there.
+    let _ = tokio::time::timeout(FIRST_WORD_MAX, first_word).await;
     let (sender, receiver) = watch::channel(facts(&mut said, &images.names));
     let listening = async move {
         loop {
+            let answers = said.borrow().as_ref().is_some_and(|facts| facts.ready.is_none());
             tokio::select! {
                 changed = said.changed() => if changed.is_err() { return },
-                () = tokio::time::sleep_until(images.due) => images.look().await,
+                // Nobody waits for the images of a runtime that is away.
+                () = tokio::time::sleep_until(images.due), if answers => images.look().await,
                 () = sender.closed() => return,
             }
             let facts = facts(&mut said, &images.names);
@@ -63,7 +70,8 @@ fn image(image: v1::Image) -> (Vec<String>, i64) {
     (names, i64::try_from(image.size).unwrap_or(i64::MAX))
 }
 
-const FIRST_WORD_MAX: Duration = Duration::from_secs(5);
+/// A runtime that answers does so in milliseconds.
+const FIRST_WORD_MAX: Duration = Duration::from_millis(500);
 const IMAGES_EVERY: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(5);
 

@@ -141,6 +141,30 @@ fn a_pod_without_room_fails_and_goes_once_it_is_deleted() {
     assert!(matches!(lab.asks[0].1, Ask::Delete { .. }), "{:?}", lab.asks);
 }
 
+#[test]
+fn labels_count_that_others_gave_the_node() {
+    let mut lab = api_lab(config());
+    let labels = |key: &str| Some([(key.to_owned(), "1".to_owned())].into());
+    let picky = object(7, |value| value["spec"]["nodeSelector"] = json!({"disk": "1"}));
+    put(&mut lab, picky.clone());
+    assert!(lab.calls.is_empty() && lab.events.is_empty(), "the label may be on its way: {:?}", lab.events);
+    let uid = Some("n".to_owned());
+    lab.tell(Event::NodeKnown { uid: uid.clone(), labels: labels("other") });
+    assert!(lab.calls.is_empty(), "{:?}", lab.calls);
+    lab.tell(Event::NodeKnown { uid: uid.clone(), labels: labels("disk") });
+    assert!(lab.calls.iter().any(|(_, _, call)| *call == Call::MakeDirs), "it may begin: {:?}", lab.calls);
+
+    let mut lab = api_lab(config());
+    put(&mut lab, picky);
+    lab.now += Duration::from_secs(10);
+    lab.tell(Event::Wake);
+    assert_eq!(lab.events.iter().map(|e| e.reason).collect::<Vec<_>>(), ["NodeAffinity"]);
+    clean_up(&mut lab);
+    assert_eq!(patched(&take(&mut lab, 8, |_| {})).phase.as_deref(), Some("Pending"));
+    let last = patched(&take(&mut lab, 9, |_| {})).clone();
+    assert_eq!((last.phase.as_deref(), last.reason.as_deref()), (Some("Failed"), Some("NodeAffinity")));
+}
+
 /// A lab that was restarted under a pod of the API server, which runs.
 fn restarted(change: impl FnOnce(&mut Value)) -> Lab {
     let mut record = running().records[&PodUid::from("1")].clone();
@@ -277,7 +301,7 @@ fn a_static_pod_gets_a_mirror_which_says_how_it_is_and_never_touches_it() {
     assert!(lab.asks.is_empty(), "one may be there: the API server has not been heard");
     lab.tell(api(SourceChange::Set { pods: vec![], broken: vec![] }));
     assert!(lab.asks.is_empty(), "nobody could own it yet");
-    lab.tell(Event::NodeKnown { uid: Some("n".into()) });
+    lab.tell(Event::NodeKnown { uid: Some("n".into()), labels: None });
     let (id, ask) = lab.asks.remove(0);
     let Ask::CreateMirror { pod: wanted } = ask else { panic!("{ask:?}") };
     let mirror = |uid: &str, version: u64, deleting: bool| {
