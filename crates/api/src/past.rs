@@ -30,6 +30,15 @@ impl Past {
     }
 }
 
+/// A watch that ended and said nothing in all its time, not even where it is, which servers say every minute. It began at a
+/// version that the server has not reached: its history was set back. Only a list tells how things are.
+pub(crate) fn was_deaf(heard: bool, lasted: Duration) -> bool {
+    !heard && lasted >= SILENCE
+}
+
+/// Longer than the pause between two bookmarks.
+const SILENCE: Duration = Duration::from_secs(150);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,5 +55,13 @@ mod tests {
         tokio::time::advance(BEHIND_MAX * 2).await;
         assert!(past.may_believe(true, "4"));
         assert!(!past.may_believe(true, "3"));
+    }
+
+    #[test]
+    fn silence_is_deaf_when_it_lasts() {
+        let cases = [(false, 149, false), (false, 150, true), (true, 500, false)];
+        for (heard, lasted, deaf) in cases {
+            assert_eq!(was_deaf(heard, Duration::from_secs(lasted)), deaf, "{heard} {lasted}");
+        }
     }
 }

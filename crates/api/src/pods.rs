@@ -24,7 +24,7 @@ use crate::client::{Cluster, request};
 use crate::error::ApiError;
 use crate::lines::Lines;
 use crate::node::Registered;
-use crate::past::Past;
+use crate::past::{Past, was_deaf};
 use known::{Kind, Known, Object};
 
 /// Follow the pods of `node` once its object is there; ends when nobody listens any more.
@@ -111,9 +111,13 @@ impl Pods {
         while !self.changes.is_closed() {
             let began = Instant::now();
             match self.watch(&mut version).await {
+                Ok(heard) if was_deaf(heard, began.elapsed()) => {
+                    tracing::info!("the watch said nothing at all: listing anew");
+                    return;
+                }
                 // The server ends a watch when its time is over. One that ends at once is no watch.
-                Ok(()) if began.elapsed() > Duration::from_secs(1) => self.worked(),
-                Ok(()) => self.failed("watch", &ApiError::Unreachable("it ended at once".into())).await,
+                Ok(_) if began.elapsed() > Duration::from_secs(1) => self.worked(),
+                Ok(_) => self.failed("watch", &ApiError::Unreachable("it ended at once".into())).await,
                 Err(error) if error.is_gone() => {
                     tracing::info!(%error, "the watch is too far behind: listing anew");
                     return;
@@ -123,27 +127,35 @@ impl Pods {
                     self.failed("watch", &error).await;
                     return;
                 }
-                Err(error) => self.failed("watch", &error).await,
+                Err(error) => {
+                    self.failed("watch", &error).await;
+                    // A server that is there and has no watch to give may have a list.
+                    if error.code().is_some_and(|code| code >= 500) && self.backoff.failures() > QUIET_AFTER {
+                        return;
+                    }
+                }
             }
         }
     }
 
-    async fn watch(&mut self, version: &mut String) -> Result<(), ApiError> {
+    /// Whether anything was said.
+    async fn watch(&mut self, version: &mut String) -> Result<bool, ApiError> {
         // Nodes that began together must not ask for the next watch together.
         let seconds = WATCH_SECONDS + u64::from(std::process::id() % 240);
         let query = format!("&watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={version}");
         let path = format!("{}{query}", self.path());
         let response = self.cluster.send(request(Method::GET, &path, None)).await?;
         if self.backoff.failures() > 0 && self.changes.send((Source::Api, SourceChange::Back)).await.is_err() {
-            return Ok(());
+            return Ok(true);
         }
         let until = Instant::now() + Duration::from_secs(seconds) + WATCH_GRACE;
-        let mut lines = Lines::new(response.into_body());
+        let (mut lines, mut heard) = (Lines::new(response.into_body()), false);
         while let Some(line) = tokio::time::timeout_at(until, lines.next())
             .await
             .unwrap_or_else(|_| Some(Err(ApiError::Unreachable("the watch did not end in time".into()))))
         {
             self.worked();
+            heard = true;
             let line = line?;
             let event: Line<'_> = serde_json::from_slice(&line).map_err(|error| garbage(&error))?;
             let object = event.object.get().as_bytes();
@@ -151,26 +163,26 @@ impl Pods {
                 "ADDED" | "MODIFIED" => Kind::Put,
                 "DELETED" => Kind::Deleted,
                 "BOOKMARK" => {
-                    *version = crate::trimmed::who(object).map_err(|error| garbage(&error))?.resource_version;
+                    *version = version_of(object)?;
                     self.known.pass(version);
                     continue;
                 }
                 "ERROR" => return Err(ApiError::from_status(object)),
                 other => return Err(ApiError::Garbage(format!("a watch event of type {other:?}"))),
             };
-            let at = crate::trimmed::who(object).map_err(|error| garbage(&error))?.resource_version;
+            let at = version_of(object)?;
             let object = Object::read(object).map_err(ApiError::Garbage)?;
             if let Some(change) = self.known.change(kind, object)
                 && self.changes.send((Source::Api, change)).await.is_err()
             {
-                return Ok(());
+                return Ok(heard);
             }
             // Taken in before it is passed: an event that can't be handled is asked for again.
             if !self.known.is_behind(&at) {
                 *version = at;
             }
         }
-        Ok(())
+        Ok(heard)
     }
 
     fn path(&self) -> String {
@@ -234,6 +246,12 @@ fn and_continue(token: &str) -> String {
         })
         .collect();
     if escaped.is_empty() { escaped } else { format!("&continue={escaped}") }
+}
+
+/// Where in the server's history an object stands. A watch from nowhere would begin at the end, and miss what went before.
+fn version_of(object: &[u8]) -> Result<String, ApiError> {
+    let version = crate::trimmed::who(object).map_err(|error| garbage(&error))?.resource_version;
+    if version.is_empty() { Err(ApiError::Garbage("an object without version".into())) } else { Ok(version) }
 }
 
 fn garbage(error: &serde_json::Error) -> ApiError {

@@ -23,7 +23,7 @@ use crate::backoff::Backoff;
 use crate::client::request;
 use crate::error::ApiError;
 use crate::lines::Lines;
-use crate::past::Past;
+use crate::past::{Past, was_deaf};
 
 /// What is there, by name.
 pub(crate) type Items<T> = BTreeMap<String, Arc<T>>;
@@ -193,9 +193,10 @@ impl<T: Kept> Follower<T> {
             };
             let began = Instant::now();
             match self.watch(&mut version).await {
+                Ok(heard) if was_deaf(heard, began.elapsed()) => return,
                 // The server ends a watch when its time is over. One that ends at once is no watch.
-                Ok(()) if began.elapsed() > Duration::from_secs(1) => self.backoff.reset(),
-                Ok(()) => self.pause(&ApiError::Unreachable("the watch ended at once".into())).await,
+                Ok(_) if began.elapsed() > Duration::from_secs(1) => self.backoff.reset(),
+                Ok(_) => self.pause(&ApiError::Unreachable("the watch ended at once".into())).await,
                 Err(error) if error.is_gone() => return,
                 // What was missed only a list tells; a watch that was merely lost goes on where it was.
                 Err(error @ ApiError::Garbage(_)) => return self.pause(&error).await,
@@ -218,7 +219,8 @@ impl<T: Kept> Follower<T> {
         all > 0 && all == immutable
     }
 
-    async fn watch(&mut self, version: &mut String) -> Result<(), ApiError> {
+    /// Whether anything was said.
+    async fn watch(&mut self, version: &mut String) -> Result<bool, ApiError> {
         let query =
             format!("watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={version}");
         let watching = self.line.watching.clone();
@@ -232,7 +234,7 @@ impl<T: Kept> Follower<T> {
             }
         };
         let until = Instant::now() + Duration::from_secs(WATCH_SECONDS) + WATCH_GRACE;
-        let mut lines = Lines::new(response.into_body());
+        let (mut lines, mut heard) = (Lines::new(response.into_body()), false);
         loop {
             let line = tokio::select! {
                 () = self.asked() => {
@@ -242,8 +244,9 @@ impl<T: Kept> Follower<T> {
                 line = tokio::time::timeout_at(until, lines.next()) => line,
             };
             let late = |_| ApiError::Unreachable("the watch did not end in time".into());
-            let Some(line) = line.map_err(late)? else { return Ok(()) };
+            let Some(line) = line.map_err(late)? else { return Ok(heard) };
             self.backoff.reset();
+            heard = true;
             *version = self.heard(&line?).await?;
         }
     }

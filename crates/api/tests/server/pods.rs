@@ -177,6 +177,19 @@ async fn garbage_throttling_and_errors_cost_time_only() {
 }
 
 #[tokio::test]
+async fn a_server_that_gives_no_watch_is_asked_for_lists() {
+    let lists = vec![ok(list(10, &[pod("a", 5)])), ok(list(12, &[pod("a", 5), pod("b", 12)]))];
+    let watches = (0..4).map(|_| status(500, "InternalError", "no watch to be had"));
+    let (_keep, nowhere) = watch_of(vec![line("ADDED", &json!({"metadata": {"name": "c", "uid": "c"}}))]);
+    let lists = lists.into_iter().chain([ok(list(13, &[pod("b", 12)]))]).collect();
+    let mut followed = Followed::begun(lists, watches.chain([nowhere]).collect()).await;
+    assert_eq!(followed.next().await, "set a");
+    assert_eq!(followed.next().await, "set a,b");
+    // What has no version has no place in the history: a list tells.
+    assert_eq!(followed.next().await, "set b");
+}
+
+#[tokio::test]
 async fn large_strange_and_foreign_pods_are_taken_for_what_they_are() {
     let mut large = pod("large", 11);
     large["metadata"]["annotations"] = json!({"much": "x".repeat(1_500_000)});
