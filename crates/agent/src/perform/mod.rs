@@ -108,8 +108,10 @@ pub struct Hands {
     images: image::Images,
     /// RunPodSandbox under way. First come first served: tokio's semaphore is fair.
     runs: Semaphore,
-    /// StopPodSandbox and RemovePodSandbox under way, apart from the runs: pods that hang while starting hold no ending up.
+    /// StopPodSandbox under way, apart from the runs: pods that hang while starting hold no ending up.
     stops: Semaphore,
+    /// RemovePodSandbox under way. It waits for disks more than for processors, so that a few go well beside the stops.
+    removals: Semaphore,
     /// Ranges of user ids are handed out one at a time.
     userns: userns::Ranges,
     objects: Arc<dyn Objects>,
@@ -133,7 +135,7 @@ pub struct HandsConfig {
     pub pool: Pool,
     /// Pulls.
     pub pulls: PullConfig,
-    /// RunPodSandbox calls at once, and as many that stop or remove one (twice the cores: more take longer together).
+    /// RunPodSandbox calls at once, and as many that stop one (twice the cores: more take longer together); half as many remove one.
     pub sandbox_parallel: usize,
     /// `maxPods`: as many user namespaces can be had.
     pub max_pods: usize,
@@ -153,6 +155,7 @@ impl Hands {
             pool: config.pool,
             runs: Semaphore::new(sandboxes),
             stops: Semaphore::new(sandboxes),
+            removals: Semaphore::new(sandboxes.div_ceil(2)),
             objects: Arc::new(NoObjects),
             tell: Arc::new(|_| {}),
         }

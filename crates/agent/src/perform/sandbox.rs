@@ -52,9 +52,9 @@ impl Hands {
         }
     }
 
-    /// Behind those that are to be stopped: somebody waits for these, and nobody for what is dead.
+    /// Beside those that are being stopped, and few at once: people wait for these, and nobody for what is dead.
     pub(super) async fn remove_sandbox(&self, id: &SandboxId, turn: &Turn) -> Result<Answer, CallError> {
-        let permit = turn.wait(&self.stops).await?;
+        let permit = turn.wait(&self.removals).await?;
         match holding(permit, self.runtime.remove_pod_sandbox(id.as_str(), turn.limit)).await {
             Ok(()) => Ok(Answer::Done),
             Err(error) if error.is_not_found() => Ok(Answer::Done),
