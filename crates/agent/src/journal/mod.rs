@@ -65,6 +65,14 @@ pub enum JournalError {
 }
 
 impl JournalError {
+    /// The pod whose record can never be written, whatever the disk does.
+    pub fn unwritable(&self) -> Option<&PodUid> {
+        match self {
+            Self::TooLarge { uid, .. } | Self::Encode { uid, .. } => Some(uid),
+            Self::Lock(_) | Self::Io { .. } => None,
+        }
+    }
+
     /// There is no room: the next commit may find some.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::Io { source, .. } if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))

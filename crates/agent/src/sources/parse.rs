@@ -4,6 +4,8 @@
 
 use serde_json::Value;
 
+use super::MANIFEST_MAX;
+
 /// The documents of a manifest. Empty ones don't count; a text without any is an error.
 pub fn documents(bytes: &[u8]) -> Result<Vec<Value>, String> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
@@ -35,8 +37,13 @@ fn json(text: &str) -> Result<Vec<Value>, String> {
 }
 
 fn yaml(text: &str) -> Result<Vec<Value>, String> {
-    // `defaultMode: 0644` is octal to everyone who writes manifests.
-    let options = serde_saphyr::options! { legacy_octal_numbers: true, with_snippet: false };
+    let options = serde_saphyr::options! {
+        // `defaultMode: 0644` is octal to everyone who writes manifests.
+        legacy_octal_numbers: true,
+        with_snippet: false,
+        // Aliases repeat what was said once: all of it together may have what a manifest may.
+        budget: serde_saphyr::budget! { max_total_scalar_bytes: usize::try_from(MANIFEST_MAX).unwrap_or(usize::MAX) },
+    };
     serde_saphyr::from_multiple_with_options::<Value>(text, options).map_err(|error| {
         let message = strip_place(&error.to_string());
         match error.location() {
@@ -113,6 +120,10 @@ mod tests {
             bomb.push_str(&format!("a{i}: &a{i} [{inner}]\n"));
         }
         assert!(documents(bomb.as_bytes()).is_err());
+        let long = "x".repeat(1 << 20);
+        let repeated = |times: usize| format!("a: &a {long}\nb: [{}]\n", vec!["*a"; times].join(", "));
+        assert!(documents(repeated(5).as_bytes()).is_ok());
+        assert!(documents(repeated(20).as_bytes()).is_err(), "a small file that makes a large pod");
         assert!(documents("[".repeat(100_000).as_bytes()).is_err());
         assert!(documents(format!("{{\"a\":{}", "[".repeat(100_000)).as_bytes()).is_err());
     }

@@ -167,16 +167,27 @@ fn write(mut journal: Journal, desk: &Desk, done: &watch::Sender<Progress>) {
             (pile.turn, pile.closed)
         };
         if !owed.is_empty() {
-            let records: Vec<Record> = owed.values().cloned().collect();
-            let error = journal.commit(&records).map_err(|error| error.to_string()).err();
-            if error.is_none() {
-                owed.clear();
-            }
+            let error = commit(&mut journal, &mut owed);
             done.send_replace(Progress { turn, error });
         }
         if closed {
             return;
         }
+    }
+}
+
+/// Commit what is owed. A record that can't be written costs its own pod's protection, and nobody else's.
+fn commit(journal: &mut Journal, owed: &mut BTreeMap<PodUid, Record>) -> Option<String> {
+    let mut told = None;
+    loop {
+        let records: Vec<Record> = owed.values().cloned().collect();
+        let Err(error) = journal.commit(&records) else {
+            owed.clear();
+            return told;
+        };
+        let Some(uid) = error.unwritable() else { return Some(error.to_string()) };
+        owed.remove(uid);
+        told = Some(error.to_string());
     }
 }
 
@@ -189,7 +200,7 @@ fn uid(record: &Record) -> PodUid {
 
 #[cfg(test)]
 mod tests {
-    use podwright_core::model::{CallId, Effect};
+    use podwright_core::model::{CallId, Effect, Pod, PodRecord, Source};
 
     use super::*;
 
@@ -228,5 +239,24 @@ mod tests {
         assert!(freed.changed.flatten().is_some_and(|why| why.contains("does not answer")));
         committer.commit(turn(Some("a"), 2));
         assert!(committer.commit(turn(Some("b"), 3)).is_some(), "it is not waited for again");
+    }
+
+    #[test]
+    fn a_record_that_can_t_be_written_costs_its_own_pod_only() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (mut journal, _, _) = Journal::open(dir.path()).expect("opened");
+        let record = |uid: &str, size: usize| {
+            let mut pod = Pod::default();
+            pod.metadata.labels = Some([("a".to_owned(), "x".repeat(size))].into());
+            let seen = jiff::Timestamp::UNIX_EPOCH;
+            Record::Put(Box::new(PodRecord::new(uid.into(), Source::File, Arc::new(pod), seen)))
+        };
+        let owed = [record("a", 1), record("huge", 65 << 20), record("z", 1)];
+        let mut owed: BTreeMap<_, _> = owed.map(|record| (uid(&record), record)).into();
+        let told = commit(&mut journal, &mut owed).expect("it is told of");
+        assert!(told.contains("huge") && owed.is_empty(), "{told}");
+        drop(journal);
+        let (_, records, _) = Journal::open(dir.path()).expect("opened");
+        assert_eq!(records.iter().map(|r| r.uid.as_str()).collect::<Vec<_>>(), ["a", "z"]);
     }
 }
