@@ -21,8 +21,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::{
-    Backoff, Container, ContainerId, ContainerMemory, Cursor, Name, Now, Pod, PodRecord, PodSeen, PodSpec, ProbeKind,
-    SandboxId, SandboxSeen,
+    Backoff, Container, ContainerId, ContainerMemory, Cursor, HookState, Name, Now, Pod, PodRecord, PodSeen, PodSpec,
+    ProbeKind, SandboxId, SandboxSeen,
 };
 use crate::restart;
 
@@ -120,6 +120,13 @@ pub fn current_sandbox<'a>(seen: &'a PodSeen, record: &PodRecord) -> Option<&'a 
 /// A sidecar or app container that runs counts as started once its startup probe passed, if it has one.
 pub fn is_started(container: &Container, memory: Option<&ContainerMemory>, id: &ContainerId) -> bool {
     container.startup_probe.is_none() || memory.is_some_and(|m| m.started.as_ref() == Some(id))
+}
+
+/// Its postStart hook, if it has one, has ended well. Until then it does not count as running.
+pub fn is_hooked(container: &Container, memory: Option<&ContainerMemory>, id: &ContainerId) -> bool {
+    let hook = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref());
+    let done = |(hooked, state): &(ContainerId, HookState)| hooked == id && *state == HookState::Done;
+    hook.is_none() || memory.and_then(|m| m.post_start.as_ref()).is_some_and(done)
 }
 
 /// A restart rule has spoken, and not everything was restarted since.

@@ -1,6 +1,8 @@
 //! What is known of one container: the runtime's word first, then the memory of ends it no longer shows.
 
-use crate::model::{ContainerId, ContainerMemory, ContainerSeen, Exit, PodRecord, PodSeen, RunState, SandboxId};
+use crate::model::{
+    ContainerId, ContainerMemory, ContainerSeen, Exit, HookState, PodRecord, PodSeen, RunState, SandboxId,
+};
 
 /// The newest thing known of a container.
 #[derive(Debug)]
@@ -102,9 +104,14 @@ pub(crate) fn lost(seen: &PodSeen, record: &PodRecord, name: &str) -> Option<Exi
     let status = record.status.as_ref()?;
     let lists = [&status.init_container_statuses, &status.container_statuses, &status.ephemeral_container_statuses];
     let last = lists.into_iter().flatten().flatten().find(|c| c.name == name)?;
-    let running = last.state.as_ref()?.running.as_ref()?;
     let id = last.container_id.as_deref()?;
     let id = ContainerId::from(id.split_once("://").map_or(id, |(_, id)| id));
+    // While its hook runs it is not said to run, and does.
+    let hook = record.containers.get(name).and_then(|m| m.post_start.as_ref());
+    let running = last.state.as_ref()?.running.as_ref();
+    if running.is_none() && hook != Some(&(id.clone(), HookState::Begun)) {
+        return None;
+    }
     let known = |m: &ContainerMemory| [&m.exit, &m.previous_exit].into_iter().flatten().any(|exit| exit.id == id);
     if seen.newest(name).is_some() || record.containers.get(name).is_some_and(known) {
         return None;
@@ -117,7 +124,7 @@ pub(crate) fn lost(seen: &PodSeen, record: &PodRecord, name: &str) -> Option<Exi
         signal: 0,
         reason: LOST_REASON.into(),
         message: LOST_MESSAGE.into(),
-        started_at: running.started_at.as_ref().map(|t| t.0),
+        started_at: running.and_then(|r| r.started_at.as_ref()).map(|t| t.0),
         finished_at: None,
         image: last.image.clone(),
         image_id: last.image_id.clone(),

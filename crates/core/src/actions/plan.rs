@@ -1,7 +1,9 @@
 //! The plan for a pod whose sandbox is ready: strays go, init moves on, app containers are kept up.
 
-use super::{Actions, Fact, Inputs, Kill, KillReason, Start, Waiting, Within, is_started, is_voided, pod_text};
-use crate::model::{Backoff, Container, ContainerMemory, Cursor, HookState, Name, PodSpec, SandboxId};
+use super::{
+    Actions, Fact, Inputs, Kill, KillReason, Start, Waiting, Within, is_hooked, is_started, is_voided, pod_text,
+};
+use crate::model::{Backoff, Container, ContainerMemory, Cursor, Name, PodSpec, SandboxId};
 use crate::restart;
 
 /// How far the init containers are.
@@ -95,9 +97,7 @@ impl<'a> Plan<'a> {
         let memory = self.memory(&c.name);
         match self.fact(c) {
             Fact::Running(seen) if restart::is_sidecar(c) => {
-                let hook = c.lifecycle.as_ref().is_some_and(|l| l.post_start.is_some());
-                let hook_done = memory.and_then(|m| m.post_start.as_ref()) == Some(&(seen.id.clone(), HookState::Done));
-                is_started(c, memory, &seen.id) && (!hook || hook_done)
+                is_started(c, memory, &seen.id) && is_hooked(c, memory, &seen.id)
             }
             Fact::Ended(exit) => {
                 !restart::is_sidecar(c) && exit.code == 0 && !is_voided(self.i.record, &c.name, &exit.id)

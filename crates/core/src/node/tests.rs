@@ -3,6 +3,7 @@
 mod cgroups;
 mod doubts;
 mod ends;
+mod hooks;
 mod images;
 mod keepers;
 mod lab;

@@ -2,11 +2,11 @@
 //!
 //! The exit of a container is in the record, and so on disk, before anything may remove the container.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Ctx, Machine};
 use crate::actions;
-use crate::model::{Call, CallKey, ContainerMemory, ContainerSeen, Exit, Name, RunState};
+use crate::model::{Call, CallKey, ContainerMemory, ContainerSeen, Exit, HookState, Name, RunState};
 use crate::mutate::{self, Mutant};
 
 impl Machine {
@@ -14,8 +14,14 @@ impl Machine {
         let before = (self.record.containers.clone(), self.record.sandbox_attempts);
         let attempts = self.sight.seen.sandboxes.iter().map(|s| s.attempt + 1).max().unwrap_or(0);
         self.record.sandbox_attempts = self.record.sandbox_attempts.max(attempts);
+        let known = |(name, memory): (&Name, &ContainerMemory)| memory.created.then(|| name.clone());
+        let known: BTreeSet<Name> = self.record.containers.iter().filter_map(known).collect();
         for c in newest_two(&self.sight.seen.containers) {
             let memory = self.record.containers.entry(c.name.clone()).or_default();
+            if c.state == RunState::Running && !known.contains(&c.name) {
+                // Ours are seen before they run: another agent began this one, and its hook.
+                memory.post_start = Some((c.id.clone(), HookState::Done));
+            }
             let new_exit = learn(memory, c);
             if new_exit {
                 let what = format!("{} exited with {}", c.name, c.exit_code);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::calls::Calls;
 use super::{Ctx, Machine};
-use crate::actions::{ProbeFailure, is_started};
+use crate::actions::{ProbeFailure, is_hooked, is_started};
 use crate::model::{Call, CallKey, Container, ContainerId, Name, Out, ProbeKind, ProbeVerdict, RunState, Time};
 use crate::pod::bring_up::find_container;
 use crate::probe::{Change, ProbeState};
@@ -58,12 +58,16 @@ impl Machine {
         }
     }
 
-    /// Startup first; readiness and liveness once it has passed; only readiness goes on while the pod ends.
+    /// After the hook, startup first; readiness and liveness once it has passed; only readiness goes on while the pod ends.
     fn wanted_probes(&self) -> Vec<(Name, ProbeKind, ContainerId, Container)> {
         let mut wanted = vec![];
         for c in self.sight.seen.containers.iter().filter(|c| c.state == RunState::Running) {
             let Some(spec) = find_container(&self.record.pod, c.name.as_str()) else { continue };
-            let started = is_started(&spec, self.record.containers.get(&c.name), &c.id);
+            let memory = self.record.containers.get(&c.name);
+            if !is_hooked(&spec, memory, &c.id) {
+                continue;
+            }
+            let started = is_started(&spec, memory, &c.id);
             for kind in [ProbeKind::Startup, ProbeKind::Readiness, ProbeKind::Liveness] {
                 let now = match kind {
                     ProbeKind::Startup => !started && self.record.ending.is_none(),

@@ -163,8 +163,13 @@ pub(super) fn listing(uid: &str, name: &str) -> Listing {
 
 /// A lab in which the pod's container was made as shown, and is being started.
 pub(super) fn starting(made: &PodSeen) -> Lab {
+    starting_of(&pod("a", "1"), made)
+}
+
+/// The same, of this pod.
+pub(super) fn starting_of(manifest: &Manifest, made: &PodSeen) -> Lab {
     let mut lab = Lab::new(Listing::default());
-    lab.set(&[&pod("a", "1")]);
+    lab.set(&[manifest]);
     lab.host_is_ready();
     lab.answer(|c| matches!(c, Call::RunSandbox { .. }), Ok(Answer::Sandbox("sb".into())));
     lab.see(&seen(None));
