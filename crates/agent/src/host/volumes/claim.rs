@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use k8s_openapi::api::core::v1::{PersistentVolume, Volume};
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, PersistentVolume, Volume};
 use podwright_core::model::Pod;
 use podwright_linux::mount;
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -42,19 +42,26 @@ pub(super) struct Place {
     read_only: bool,
 }
 
-/// Where a claim's volume lies, or why it can't be used.
-pub(super) fn place(pod: &Pod, claim: &Claim, claimed: &Claimed) -> Result<Place, HostError> {
+/// Where a claim's volume lies on this node, or why it can't be used.
+pub(super) fn place(pod: &Pod, claim: &Claim, claimed: &Claimed, node: &str) -> Result<Place, HostError> {
     let told = |why: String| failed(format!("persistentvolumeclaim {:?}: {why}", claim.name));
     let found = &*claimed.claim;
     let owners = found.metadata.owner_references.iter().flatten();
     if claim.of_pod && !owners.into_iter().any(|owner| owner.uid == paths::uid(pod)) {
         return Err(told("it was not made for this pod".into()));
     }
+    if found.metadata.deletion_timestamp.is_some() {
+        return Err(told("it is being deleted".into()));
+    }
     let Some(volume) = &claimed.volume else {
         let phase = found.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending");
         return Err(told(format!("it is not bound to a volume (phase {phase})")));
     };
     check_use(claim, claimed, volume).map_err(told)?;
+    if !may_be_on(volume, node) {
+        let name = volume.metadata.name.as_deref().unwrap_or_default();
+        return Err(told(format!("volume {name:?} is on another node")));
+    }
     on_machine(volume).map(|place| Place { read_only: claim.read_only, ..place }).map_err(told)
 }
 
@@ -73,6 +80,22 @@ fn check_use(claim: &Claim, claimed: &Claimed, volume: &PersistentVolume) -> Res
         return Err(format!("volume {name:?} can only be read: the pod must claim it with readOnly"));
     }
     Ok(())
+}
+
+/// A volume that lies on one machine says on which. Other labels it may ask for are the scheduler's to look at.
+fn may_be_on(volume: &PersistentVolume, node: &str) -> bool {
+    let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref()).and_then(|a| a.required.as_ref());
+    let Some(required) = affinity else { return true };
+    let names = |rule: &NodeSelectorRequirement| rule.values.iter().flatten().any(|value| value == node);
+    let allows = |rule: &NodeSelectorRequirement| match (rule.key.as_str(), rule.operator.as_str()) {
+        (HOSTNAME | NODE_NAME, "In") => names(rule),
+        (HOSTNAME | NODE_NAME, "NotIn") => !names(rule),
+        _ => true,
+    };
+    required
+        .node_selector_terms
+        .iter()
+        .any(|term| term.match_expressions.iter().chain(&term.match_fields).flatten().all(allows))
 }
 
 fn on_machine(volume: &PersistentVolume) -> Result<Place, String> {
@@ -111,6 +134,9 @@ pub(super) fn set_up(pod: &Pod, place: &Place, target: &Path) -> Result<(), Host
     if let Some(group) = fs_group(pod)?.filter(|_| place.is_local && is_dir && !place.read_only) {
         ownership::apply(&place.path, group, false)?;
     }
+    if place.is_local && !is_dir {
+        return Err(failed(format!("{}: a local volume must be a directory", place.path.display())));
+    }
     let dir = if is_dir { target } else { target.parent().unwrap_or(target) };
     dirs::make_all(dir, 0o750).map_err(|(path, e)| failed(format!("make {path}: {e}")))?;
     if !is_dir {
@@ -121,6 +147,9 @@ pub(super) fn set_up(pod: &Pod, place: &Place, target: &Path) -> Result<(), Host
     mount::bind(source, onto).map_err(|e| failed(format!("bind {}: {e}", place.path.display())))
 }
 
+/// The label and the field that name a node.
+const HOSTNAME: &str = "kubernetes.io/hostname";
+const NODE_NAME: &str = "metadata.name";
 /// Fields of every volume, whatever its type.
 const COMMON_FIELDS: [&str; 9] = [
     "accessModes",
@@ -150,7 +179,13 @@ mod tests {
         });
         let claimed = Claimed { claim: Arc::new(serde_json::from_value(claim).unwrap()), volume };
         let claim = Claim { name: "c".into(), read_only, of_pod: false };
-        place(&Pod::default(), &claim, &claimed).map_err(|e| e.message)
+        place(&Pod::default(), &claim, &claimed, "here").map_err(|e| e.message)
+    }
+
+    fn local_on(values: Value) -> Value {
+        let rules = json!([{"key": "kubernetes.io/hostname", "operator": "In", "values": values},
+            {"key": "zone", "operator": "In", "values": ["a"]}]);
+        json!({"local": {"path": "/x"}, "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": rules}]}}})
     }
 
     #[test]
@@ -164,6 +199,7 @@ mod tests {
                 Some(json!({"csi": {"driver": "d", "volumeHandle": "h"}, "storageClassName": "fast"})),
                 "is of type csi, which is not supported",
             ),
+            (Some(local_on(json!(["there", "elsewhere"]))), "is on another node"),
             (Some(json!({"nfs": {"path": "/x", "server": "s"}})), "is of type nfs"),
         ];
         for (spec, why) in table {
@@ -172,8 +208,28 @@ mod tests {
         }
         let local = json!({"local": {"path": "/x"}, "accessModes": ["ReadOnlyMany"]});
         assert_eq!(place_of(Some(local), true).unwrap().path, Path::new("/x"));
+        assert!(place_of(Some(local_on(json!(["there", "here"]))), false).is_ok());
         let typed = json!({"hostPath": {"path": "/x", "type": "Directory"}});
         assert_eq!(place_of(Some(typed), false).unwrap().kind.as_deref(), Some("Directory"));
+    }
+
+    #[test]
+    fn a_claim_that_is_being_deleted_begins_nothing() {
+        let going = json!({"metadata": {"name": "c", "uid": "c-1", "deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        let claimed = Claimed { claim: Arc::new(serde_json::from_value(going).unwrap()), volume: None };
+        let claim = Claim { name: "c".into(), read_only: false, of_pod: false };
+        let error = place(&Pod::default(), &claim, &claimed, "here").unwrap_err();
+        assert_eq!(error.message, "persistentvolumeclaim \"c\": it is being deleted");
+    }
+
+    #[test]
+    fn a_local_volume_is_a_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        let place = Place { path: file, kind: None, is_local: true, read_only: false };
+        let error = set_up(&Pod::default(), &place, &dir.path().join("target")).unwrap_err();
+        assert!(error.message.contains("must be a directory"), "{}", error.message);
     }
 
     #[test]
@@ -183,6 +239,6 @@ mod tests {
         let claim = of(&pod, &volume).unwrap();
         assert_eq!(claim.name, "p-v");
         let claimed = Claimed { claim: Arc::default(), volume: None };
-        assert!(place(&pod, &claim, &claimed).unwrap_err().message.contains("not made for this pod"));
+        assert!(place(&pod, &claim, &claimed, "here").unwrap_err().message.contains("not made for this pod"));
     }
 }

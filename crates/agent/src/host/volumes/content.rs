@@ -72,7 +72,7 @@ impl Host {
         }
         let claim = claim::of(pod, volume).ok_or_else(|| failed("the volume claims nothing"))?;
         let claimed = self.objects().claim(paths::namespace(pod), &claim.name).await.map_err(told)?;
-        claim::place(pod, &claim, &claimed).map(Content::Place)
+        claim::place(pod, &claim, &claimed, &self.config.node_name).map(Content::Place)
     }
 
     /// Adds the selected files of a ConfigMap or Secret.
