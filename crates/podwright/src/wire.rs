@@ -125,7 +125,7 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
     tokio::spawn(collect_images(gc, config.node.node_name.clone(), handle.clone()));
     tokio::spawn(memory::stay_small());
     tokio::spawn(logs::rotate(config.logs, runtime.clone(), limit));
-    let shown = Arc::new(Shown { handle: handle.clone() });
+    let shown = Arc::new(Shown { handle: handle.clone(), unseen_max: SILENCE_MAX.max(config.node.sync_frequency * 3) });
     if let Some(listener) = listener {
         tokio::spawn(listen::serve(listener, shown.clone(), stop.clone()));
     }
@@ -252,6 +252,8 @@ fn pulls(config: &Config) -> PullConfig {
 /// What `--listen` shows.
 struct Shown {
     handle: Handle,
+    /// Longer than two lists are apart.
+    unseen_max: Duration,
 }
 
 impl listen::Views for Shown {
@@ -281,6 +283,10 @@ impl listen::Views for Shown {
             let mut lacks: Vec<String> = self.handle.views().journal_error().into_iter().collect();
             if !self.handle.pods().await.is_some_and(|shown| shown.runtime_up) {
                 lacks.push("the container runtime does not answer".into());
+            }
+            let unseen = self.handle.views().last_sight().map(|sight| now.saturating_sub(sight.boot));
+            if let Some(unseen) = unseen.filter(|unseen| *unseen > self.unseen_max) {
+                lacks.push(format!("the container runtime does not show what it has for {} s", unseen.as_secs()));
             }
             listen::Health { dead, lacks }
         })

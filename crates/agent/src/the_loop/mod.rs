@@ -138,6 +138,7 @@ impl Loop {
 
     /// Run until `stop` is cancelled. Containers are left as they are; what core decided until then is committed.
     pub async fn run(mut self, stop: CancellationToken) {
+        self.views.saw(self.clock.now());
         self.turn(vec![Event::Wake]);
         loop {
             let wake = self.wake.map(|at| at.saturating_sub(self.clock.now().boot));
@@ -181,6 +182,9 @@ impl Loop {
                 self.orders.remove(id);
             }
             let now = self.clock.now();
+            if matches!(&event, Event::Listed { result: Ok(_), .. } | Event::Observed { result: Ok(_), .. }) {
+                self.views.saw(now);
+            }
             let mut own = Out::default();
             let recorded = self.recorder.as_mut().and_then(|recorder| recorder.before(&self.node, &event, now));
             for Caught { uid, why } in self.node.handle_guarded(event, now, &mut own) {

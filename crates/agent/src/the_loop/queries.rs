@@ -104,6 +104,7 @@ pub struct Views {
     events: Mutex<Kept>,
     telling: Telling,
     beat: Mutex<Option<Now>>,
+    sight: Mutex<Option<Now>>,
     journal: Mutex<Option<String>>,
     waiters: Mutex<BTreeMap<u64, oneshot::Sender<()>>>,
     runtime: watch::Sender<Option<RuntimeFacts>>,
@@ -130,6 +131,11 @@ impl Views {
     /// When the loop last did something.
     pub fn last_beat(&self) -> Option<Now> {
         *self.beat.lock().expect("no panic under this lock")
+    }
+
+    /// When the runtime last showed what it has, all of it or one pod.
+    pub fn last_sight(&self) -> Option<Now> {
+        *self.sight.lock().expect("no panic under this lock")
     }
 
     /// Why records are not on disk, if so.
@@ -165,6 +171,10 @@ impl Views {
 
     pub(super) fn beat(&self, now: Now) {
         *self.beat.lock().expect("no panic under this lock") = Some(now);
+    }
+
+    pub(super) fn saw(&self, now: Now) {
+        *self.sight.lock().expect("no panic under this lock") = Some(now);
     }
 
     pub(super) fn journal(&self, error: Option<String>) {

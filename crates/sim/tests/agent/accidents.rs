@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use podwright_agent::the_loop::Clock;
 use podwright_cri::labels::{POD_UID, RESTART_COUNT};
-use podwright_sim::rig::{EventFaults, Program, Rig, pod, simple};
+use podwright_sim::rig::{EventFaults, Fate, Program, Rig, Rule, pod, simple};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -96,6 +97,23 @@ async fn a_panic_in_one_pods_machine_puts_that_pod_in_quarantine_and_no_other() 
     rig.remove(&["before", "zulu", "alpha", "omega"]).await;
     let ended = async |rig: &Rig| rig.runtime.sandboxes().is_empty();
     rig.until("the others end", secs(60), ended).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_says_it_is_well_and_shows_nothing_is_noticed() {
+    let mut rig = Rig::new(17);
+    rig.add(vec![simple("a", 0)]).await;
+    rig.until_all("Running", secs(10)).await;
+    let unseen = |rig: &Rig| rig.clock.now().boot - rig.handle().views().last_sight().expect("it has begun").boot;
+    sleep(secs(600)).await;
+    assert!(unseen(&rig) <= secs(120), "{:?} on a quiet day", unseen(&rig));
+    let looks = ["ListPodSandbox", "ListContainers", "PodSandboxStatus", "ContainerStatus"];
+    rig.runtime.rule(Rule::all(Fate::HangsUntil(Instant::now() + secs(600))).calls(&looks));
+    sleep(secs(400)).await;
+    assert!(rig.shown().await.runtime_up, "it says so");
+    assert!(unseen(&rig) > secs(180), "{:?}", unseen(&rig));
+    sleep(secs(600)).await;
+    assert!(unseen(&rig) <= secs(120), "{:?} after it", unseen(&rig));
 }
 
 #[tokio::test(start_paused = true)]
