@@ -138,6 +138,9 @@ impl Kubeconfig {
         if self.user.impersonate.is_some() || self.user.impersonate_groups.is_some() {
             return Err(self.in_user("as", "a node speaks for itself only"));
         }
+        if self.user.username.is_some() || self.user.password.is_some() {
+            return Err(self.in_user("username", "names and passwords were removed from Kubernetes"));
+        }
         if let Some(exec) = &self.user.exec
             && exec.command.as_deref().unwrap_or_default().is_empty()
         {
@@ -221,10 +224,11 @@ impl Kubeconfig {
     }
 
     fn token(&self) -> Result<Option<SecretString>, KubeconfigError> {
-        if let Some(token) = self.user.token.as_ref().filter(|token| !token.expose_secret().is_empty()) {
-            return Ok(Some(token.clone()));
-        }
-        let Some(path) = self.user.token_file.as_deref().filter(|path| !path.is_empty()) else { return Ok(None) };
+        let given = self.user.token.as_ref().filter(|token| !token.expose_secret().is_empty());
+        // Where both are given, the file is the newer one.
+        let Some(path) = self.user.token_file.as_deref().filter(|path| !path.is_empty()) else {
+            return Ok(given.cloned());
+        };
         let bytes = read_file(&self.path, Path::new(path))?;
         let text = String::from_utf8(bytes).map_err(|_| self.in_user("tokenFile", "is no text"))?;
         if text.trim().is_empty() {

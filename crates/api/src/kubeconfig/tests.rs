@@ -64,6 +64,8 @@ async fn certificates_and_tokens_are_found_inline_and_in_files() {
     let dir = Dir::new();
     let access = dir.with_user("{token: abc}").unwrap().access().await.unwrap();
     assert_eq!(header(&access), "Bearer abc");
+    let both = dir.with_user("{token: abc, tokenFile: token}").unwrap().access().await.unwrap();
+    assert_eq!(header(&both), "Bearer from-a-file");
     let config = dir.with_user("{tokenFile: token}").unwrap();
     assert_eq!(header(&config.access().await.unwrap()), "Bearer from-a-file");
     // Another token in the file is seen by whoever asks again.
@@ -123,6 +125,7 @@ fn what_is_wrong_is_named_with_file_and_field() {
         (user("{client-certificate: key.pem, client-key: key.pem}"), "client-certificate: holds no certificate"),
         (user("{client-certificate-data: '%%', client-key: key.pem}"), "client-certificate-data: is no base64"),
         (user("{tokenFile: none}"), "none: No such file"),
+        (user("{username: me, password: s3cret}"), "users[u].user.username"),
         (user("{exec: {apiVersion: client.authentication.k8s.io/v1}}"), "exec.command: is missing"),
         (user("{auth-provider: {name: gcp, config: {}}}"), "auth-provider"),
     ];
