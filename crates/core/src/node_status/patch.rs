@@ -9,7 +9,13 @@ use serde_json::{Map, Value, json};
 use super::{ATTACH_ANNOTATION, NodeFacts};
 
 /// Labels the agent vouches for whenever it starts; others are set only when the object is made.
-const OWN_LABELS: [&str; 3] = ["kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch"];
+const OWN_LABELS: [&str; 5] = [
+    "kubernetes.io/hostname",
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+];
 
 /// What an object needs that somebody else made, or an earlier agent: labels and the annotation, never taints.
 pub fn registration_patch(had: &Node, facts: &NodeFacts) -> Option<Value> {

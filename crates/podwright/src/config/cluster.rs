@@ -55,6 +55,9 @@ impl Reader<'_> {
             ("kubernetes.io/os".to_owned(), "linux".to_owned()),
             ("kubernetes.io/arch".to_owned(), go_arch().to_owned()),
             ("kubernetes.io/hostname".to_owned(), self.node_name_quietly()),
+            // Old manifests select by these, and every kubelet has them.
+            ("beta.kubernetes.io/os".to_owned(), "linux".to_owned()),
+            ("beta.kubernetes.io/arch".to_owned(), go_arch().to_owned()),
         ]);
         for pair in self.flags.node_labels.iter().filter(|pair| !pair.trim().is_empty()) {
             match label(pair) {
