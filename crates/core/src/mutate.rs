@@ -27,10 +27,12 @@ pub enum Mutant {
     DeletedEarly,
     /// What a keeper answers is not what the next patch is made from.
     BaseIsOld,
+    /// What was asked of an image holds for the one that took its place.
+    ImageOfBefore,
 }
 
 /// All of them.
-pub const ALL: [Mutant; 12] = [
+pub const ALL: [Mutant; 13] = [
     Mutant::OldSight,
     Mutant::FloorPerContainer,
     Mutant::GateOverAllSources,
@@ -43,6 +45,7 @@ pub const ALL: [Mutant; 12] = [
     Mutant::KillIsLost,
     Mutant::DeletedEarly,
     Mutant::BaseIsOld,
+    Mutant::ImageOfBefore,
 ];
 
 #[cfg(feature = "mutants")]

@@ -8,7 +8,7 @@ use podwright_core::pod::full_name;
 use crate::behaviour::Run;
 use crate::flight::{Flight, Stage};
 use crate::manifest::{behaviour_of, find};
-use crate::runtime::{NewContainer, Sandbox};
+use crate::runtime::{NewContainer, Sandbox, image_id};
 use crate::world::{Item, World, trace};
 
 impl World {
@@ -73,12 +73,12 @@ impl World {
                 }
             }
             Call::ImageStatus { image, .. } => {
-                let here = self.runtime.images.contains(image).then(facts);
+                let here = self.runtime.images.contains(image).then(|| facts(image));
                 self.land(flight, Ok(Answer::Image(here)));
             }
             Call::PullImage { image, .. } => {
                 self.runtime.images.insert(image.clone());
-                self.land(flight, Ok(Answer::Image(Some(facts()))));
+                self.land(flight, Ok(Answer::Image(Some(facts(image)))));
             }
             Call::MakeCgroup => {
                 let made = self.host.get(&f.uid).is_none_or(|h| !h.cgroup);
@@ -151,6 +151,6 @@ fn source_of(pod: &Pod) -> Option<Source> {
     annotations.get("kubernetes.io/config.source").and_then(|text| Source::parse(text))
 }
 
-fn facts() -> ImageFacts {
-    ImageFacts { id: "sha256:image".into(), uid: Some(1000), username: String::new() }
+fn facts(image: &str) -> ImageFacts {
+    ImageFacts { id: image_id(image), uid: Some(1000), username: String::new() }
 }

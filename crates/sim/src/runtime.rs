@@ -362,3 +362,8 @@ pub fn sandbox_name(uid: &PodUid, attempt: u32) -> String {
 pub fn container_name(uid: &PodUid, name: &Name, attempt: u32) -> String {
     format!("{name}_{uid}_{attempt}")
 }
+
+/// The runtime's name for an image.
+pub fn image_id(image: &str) -> String {
+    format!("sha256:{image}")
+}

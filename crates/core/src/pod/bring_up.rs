@@ -10,6 +10,7 @@ use crate::actions::{Start, Waiting};
 use crate::model::{
     Call, CallKey, Container, ContainerId, HookKind, HookState, ImageFacts, Name, Out, Pod, RunState, SandboxId, Time,
 };
+use crate::mutate::{self, Mutant};
 use crate::restart::ImageBackoff;
 
 /// A pull may take long; the runtime itself ends one that makes no progress.
@@ -268,7 +269,8 @@ fn images(pod: &Pod) -> impl Iterator<Item = (&str, &str)> {
 }
 
 fn wants_image(pod: &Pod, name: &str, image: &str) -> bool {
-    images(pod).find(|(known, _)| *known == name).is_none_or(|(_, wanted)| wanted == image)
+    let wanted = images(pod).find(|(known, _)| *known == name);
+    wanted.is_none_or(|(_, wanted)| wanted == image || mutate::made(Mutant::ImageOfBefore))
 }
 
 /// A container of any kind by its name. Ephemeral containers have the same fields under another type.

@@ -7,6 +7,7 @@ use podwright_core::pod::full_name;
 use podwright_core::restart;
 
 use crate::manifest::find;
+use crate::runtime::image_id;
 use crate::world::World;
 
 impl World {
@@ -29,9 +30,10 @@ impl World {
         }
         match call {
             Call::RunSandbox { .. } | Call::StartContainer { .. } => self.check_begin(uid, call, &record),
-            Call::CreateContainer { name, sandbox, .. } => {
+            Call::CreateContainer { name, sandbox, image_id, .. } => {
                 self.check_begin(uid, call, &record);
                 self.check_rerun(uid, name.as_str(), sandbox, &record);
+                self.check_image(uid, name.as_str(), image_id, &record);
             }
             Call::StopContainer { id, .. } => self.check_stop(uid, id, &record),
             Call::StopSandbox { id } => self.check_sandbox_stop(uid, id, &record),
@@ -93,6 +95,14 @@ impl World {
         if let Some(other) = others.find(|c| same(&c.sandbox)) {
             let text = format!("{uid} {call:?} while {} of {} runs", other.name, other.uid);
             self.broken("4 one static pod per full name", text);
+        }
+    }
+
+    /// A container is made of the image that is wanted now, whatever was asked for before.
+    fn check_image(&mut self, uid: &PodUid, name: &str, id: &str, record: &PodRecord) {
+        let wanted = find(&record.pod, name).and_then(|(container, _)| container.image.clone()).unwrap_or_default();
+        if id != image_id(&wanted) {
+            self.broken("6 the newest image is used", format!("{uid} {name} of {id} instead of {wanted}"));
         }
     }
 
