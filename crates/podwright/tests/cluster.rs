@@ -3,6 +3,8 @@
 #[expect(dead_code, reason = "of the suite only its containers are used here")]
 mod suite;
 
+#[path = "cluster/changes.rs"]
+mod changes;
 #[path = "cluster/credentials.rs"]
 mod credentials;
 #[path = "cluster/deletion.rs"]

@@ -1,5 +1,5 @@
 //! The same manifests under this agent and under the Go kubelet, one after the other on one containerd: what the two say of their
-//! pods is compared field by field.
+//! pods is compared field by field, and so is what they write on them in the runtime.
 
 #[expect(dead_code, reason = "of the suite only its beds and its cases are used here")]
 mod suite;
@@ -10,16 +10,19 @@ mod accepted;
 mod cases;
 #[path = "compare/fields.rs"]
 mod fields;
+#[path = "compare/objects.rs"]
+mod objects;
 #[path = "compare/settled.rs"]
 mod settled;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use podwright_testbed::{Flavor, GoKubelet};
 use serde_json::{Value, json};
 
 use accepted::Difference;
+use fields::Fields;
 use settled::settled;
 use suite::Bed;
 
@@ -31,7 +34,8 @@ fn pods_get_the_statuses_the_go_kubelet_gives_them() {
     for case in &cases {
         bed.put(case.name, &case.spec);
     }
-    let ours = settled("podwright", &cases, "-node", || bed.agent.pods());
+    let mut ours = settled("podwright", &cases, "-node", || bed.agent.pods());
+    add_objects(&mut ours, &bed, &bed.agent.pods().expect("it answers"));
     println!("podwright: {} pods settled after {:.1?}", cases.len(), began.elapsed());
     for case in &cases {
         bed.remove(case.name);
@@ -44,7 +48,8 @@ fn pods_get_the_statuses_the_go_kubelet_gives_them() {
     }
     let began = Instant::now();
     let kubelet = GoKubelet::start_standalone(&bed.scratch, &bed.containerd, "node", &json!({})).expect("it starts");
-    let theirs = settled("the Go kubelet", &cases, "-node", || kubelet.pods());
+    let mut theirs = settled("the Go kubelet", &cases, "-node", || kubelet.pods());
+    add_objects(&mut theirs, &bed, &kubelet.pods().expect("it answers"));
     println!("the Go kubelet: {} pods settled after {:.1?}", cases.len(), began.elapsed());
     drop(kubelet);
 
@@ -80,4 +85,14 @@ fn pods_get_the_statuses_the_go_kubelet_gives_them() {
     assert!(wrong.is_empty(), "{} fields differ:\n{}", wrong.len(), wrong.join("\n"));
     let stale = accepted::unused(&rules);
     assert!(stale.is_empty(), "accepted, but no longer seen: {stale:#?}");
+}
+
+/// What the pods that run have in the runtime is compared too.
+fn add_objects(fields: &mut BTreeMap<&'static str, Fields>, bed: &Bed, pods: &Value) {
+    for name in objects::COMPARED {
+        let full = format!("{name}-node");
+        let pod = pods["items"].as_array().into_iter().flatten().find(|p| p["metadata"]["name"] == full);
+        let found = objects::of(bed, pod.expect("it runs"));
+        fields.get_mut(name).expect("a case of that name").extend(found);
+    }
 }

@@ -1,12 +1,14 @@
 //! The end of a pod, as everybody sees it on a watch.
 
-use std::time::Duration;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
-use podwright_testbed::ControlPlane;
+use anyhow::ensure;
+use podwright_testbed::{ControlPlane, wait_until};
 use serde_json::{Value, json};
 
 use crate::joined::Joined;
-use crate::suite::{container, one, sh};
+use crate::suite::{LIMIT, container, one, sh, sleeper};
 
 #[test]
 fn the_object_goes_only_after_the_exit_code_was_told() {
@@ -31,4 +33,71 @@ fn the_object_goes_only_after_the_exit_code_was_told() {
     assert_eq!(last["status"]["phase"], "Failed", "{:#}", last["status"]);
     assert_eq!(container(&last, "c")["state"]["terminated"]["exitCode"], 7, "{:#}", last["status"]);
     node.wait_nothing_left();
+}
+
+#[test]
+fn a_pod_that_is_deleted_at_any_step_goes_within_its_grace() {
+    let node = Joined::start(ControlPlane::shared(), "steps");
+    // It takes connections, and never says a word.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let began = node.scratch.dir("began").expect("a directory");
+    let mut witness = sh("c", "touch /began/it; trap 'exit 0' TERM; while :; do sleep 0.1; done");
+    witness["volumeMounts"] = json!([{"name": "began", "mountPath": "/began"}]);
+    let mut spec = one(&witness);
+    spec["volumes"] = json!([{"name": "began", "hostPath": {"path": began}}]);
+    let changed = |change: &dyn Fn(&mut Value)| {
+        let mut spec = spec.clone();
+        change(&mut spec);
+        spec
+    };
+    let image = format!("{}/never:1", silent.local_addr().expect("an address"));
+    let steps = [
+        ("pull", "ContainerCreating", changed(&|spec| spec["containers"][0]["image"] = json!(image))),
+        (
+            "mount",
+            "ContainerCreating",
+            changed(&|spec| {
+                let volumes = spec["volumes"].as_array_mut().expect("a list");
+                volumes.push(json!({"name": "s", "secret": {"secretName": "nobody"}}));
+            }),
+        ),
+        ("config", "CreateContainerConfigError", {
+            changed(&|spec| spec["containers"][0]["envFrom"] = json!([{"configMapRef": {"name": "nobody"}}]))
+        }),
+        ("init", "PodInitializing", changed(&|spec| spec["initContainers"] = json!([sleeper("i")]))),
+    ];
+    for (name, _, spec) in &steps {
+        node.put(name, spec);
+    }
+    let mut hook = one(&sleeper("c"));
+    hook["containers"][0]["lifecycle"] = json!({"postStart": {"exec": {"command": ["sleep", "1000"]}}});
+    node.put("hook", &hook);
+    for (name, reason, _) in &steps {
+        wait_until(LIMIT, &format!("{name} to wait for {reason}"), || {
+            let pod = node.get("pods", name)?;
+            ensure!(container(&pod, "c")["state"]["waiting"]["reason"] == *reason, "{:#}", pod["status"]);
+            let init = container(&pod, "i");
+            ensure!(*name != "init" || init["state"]["running"].is_object(), "{:#}", pod["status"]);
+            Ok(())
+        });
+    }
+    wait_until(LIMIT, "the pull and the hook to be under way", || {
+        let events = node.list("events")?;
+        let has = |pod: &str, reason: &str| {
+            events.iter().any(|event| event["involvedObject"]["name"] == pod && event["reason"] == reason)
+        };
+        ensure!(has("pull", "Pulling") && has("hook", "Created"), "not yet");
+        Ok(())
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    let names: Vec<&str> = steps.iter().map(|(name, ..)| *name).chain(["hook"]).collect();
+    let asked = Instant::now();
+    names.iter().for_each(|name| node.delete("pods", name));
+    names.iter().for_each(|name| node.wait_gone(name));
+    let took = asked.elapsed();
+    println!("all gone after {took:?}");
+    // Their grace, the 2 s that an end may overrun it, and a second for a busy machine.
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    node.wait_nothing_left();
+    assert!(!began.join("it").exists(), "a container was started after all");
 }

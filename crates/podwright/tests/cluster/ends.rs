@@ -74,6 +74,10 @@ fn wait_started(node: &Joined<'_>, name: &str) {
 /// Its own end, our TERM, or our KILL; none at all if it never ran.
 fn is_right(pod: &Value, own: i64) -> bool {
     let state = &container(pod, "c")["state"];
+    if state["terminated"]["reason"] == "ContainerStatusUnknown" {
+        // An exit code that was made up.
+        return false;
+    }
     match (pod["status"]["phase"].as_str(), state["terminated"]["exitCode"].as_i64()) {
         (Some("Succeeded"), code) => code == Some(0) && own == 0,
         // The agent died while the runtime started it, which gives up then.

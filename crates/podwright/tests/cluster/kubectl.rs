@@ -101,25 +101,37 @@ fn the_mirror_of_a_static_pod_is_described_with_the_events_of_the_pod() {
 }
 
 #[test]
-fn an_edited_config_map_is_seen_in_a_running_pod() {
+fn an_edited_config_map_is_seen_in_a_running_pod_within_a_second() {
     let node = Joined::start(ControlPlane::shared(), "edited");
     node.create("configmaps", &json!({"metadata": {"name": "m"}, "data": {"k": "old"}}));
-    let script = "while ! grep -q new /m/k; do sleep 0.05; done; cat /m/k > /dev/termination-log";
-    let mut reader = sh("c", &format!("touch /tmp/up; {script}"));
-    reader["volumeMounts"] = json!([{"name": "m", "mountPath": "/m"}]);
+    let out = node.scratch.dir("edited").expect("a directory");
+    let mut reader =
+        sh("c", "trap 'exit 0' TERM; while :; do cp /m/k /out/new && mv /out/new /out/is; sleep 0.02; done");
+    reader["volumeMounts"] = json!([{"name": "m", "mountPath": "/m"}, {"name": "out", "mountPath": "/out"}]);
     let mut spec = one(&reader);
-    spec["restartPolicy"] = json!("Never");
-    spec["volumes"] = json!([{"name": "m", "configMap": {"name": "m"}}]);
+    spec["volumes"] = json!([{"name": "m", "configMap": {"name": "m"}}, {"name": "out", "hostPath": {"path": out}}]);
     node.put("reader", &spec);
-    node.wait_phase("reader", "Running");
-    let began = Instant::now();
-    node.plane
-        .kubectl(&["-n", node.name, "patch", "configmap", "m", "-p", r#"{"data": {"k": "new"}}"#])
-        .expect("patched");
-    let pod = wait_until(LIMIT, "the pod to see it", || node.phase("reader", "Succeeded"));
-    println!("seen and told after {:?}", began.elapsed());
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
-    assert_eq!(container(&pod, "c")["state"]["terminated"]["message"], "new");
+    let wait_for = |word: &str| {
+        wait_until(LIMIT, &format!("the pod to see {word}"), || {
+            let is = std::fs::read_to_string(out.join("is"))?;
+            ensure!(is == word, "{is:?}");
+            Ok(())
+        });
+    };
+    wait_for("old");
+    let edit = |word: &str| {
+        let patch = json!({"data": {"k": word}}).to_string();
+        node.plane.kubectl(&["-n", node.name, "patch", "configmap", "m", "-p", &patch]).expect("patched");
+        let began = Instant::now();
+        wait_for(word);
+        began.elapsed()
+    };
+    let took = ["one", "two", "three"].map(edit);
+    println!("seen after {took:?}");
+    // A machine that is busy with something else may be late once.
+    assert!(took.iter().min() < Some(&Duration::from_secs(1)), "{took:?}");
+    let pod = node.phase("reader", "Running").expect("it runs");
+    assert_eq!(container(&pod, "c")["restartCount"], 0, "{:#}", pod["status"]);
     node.delete("pods", "reader");
     node.wait_nothing_left();
 }

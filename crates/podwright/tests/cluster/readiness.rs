@@ -48,3 +48,45 @@ fn a_runtime_that_stays_away_is_told_and_one_that_is_started_anew_is_not() {
     node.delete("pods", "web");
     node.wait_nothing_left();
 }
+
+#[test]
+fn a_node_is_there_without_its_runtime_and_one_that_was_ready_stays_it_for_a_moment() {
+    let mut node = Joined::start(ControlPlane::shared(), "without");
+    node.put_static("web", "text");
+    node.wait_mirror("web", "text");
+    let since = ready(&node).expect("there")["lastTransitionTime"].clone();
+    node.agent.kill9().expect("killed");
+    node.containerd.stop().expect("stopped");
+    node.agent.start_again().expect("started again");
+    std::thread::sleep(Duration::from_secs(2));
+    node.containerd.start_again().expect("started");
+    node.put_static("later", "text");
+    node.wait_mirror("later", "text");
+    let now = ready(&node).expect("there");
+    assert_eq!((&now["status"], &now["lastTransitionTime"]), (&"True".into(), &since), "{now:#}");
+
+    node.agent.kill9().expect("killed");
+    node.containerd.stop().expect("stopped");
+    node.plane.api().delete(&format!("/api/v1/nodes/{}", node.name), None).expect("deleted");
+    let began = Instant::now();
+    node.agent.start_again().expect("started again");
+    wait_until(Duration::from_secs(10), "the node to be there", || ready(&node));
+    let (there, now) = (began.elapsed(), ready(&node).expect("there"));
+    assert_eq!((&now["status"], &now["reason"]), (&"False".into(), &"KubeletNotReady".into()), "{now:#}");
+    assert!(there < Duration::from_secs(3), "{there:?}");
+    node.put_static("last", "text");
+    // Long enough to be started by mistake.
+    std::thread::sleep(Duration::from_secs(1));
+    let last = node.agent.pod("last-without").expect("an answer").expect("it is known");
+    assert_eq!(last["status"]["phase"], "Pending", "{:#}", last["status"]);
+    node.containerd.start_again().expect("started");
+    let up = wait_ready(&node, "True", "kubelet is posting ready status");
+    println!("there after {there:?}, ready {up:?} after its runtime was");
+    for name in ["web", "later", "last"] {
+        node.wait_mirror(name, "text");
+        let pod = node.agent.pod(&format!("{name}-without")).expect("an answer").expect("it is known");
+        assert_eq!(container(&pod, "c")["restartCount"], 0, "{:#}", pod["status"]);
+        node.scratch.remove_manifest(&format!("{name}.json")).expect("removed");
+    }
+    node.wait_nothing_left();
+}

@@ -19,7 +19,7 @@ pub(crate) fn of(pod: &Value, restarts_by_chance: bool) -> Fields {
     let mut fields = Fields::new();
     let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
     for part in ["metadata", "spec", "status"] {
-        walk(part, &pod[part], uid, &mut fields);
+        fields.extend(flat(part, &pod[part], uid));
     }
     if restarts_by_chance {
         for (path, value) in &mut fields {
@@ -32,6 +32,13 @@ pub(crate) fn of(pod: &Value, restarts_by_chance: bool) -> Fields {
             }
         }
     }
+    fields
+}
+
+/// Anything, masked the same way.
+pub(crate) fn flat(path: &str, value: &Value, uid: &str) -> Fields {
+    let mut fields = Fields::new();
+    walk(path, value, uid, &mut fields);
     fields
 }
 

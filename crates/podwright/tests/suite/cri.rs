@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use podwright_cri::labels::{containers_of_pod, sandboxes_of_pod};
-use podwright_cri::v1::{Container, PodSandbox};
+use podwright_cri::v1::{Container, ContainerStatus, PodSandbox};
 use podwright_cri::{RemoteRuntime, RuntimeService};
+use serde_json::Value;
 
 use super::Bed;
 
@@ -16,6 +17,28 @@ pub(crate) fn of_pod(bed: &Bed, uid: &str) -> (Vec<PodSandbox>, Vec<Container>) 
         let sandboxes = runtime.list_pod_sandbox(Some(sandboxes_of_pod(uid)), LIMIT).await.expect("a list");
         let containers = runtime.list_containers(Some(containers_of_pod(uid)), LIMIT).await.expect("a list");
         (sandboxes, containers)
+    })
+}
+
+/// A pod's newest sandbox as it was asked for, and its containers.
+pub(crate) struct Described {
+    pub(crate) config: Value,
+    pub(crate) containers: Vec<ContainerStatus>,
+}
+
+/// All the runtime tells of a pod.
+pub(crate) fn described(bed: &Bed, uid: &str) -> Described {
+    ask(bed, async |runtime| {
+        let sandboxes = runtime.list_pod_sandbox(Some(sandboxes_of_pod(uid)), LIMIT).await.expect("a list");
+        let newest = sandboxes.iter().max_by_key(|sandbox| sandbox.created_at).expect("a sandbox");
+        let status = runtime.pod_sandbox_status(&newest.id, true, LIMIT).await.expect("its status");
+        let info: Value = serde_json::from_str(status.info.get("info").expect("a verbose status")).expect("JSON");
+        let mut containers = vec![];
+        for listed in runtime.list_containers(Some(containers_of_pod(uid)), LIMIT).await.expect("a list") {
+            let status = runtime.container_status(&listed.id, false, LIMIT).await.expect("its status");
+            containers.extend(status.status);
+        }
+        Described { config: info["config"].clone(), containers }
     })
 }
 

@@ -329,6 +329,12 @@ fn runtime_objects_have_the_kubelets_names(bed: &Bed, pod: &Value) {
     let json: Value = serde_json::from_str(&annotation(c, labels::CONTAINER_PORTS)).expect("JSON");
     assert_eq!(json, json!([{"name": "web", "containerPort": 80, "protocol": "TCP"}]));
     assert_eq!(condition(pod, "PodReadyToStartContainers")["status"], "True");
+    let described = cri::described(bed, uid);
+    let logs = bed.scratch.pod_logs().expect("there").join(format!("default_known-node_{uid}"));
+    assert_eq!(described.config["log_directory"], logs.display().to_string());
+    assert_eq!(described.containers[0].log_path, logs.join("c/0.log").display().to_string());
+    let cgroup = described.config["linux"]["cgroup_parent"].as_str().expect("a cgroup");
+    assert!(cgroup.ends_with(&format!("/kubepods/besteffort/pod{uid}")), "{cgroup}");
 }
 
 fn unknown_fields_are_named(bed: &Bed) {

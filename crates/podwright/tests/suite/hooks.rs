@@ -86,6 +86,36 @@ pub(crate) fn a_hook_that_fails_after_the_start_ends_its_container_and_is_told(f
     bed.wait_nothing_left();
 }
 
+/// As documented: until the hook has ended a container is not running, nor ready, nor probed.
+pub(crate) fn a_container_runs_once_its_hook_after_the_start_has_ended(flavor: Flavor) {
+    let bed = Bed::start(flavor);
+    let dir = bed.scratch.dir("hooks").expect("made");
+    let mut c = sleeper("c");
+    let wait = "until [ -e /hooks/go ]; do sleep 0.1; done";
+    c["lifecycle"] = json!({"postStart": {"exec": {"command": ["sh", "-c", format!("touch /hooks/began; {wait}")]}}});
+    c["readinessProbe"] = json!({"exec": {"command": ["touch", "/hooks/probed"]}, "periodSeconds": 1});
+    c["volumeMounts"] = json!([{"name": "hooks", "mountPath": "/hooks"}]);
+    let mut spec = one(&c);
+    spec["volumes"] = json!([{"name": "hooks", "hostPath": {"path": dir}}]);
+    bed.put("waits", &spec);
+    wait_until(LIMIT, "the hook to begin", || {
+        ensure!(dir.join("began").exists(), "not yet");
+        Ok(())
+    });
+    std::thread::sleep(Duration::from_secs(2));
+    let pod = bed.phase("waits", "Pending").expect("its hook runs");
+    assert_eq!(container(&pod, "c")["state"]["waiting"]["reason"], "ContainerCreating", "{:#}", pod["status"]);
+    assert!(!dir.join("probed").exists(), "probed before its hook had ended");
+    std::fs::write(dir.join("go"), "").expect("written");
+    wait_until(LIMIT, "it to run and be ready", || {
+        let pod = bed.phase("waits", "Running")?;
+        ensure!(container(&pod, "c")["ready"] == true && dir.join("probed").exists(), "{:#}", pod["status"]);
+        Ok(())
+    });
+    bed.remove_all();
+    bed.wait_nothing_left();
+}
+
 /// A server on loopback that notes the first line and one header of who asks it, or only that someone came.
 struct GuestBook {
     port: u16,

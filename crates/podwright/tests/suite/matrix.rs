@@ -279,9 +279,36 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
+/// A rule that starts every container anew, init included, in the same sandbox. Newer than the kubelet we compare with.
+fn restarts_all() -> Case {
+    let in_volume = |mut c: Value| {
+        c["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
+        c
+    };
+    let mut job = sh("job", "[ -f /v/once ] && touch /v/done && exit 0; touch /v/once; exit 42");
+    job["restartPolicy"] = json!("Never");
+    let exit_codes = json!({"operator": "In", "values": [42]});
+    job["restartPolicyRules"] = json!([{"action": "RestartAllContainers", "exitCodes": exit_codes}]);
+    let other = sh("other", "until [ -f /v/done ]; do sleep 0.1; done");
+    let init = sh("init", "true");
+    let mut spec = spec("Never", json!([in_volume(init)]), json!([in_volume(job), in_volume(other)]));
+    spec["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+    let expect = |p: &Value| {
+        is(p, "Succeeded")?;
+        for name in ["init", "job", "other"] {
+            exit(p, name, 0, "Completed")?;
+            ensure!(container(p, name)["restartCount"] == 1, "{:#}", container(p, name));
+        }
+        ensure!(condition(p, "AllContainersRestarting")["status"] == "False", "{:#}", p["status"]["conditions"]);
+        Ok(())
+    };
+    Case { name: "restarts-all", spec, expect }
+}
+
 pub(crate) fn pods_of_every_kind_end_in_the_documented_statuses(flavor: Flavor) {
     let bed = Bed::start(flavor);
-    let cases = cases();
+    let mut cases = cases();
+    cases.push(restarts_all());
     for case in &cases {
         bed.put(case.name, &case.spec);
     }

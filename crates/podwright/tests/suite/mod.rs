@@ -8,10 +8,13 @@ pub(crate) mod door;
 pub(crate) mod edits;
 pub(crate) mod features;
 pub(crate) mod flight;
+pub(crate) mod gc;
+pub(crate) mod groups;
 pub(crate) mod health_server;
 pub(crate) mod hooks;
 pub(crate) mod hostile;
 pub(crate) mod hung_mount;
+pub(crate) mod lost;
 pub(crate) mod matrix;
 pub(crate) mod meddler;
 pub(crate) mod probes;
@@ -55,6 +58,7 @@ macro_rules! all_on {
             restarts::kill_9_at_random_moments_loses_nothing_and_restarts_nothing(10),
             restarts::containerd_killed_and_restarted_under_the_pods_restarts_none(),
             restarts::after_a_reboot_pods_come_back_as_their_policy_says(),
+            lost::a_lost_journal_touches_nothing_that_is_wanted(),
             cgroups::a_pod_whose_cgroup_was_removed_comes_back_inside_of_one(),
             termination::hooks_signals_and_sidecars_keep_their_order_and_their_time(),
             edits::edited_200_times_the_last_content_runs_and_never_two_at_once(),
@@ -65,9 +69,13 @@ macro_rules! all_on {
             hostile::a_cgroup_driver_that_differs_from_the_runtimes_is_refused(),
             hooks::hooks_of_every_means_run_after_the_start_and_before_the_end(),
             hooks::a_hook_that_fails_after_the_start_ends_its_container_and_is_told(),
+            hooks::a_container_runs_once_its_hook_after_the_start_has_ended(),
             features::pods_find_what_their_specs_ask_for(),
             security::containers_are_and_may_what_their_specs_say(),
             volumes::volumes_hold_what_they_should_and_nobody_gets_out(),
+            gc::dead_containers_go_with_their_logs_and_logs_that_grow_are_rotated(),
+            gc::unused_images_go_and_the_sandboxes_image_stays(),
+            groups::a_group_gets_what_is_made_for_its_pod_once_and_nothing_of_the_machine(),
             probes::probes_of_every_kind_by_every_means(),
             probes::readiness_never_flips_when_the_agent_dies(20),
             pulls::images_come_from_registries_and_failures_are_told(),

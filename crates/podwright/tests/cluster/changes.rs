@@ -1,0 +1,129 @@
+//! What is changed in pods that run, and in their node, by others.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use podwright_testbed::image::BUSYBOX;
+use podwright_testbed::{ControlPlane, wait_until};
+use serde_json::{Value, json};
+
+use crate::joined::Joined;
+use crate::suite::{LIMIT, condition, container, one, sleeper};
+use crate::watched::{Watched, last_words};
+
+/// Wait until a pod is as it should be; it is given back.
+fn wait_pod(node: &Joined<'_>, name: &str, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+    wait_until(LIMIT, &format!("{name}: {what}"), || -> Result<Value> {
+        let pod = node.get("pods", name)?;
+        ensure!(is(&pod), "{:#}", pod["status"]);
+        Ok(pod)
+    })
+}
+
+#[test]
+fn a_running_pod_takes_what_can_be_changed_and_says_what_can_not() {
+    let node = Joined::start(ControlPlane::shared(), "changed");
+    let mut spec = one(&sleeper("c"));
+    spec["containers"][0]["resources"] = json!({"requests": {"cpu": "10m"}});
+    spec["readinessGates"] = json!([{"conditionType": "example.com/gate"}]);
+    node.put("web", &spec);
+    let closed = wait_pod(&node, "web", "its containers are ready", |pod| {
+        condition(pod, "ContainersReady")["status"] == "True" && pod["status"]["phase"] == "Running"
+    });
+    assert_eq!(condition(&closed, "Ready")["reason"], "ReadinessGatesNotReady", "{:#}", closed["status"]);
+    let id = container(&closed, "c")["containerID"].clone();
+    let path = format!("{}/web", node.path("pods"));
+    let gate = json!({"type": "example.com/gate", "status": "True"});
+    node.plane.api().patch(&format!("{path}/status"), &json!({"status": {"conditions": [gate]}})).expect("patched");
+    let open = node.wait_ready("web");
+    assert_eq!(condition(&open, "example.com/gate")["status"], "True");
+
+    // It sees the processes of the container it looks at.
+    let look = "tr '\\0' ' ' < /proc/1/cmdline > /dev/termination-log; exit 5";
+    let debug = ["-n", node.name, "debug", "web", "--image", BUSYBOX, "--image-pull-policy=IfNotPresent", "--target=c"];
+    let debug: Vec<&str> =
+        debug.into_iter().chain(["-c", "eye", "--profile=general", "--", "sh", "-c", look]).collect();
+    node.plane.kubectl(&debug).expect("kubectl debug");
+    let eye = |pod: &Value| pod["status"]["ephemeralContainerStatuses"][0]["state"]["terminated"].clone();
+    let pod = wait_pod(&node, "web", "somebody looked into it", |pod| eye(pod).is_object());
+    assert_eq!(eye(&pod)["exitCode"], 5, "{:#}", pod["status"]);
+    assert!(eye(&pod)["message"].as_str().is_some_and(|text| text.contains("trap 'exit 0'")), "{:#}", pod["status"]);
+
+    let more = json!({"name": "c", "resources": {"requests": {"cpu": "20m"}}});
+    node.plane.api().patch(&format!("{path}/resize"), &json!({"spec": {"containers": [more]}})).expect("patched");
+    let pod = wait_pod(&node, "web", "it says that it can't be resized", |pod| {
+        condition(pod, "PodResizePending")["reason"] == "Infeasible"
+    });
+    let generation = &pod["metadata"]["generation"];
+    assert!(generation.as_i64() > Some(1), "{generation}");
+    assert_eq!(
+        (&pod["status"]["observedGeneration"], &condition(&pod, "Ready")["observedGeneration"]),
+        (generation, generation)
+    );
+    assert_eq!(condition(&pod, "Ready")["status"], "True", "{:#}", pod["status"]);
+    let now = container(&pod, "c");
+    assert_eq!((&now["containerID"], &now["restartCount"]), (&id, &json!(0)), "{:#}", pod["status"]);
+
+    let watched = Watched::begin(&node);
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web"}});
+    node.plane.api().create(&format!("{path}/eviction"), &eviction).expect("evicted");
+    node.wait_gone("web");
+    let events = watched.end(&node);
+    let last = last_words(&events)["web"];
+    assert_eq!(condition(last, "DisruptionTarget")["reason"], "EvictionByEvictionAPI", "{:#}", last["status"]);
+    assert_eq!(last["status"]["phase"], "Succeeded", "{:#}", last["status"]);
+    node.wait_nothing_left();
+}
+
+/// A pod that insists on a label of its node.
+fn picky(node: &Joined<'_>, name: &str, more: Value) {
+    let mut spec = one(&sleeper("c"));
+    spec["nodeSelector"] = json!({"kubernetes.io/hostname": node.name, "example.com/disk": "ssd"});
+    spec.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    node.create("pods", &json!({"metadata": {"name": name}, "spec": spec}));
+}
+
+#[test]
+fn labels_of_the_node_count_whoever_gave_them() {
+    let mut node = Joined::start(ControlPlane::shared(), "labelled");
+    // Nobody asked a scheduler whether it fits.
+    picky(&node, "wrong", json!({"nodeName": node.name}));
+    let wrong = node.wait_phase("wrong", "Failed");
+    assert_eq!(wrong["status"]["reason"], "NodeAffinity", "{:#}", wrong["status"]);
+    node.plane.kubectl(&["label", "node", node.name, "example.com/disk=ssd"]).expect("labelled");
+    picky(&node, "first", json!({}));
+    picky(&node, "bound", json!({"nodeName": node.name}));
+    for name in ["first", "bound"] {
+        node.wait_ready(name);
+    }
+    node.agent.kill9().expect("killed");
+    node.agent.start_again().expect("started again");
+    picky(&node, "second", json!({"nodeName": node.name}));
+    node.wait_ready("second");
+    node.delete_all();
+    node.wait_nothing_left();
+}
+
+#[test]
+fn no_mirror_is_made_for_a_node_that_is_being_deleted() {
+    let node = Joined::start(ControlPlane::shared(), "going");
+    node.put_static("first", "text");
+    node.wait_mirror("first", "text");
+    let path = format!("/api/v1/nodes/{}", node.name);
+    let hold = |finalizers: Value| json!({"metadata": {"finalizers": finalizers}});
+    node.plane.api().patch(&path, &hold(json!(["example.com/hold"]))).expect("patched");
+    node.plane.api().delete(&path, None).expect("deleted");
+    // The word of it must have come.
+    std::thread::sleep(Duration::from_secs(2));
+    node.put_static("second", "text");
+    node.wait_static("second", "text");
+    std::thread::sleep(Duration::from_secs(2));
+    let mirror = format!("{}/second-{}", node.path("pods"), node.name);
+    assert_eq!(node.plane.api().request("GET", &mirror, None).expect("an answer").status, 404);
+    let gone = json!([{"op": "remove", "path": "/metadata/finalizers"}]).to_string();
+    node.plane.kubectl(&["patch", "node", node.name, "--type=json", "-p", &gone]).expect("let go");
+    for name in ["first.json", "second.json"] {
+        node.scratch.remove_manifest(name).expect("removed");
+    }
+    node.wait_nothing_left();
+}

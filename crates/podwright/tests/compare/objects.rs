@@ -1,0 +1,46 @@
+//! What the two write on their sandboxes and containers, and where they put them: whoever takes a node over finds them by it.
+
+use serde_json::{Map, Value, json};
+
+use crate::fields::{self, Fields};
+use crate::suite::{Bed, cri};
+
+/// Pods that run, whose objects say the most.
+pub(crate) const COMPARED: [&str; 3] = ["init-ok", "http", "sidecar-probed"];
+
+/// Labels, annotations, logs, mounts and cgroup of a pod's sandbox and of its running containers.
+pub(crate) fn of(bed: &Bed, pod: &Value) -> Fields {
+    let uid = pod["metadata"]["uid"].as_str().expect("a UID");
+    let described = cri::described(bed, uid);
+    let mut containers = Map::new();
+    for status in described.containers.iter().filter(|status| status.finished_at == 0) {
+        let mounts: Map<String, Value> = status
+            .mounts
+            .iter()
+            .map(|mount| {
+                (mount.container_path.clone(), json!({"from": placed(&mount.host_path), "readOnly": mount.readonly}))
+            })
+            .collect();
+        let name = status.metadata.as_ref().map(|m| m.name.clone()).unwrap_or_default();
+        let value = json!({"labels": status.labels, "annotations": status.annotations, "mounts": mounts,
+            "log": placed(&status.log_path), "attempt": status.metadata.as_ref().map(|m| m.attempt)});
+        containers.insert(name, value);
+    }
+    let config = &described.config;
+    let sandbox = json!({"labels": config["labels"], "annotations": config["annotations"], "metadata": config["metadata"],
+        "hostname": config["hostname"], "logs": placed(config["log_directory"].as_str().unwrap_or_default()),
+        "cgroup": config["linux"]["cgroup_parent"]});
+    fields::flat("runtime", &json!({"sandbox": sandbox, "containers": containers}), uid)
+}
+
+/// Without what is each agent's own: its root directory, and the last part of a name drawn by chance.
+fn placed(path: &str) -> String {
+    let path = match path.split_once("/pods/") {
+        Some((_, below)) if !path.contains("/logs/") => format!("pods/{below}"),
+        _ => path.to_owned(),
+    };
+    match path.rsplit_once('/') {
+        Some((dir, _)) if dir.contains("/containers/") => format!("{dir}/…"),
+        _ => path,
+    }
+}
