@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 use podwright_core::model::{Call, Pod, PodRecord, PodUid, Source};
-use podwright_core::status::is_terminal;
+use podwright_core::status::{is_terminal, stuck_for};
 use prometheus::core::Collector;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
@@ -44,6 +44,7 @@ pub struct Metrics {
     running_containers: IntGaugeVec,
     desired_pods: IntGaugeVec,
     active_pods: IntGaugeVec,
+    stuck_pods: IntGaugeVec,
     /// Pods whose start was counted.
     counted: Mutex<BTreeSet<PodUid>>,
     /// The last list of everything.
@@ -95,11 +96,18 @@ impl Default for Metrics {
                 of("kubelet_active_pods", "Those of them that have not ended."),
                 &["static"],
             )),
+            stuck_pods: valid(IntGaugeVec::new(
+                of(
+                    "podwright_stuck_pods",
+                    "Pods that the runtime does not end (FailedKillPod) or tell about (FailedSync).",
+                ),
+                &["reason"],
+            )),
             counted: Mutex::default(),
             listed: Mutex::default(),
             since: Timestamp::now(),
         };
-        let all: [Box<dyn Collector>; 14] = [
+        let all: [Box<dyn Collector>; 15] = [
             Box::new(metrics.operations.clone()),
             Box::new(metrics.failures.clone()),
             Box::new(metrics.durations.clone()),
@@ -114,6 +122,7 @@ impl Default for Metrics {
             Box::new(metrics.running_containers.clone()),
             Box::new(metrics.desired_pods.clone()),
             Box::new(metrics.active_pods.clone()),
+            Box::new(metrics.stuck_pods.clone()),
         ];
         for collector in all {
             valid(metrics.registry.register(collector));
@@ -189,6 +198,7 @@ impl Metrics {
         // Kubernetes: those of an API server have the empty label.
         let (mut desired, mut active) =
             (BTreeMap::from([("", 0), ("true", 0)]), BTreeMap::from([("", 0), ("true", 0)]));
+        let mut stuck = BTreeMap::from([("FailedKillPod", 0), ("FailedSync", 0)]);
         let mut running = 0;
         for view in pods {
             let status = view.status.as_deref();
@@ -196,6 +206,9 @@ impl Metrics {
             let label = if view.source == Source::Api { "" } else { "true" };
             *desired.entry(label).or_insert(0) += 1;
             *active.entry(label).or_insert(0) += i64::from(!ended);
+            if let Some(reason) = status.and_then(stuck_for) {
+                *stuck.entry(reason).or_insert(0) += 1;
+            }
             let mut runs = false;
             for state in status.into_iter().flat_map(containers).filter_map(state) {
                 runs |= state == "running";
@@ -204,9 +217,12 @@ impl Metrics {
             running += i64::from(runs);
         }
         self.running_pods.set(running);
-        for (gauges, counts) in
-            [(&self.running_containers, &states), (&self.desired_pods, &desired), (&self.active_pods, &active)]
-        {
+        for (gauges, counts) in [
+            (&self.running_containers, &states),
+            (&self.desired_pods, &desired),
+            (&self.active_pods, &active),
+            (&self.stuck_pods, &stuck),
+        ] {
             gauges.reset();
             for (label, count) in counts {
                 gauges.with_label_values(&[*label]).set(*count);
@@ -314,6 +330,7 @@ mod tests {
             "kubelet_desired_pods{static=\"true\"} 0",
             "kubelet_active_pods{static=\"\"} 0",
             "kubelet_started_pods_total 1",
+            "podwright_stuck_pods{reason=\"FailedSync\"} 0",
             "kubelet_running_pods 0",
             "kubelet_running_containers{container_state=\"running\"} 0",
         ] {

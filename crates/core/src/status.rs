@@ -24,7 +24,7 @@ use crate::actions::{Waiting, current_sandbox};
 use crate::model::{Name, Pod, PodRecord, PodSeen, PodSpec, PodStatus};
 use crate::qos::{Amounts, pod_limits, pod_requests};
 
-pub use conditions::{is_our_condition, quarantined};
+pub use conditions::{is_our_condition, quarantined, stuck, stuck_for};
 use containers::Statuses;
 pub use phase::is_terminal;
 pub use rules::{Illegal, accept, finished, past_deadline, withhold};

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::bring_up::find_container;
+use super::stuck::OVERDUE;
 use super::{Ctx, KillOptions, Machine, spec_of};
 use crate::model::{
     Call, CallKey, Cause, ContainerId, ContainerSeen, HookKind, HookState, Name, Out, RunState, SandboxId, Time,
@@ -50,7 +51,12 @@ impl Killing {
     }
 
     pub(super) fn wake(&self, now: Time) -> Option<Time> {
-        self.kills.values().flat_map(|k| [k.deadline, k.deadline + FLOOR]).filter(|at| *at > now).min()
+        let moments = |k: &Kill| [k.deadline, k.deadline + FLOOR, k.deadline + OVERDUE];
+        self.kills.values().flat_map(moments).filter(|at| *at > now).min()
+    }
+
+    pub(super) fn deadline_of(&self, id: &ContainerId) -> Option<Time> {
+        self.kills.get(id).map(|kill| kill.deadline)
     }
 }
 

@@ -20,6 +20,7 @@ mod probing;
 mod questions;
 mod sight;
 mod story;
+mod stuck;
 mod sync;
 mod told;
 mod update;
@@ -210,11 +211,13 @@ impl Machine {
     }
 
     fn new_status(&self, ctx: &Ctx<'_>, out: &mut Out) -> Option<PodStatus> {
+        let stuck = self.stuck(ctx.now);
+        let mark = |status| status::stuck(status, self.record.status.as_ref(), stuck.as_ref(), ctx.now.wall);
         // Before the first look a remembered status is truer than anything computed from nothing.
-        if !self.sight.known() && self.record.status.is_some() {
-            return None;
+        if let Some(remembered) = self.record.status.as_ref().filter(|_| !self.sight.known()) {
+            return stuck.is_some().then(|| mark(remembered.clone()));
         }
-        let computed = self.compute_status(ctx);
+        let computed = mark(self.compute_status(ctx));
         match &self.record.status {
             Some(old) => match status::accept(old, computed, &self.record.pod, |name| self.is_replaced(name)) {
                 Ok(status) => Some(status),

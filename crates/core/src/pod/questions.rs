@@ -90,7 +90,11 @@ impl Machine {
                 let mine = [self.bring_up.wake(now.boot), self.probing.wake(&self.calls), self.killing.wake(now.boot)];
                 mine.into_iter().flatten().chain(self.active_deadline(now)).min()
             }
-            State::Terminating => self.probing.wake(&self.calls).into_iter().chain(self.killing.wake(now.boot)).min(),
+            State::Terminating => {
+                let mine = [self.probing.wake(&self.calls), self.killing.wake(now.boot)];
+                let slow = self.sandbox_stops().filter(|at| *at > now.boot);
+                mine.into_iter().flatten().chain(slow).min()
+            }
             _ => None,
         };
         mine.into_iter().chain(self.calls.wake(now.boot)).chain(self.sight.wake(now.boot)).min()

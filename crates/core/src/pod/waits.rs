@@ -141,7 +141,7 @@ impl Machine {
     }
 
     /// What the story says of the last failure of this.
-    fn last_failure(&self, key: &CallKey) -> Option<&str> {
+    pub(super) fn last_failure(&self, key: &CallKey) -> Option<&str> {
         let what = format!("failed: {key:?}");
         self.story.lines().filter(|line| line.what == what).last().map(|line| line.cause.as_str())
     }

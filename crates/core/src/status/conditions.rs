@@ -6,13 +6,14 @@ use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition};
 use super::containers::{Statuses, is_waiting};
 use super::phase::{FAILED, SUCCEEDED};
 use super::{StatusInput, second};
-use crate::actions::{current_sandbox, is_restarting_all};
+use crate::actions::{Waiting, current_sandbox, is_restarting_all};
 use crate::model::{Cause, Container, PodSpec, PodStatus};
 use crate::restart;
 
 /// Conditions only the kubelet writes.
-const OURS: [&str; 9] = [
+const OURS: [&str; 10] = [
     QUARANTINED,
+    STUCK,
     "PodScheduled",
     "PodReadyToStartContainers",
     "Initialized",
@@ -30,6 +31,31 @@ pub fn is_our_condition(type_: &str) -> bool {
 
 /// A bug was met in this pod: it is left as it is.
 const QUARANTINED: &str = "podwright.dev/Quarantined";
+/// The runtime does not end the pod, or does not tell about it.
+const STUCK: &str = "podwright.dev/Stuck";
+
+/// Why a pod is stuck, by the status it has.
+pub fn stuck_for(status: &PodStatus) -> Option<&str> {
+    status.conditions.iter().flatten().find(|c| c.type_ == STUCK)?.reason.as_deref()
+}
+
+/// The status, and why the pod can't go on, for as long as it can't.
+pub fn stuck(mut status: PodStatus, old: Option<&PodStatus>, why: Option<&Waiting>, now: Timestamp) -> PodStatus {
+    let conditions = status.conditions.get_or_insert_default();
+    conditions.retain(|c| c.type_ != STUCK);
+    if let Some(why) = why {
+        let since = old.and_then(|old| old.conditions.iter().flatten().find(|c| c.type_ == STUCK));
+        conditions.push(PodCondition {
+            type_: STUCK.into(),
+            status: "True".into(),
+            reason: Some(why.reason.clone()),
+            message: Some(why.message.clone()),
+            last_transition_time: since.and_then(|c| c.last_transition_time.clone()).or_else(|| Some(second(now))),
+            ..PodCondition::default()
+        });
+    }
+    status
+}
 
 /// The last status, and that nothing is done for the pod any more.
 pub fn quarantined(last: Option<&PodStatus>, why: &str, now: Timestamp) -> PodStatus {

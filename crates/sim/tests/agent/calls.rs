@@ -3,7 +3,7 @@
 use podwright_sim::rig::{Dice, EventFaults, Fate, Rig, Rule, simple};
 use tokio::time::{Instant, sleep};
 
-use crate::{check, millis, secs};
+use crate::{check, condition, millis, secs};
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_done_late_is_found_within_five_seconds_and_nothing_is_made_twice() {
@@ -65,8 +65,6 @@ async fn after_ten_minutes_of_failing_hanging_and_late_calls_everything_runs_and
     }
 }
 
-/// What the one pod is at when its calls begin to hang.
-
 #[tokio::test(start_paused = true)]
 async fn a_stop_that_fails_twenty_times_is_asked_for_calmly_told_of_and_over_when_the_runtime_heals() {
     let mut rig = Rig::new(3);
@@ -81,6 +79,9 @@ async fn a_stop_that_fails_twenty_times_is_asked_for_calmly_told_of_and_over_whe
     assert!(told <= secs(5), "{told:?}");
     let waits = rig.handle().explain("p".into()).await.expect("the loop lives")[0].waits.clone();
     assert!(waits.iter().any(|wait| wait.reason == "FailedKillPod"), "{waits:?}");
+    let why = condition(&rig, "p", "podwright.dev/Stuck").await;
+    assert_eq!(why.as_deref(), Some("it can't be ended: StopContainer: shim does not answer"));
+    assert_eq!(condition(&rig, "other", "podwright.dev/Stuck").await, None);
     let stops = |rig: &Rig| -> Vec<Instant> {
         rig.runtime.asked().iter().filter(|a| a.call == "StopContainer").map(|a| a.at).collect()
     };

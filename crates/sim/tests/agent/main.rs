@@ -44,3 +44,11 @@ async fn summary(rig: &Rig) -> BTreeMap<String, String> {
 fn check(rig: &Rig, seed: u64) {
     assert_eq!(rig.runtime.violations(), Vec::<String>::new(), "seed {seed}");
 }
+
+/// What a condition of a pod says, if the pod has it.
+async fn condition(rig: &Rig, uid: &str, type_: &str) -> Option<String> {
+    let pods = rig.shown().await.pods;
+    let status = pods.into_iter().find(|pod| pod.metadata.uid.as_deref() == Some(uid))?.status?;
+    let found = status.conditions?.into_iter().find(|c| c.type_ == type_ && c.status == "True")?;
+    Some(found.message.unwrap_or_default())
+}

@@ -8,7 +8,7 @@ use podwright_cri::v1;
 use podwright_sim::rig::{Fate, Rig, Rule, simple};
 use tokio::time::{Instant, sleep};
 
-use crate::{check, millis, secs};
+use crate::{check, condition, millis, secs};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stuck {
@@ -63,6 +63,8 @@ async fn churn(stuck: Stuck) -> (Vec<Duration>, Vec<Duration>) {
         // Where only one call hangs and looks do not, it is in what the pod waits for; an event follows its deadline.
         let waits = rig.handle().explain("stuck".into()).await.expect("the loop lives")[0].waits.clone();
         assert!(!waits.is_empty(), "{stuck:?}: nobody can see it");
+        let why = condition(&rig, "stuck", "podwright.dev/Stuck").await;
+        assert!(why.is_some_and(|why| !why.is_empty()), "{stuck:?}: its status says nothing");
         assert!(stuck == Stuck::Stopping || !rig.warnings("stuck").is_empty(), "{stuck:?}: nobody is told");
         let others = (0..250).flat_map(|n| rig.warnings(&format!("p{n}"))).count();
         assert_eq!(others, 0, "{stuck:?}");
@@ -71,6 +73,7 @@ async fn churn(stuck: Stuck) -> (Vec<Duration>, Vec<Duration>) {
             rig.until("the stuck one is gone", secs(30), async |rig| rig.phase("stuck").await.is_empty()).await;
         } else {
             rig.until("the stuck one runs", secs(30), async |rig| rig.phase("stuck").await == "Running").await;
+            assert_eq!(condition(&rig, "stuck", "podwright.dev/Stuck").await, None, "{stuck:?}: it is over");
         }
     }
     check(&rig, 7);
