@@ -88,7 +88,9 @@ impl Committer {
             return Some(out.effects);
         }
         if self.hangs() {
-            return Some(out.effects);
+            // What was asked for before goes out before.
+            let before = self.waiting.drain(..).flat_map(|(_, _, effects)| effects);
+            return Some(before.chain(out.effects).collect());
         }
         self.waiting.push_back((self.turn, Instant::now() + PATIENCE, out.effects));
         None
@@ -237,8 +239,11 @@ mod tests {
         let freed = committer.committed().await;
         assert_eq!(freed.effects.len(), 1);
         assert!(freed.changed.flatten().is_some_and(|why| why.contains("does not answer")));
-        committer.commit(turn(Some("a"), 2));
-        assert!(committer.commit(turn(Some("b"), 3)).is_some(), "it is not waited for again");
+        assert!(committer.commit(turn(Some("a"), 2)).is_none(), "it may have been slow once");
+        let freed = committer.commit(turn(Some("b"), 3)).expect("it is not waited for again");
+        let ids: Vec<u64> =
+            freed.iter().filter_map(|e| if let Effect::Cancel { id } = e { Some(id.0) } else { None }).collect();
+        assert_eq!(ids, [2, 3], "turns keep their order");
     }
 
     #[test]
