@@ -142,24 +142,28 @@ impl Node {
 
     /// Step every pod that something happened to, until nothing follows from it.
     fn settle(&mut self, now: Now, out: &mut Out) {
+        self.give_turns(now, out);
         while let Some(uid) = self.touched.pop_first() {
             self.current = Some(uid.clone());
-            self.settle_one(uid, now, out);
+            let room = self.settle_one(uid, now, out);
             self.current = None;
+            if room {
+                self.touched.extend(self.held());
+                self.give_turns(now, out);
+            }
         }
     }
 
-    fn settle_one(&mut self, uid: PodUid, now: Now, out: &mut Out) {
+    /// True if others may have room now.
+    fn settle_one(&mut self, uid: PodUid, now: Now, out: &mut Out) -> bool {
         if !self.workers.get(&uid).is_some_and(Machine::is_quarantined) {
             self.give_turn(&uid, now, out);
         }
         let before = self.workers.get(&uid).map(Machine::state);
         self.with(&uid, now, out, |machine, ctx, out| machine.step(ctx, out));
-        let Some(machine) = self.workers.get(&uid) else { return };
+        let Some(machine) = self.workers.get(&uid) else { return false };
         let after = machine.state();
-        if after >= State::Terminated && self.ledger.release(uid.as_str()) {
-            self.touched.extend(self.held());
-        }
+        let room = after >= State::Terminated && self.ledger.release(uid.as_str());
         if before != Some(after) && after == State::Finished {
             self.touched.extend(self.workers.of_name(machine.full_name()).iter().cloned());
             self.housekeeping.want();
@@ -179,6 +183,7 @@ impl Node {
                 self.report(&uid, now, out);
             }
         }
+        room
     }
 
     /// Drop a pod's record; whoever waited for that is named.
@@ -215,6 +220,7 @@ impl Node {
         out: &mut Out,
         f: impl FnOnce(&mut Machine, &mut Ctx<'_>, &mut Out),
     ) -> bool {
+        let heard = self.has_spoken(Source::Api);
         let Some(machine) = self.workers.get_mut(uid) else { return false };
         let before = self.current.replace(uid.clone());
         let mut ctx = Ctx {
@@ -227,7 +233,7 @@ impl Node {
             last_call: &mut self.drawn.call,
             owners: &mut self.drawn.owners,
             outages: self.health.outages,
-            unheard: machine.record().source == Source::Api && !self.sources.is_ready(Source::Api),
+            unheard: machine.record().source == Source::Api && !heard,
         };
         f(machine, &mut ctx, out);
         self.current = before;

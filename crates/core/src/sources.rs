@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::{FullName, Manifest, Pod, PodUid, Source, SourceChange};
 use crate::pod::full_name;
+use crate::static_pod::CONFIG_HASH;
 use crate::validate::validate_change;
 
 /// Annotations the agent itself writes; a difference in them alone is none.
@@ -232,6 +233,13 @@ fn differs(a: &Pod, b: &Pod) -> bool {
 fn foreign_annotations(pod: &Pod) -> BTreeMap<&str, &str> {
     let all = pod.metadata.annotations.iter().flatten();
     all.filter(|(k, _)| !LOCAL_ANNOTATIONS.contains(&k.as_str())).map(|(k, v)| (k.as_str(), v.as_str())).collect()
+}
+
+/// The manifest of a static pod was changed in a way that ends the pod and begins a new life under its UID. The same content is
+/// the same pod, whatever another release fills in.
+pub(crate) fn is_another_life(had: &Pod, new: &Pod) -> bool {
+    let hash = |pod: &Pod| pod.metadata.annotations.as_ref().and_then(|all| all.get(CONFIG_HASH)).cloned();
+    hash(had) != hash(new) && !may_change_alive(had, new)
 }
 
 /// An API server would take this change of a living pod: images, a shorter active deadline, more tolerations, metadata but for

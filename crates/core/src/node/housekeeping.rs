@@ -63,10 +63,9 @@ impl Housekeeping {
 impl Node {
     /// Records whose pod is desired no more, and whose source has spoken, are orphans and end.
     pub(super) fn sync_known(&mut self, now: Now, out: &mut Out) -> BTreeSet<PodUid> {
-        let sources = &self.sources;
         let gate = !mutate::made(Mutant::GateOverAllSources) || self.all_ready();
         let orphan =
-            |m: &Machine| gate && sources.is_ready(m.record().source) && sources.get(&m.record().uid).is_none();
+            |m: &Machine| gate && self.has_spoken(m.record().source) && self.sources.get(&m.record().uid).is_none();
         let orphans = self.workers.iter().filter(|(_, m)| m.has_config() && orphan(m));
         let orphans: BTreeSet<PodUid> = orphans.map(|(uid, _)| uid.clone()).collect();
         for uid in &orphans {
@@ -84,7 +83,7 @@ impl Node {
         let spoken = unknown.filter(|(_, listed)| {
             // Whose source nobody knows makes room for a pod that is wanted; a source that has yet to speak may want its own.
             let awaited = || self.is_awaited(&listed.full_name) || self.all_ready();
-            listed.source.map_or_else(awaited, |s| self.sources.is_ready(s))
+            listed.source.map_or_else(awaited, |s| self.has_spoken(s))
         });
         let orphans: Vec<_> = spoken.map(|(uid, l)| (uid.clone(), l.full_name.clone(), l.source)).collect();
         let mut touched = BTreeSet::new();
@@ -144,6 +143,14 @@ impl Node {
                     out.effects.push(Effect::Sweep { uid });
                 }
             }
+        }
+    }
+
+    /// A source has said what it wants. One that is switched off never will: what it had belongs to nobody, once all others have spoken.
+    pub(super) fn has_spoken(&self, source: Source) -> bool {
+        match self.config.sources.contains(&source) {
+            true => self.sources.is_ready(source),
+            false => self.all_ready(),
         }
     }
 

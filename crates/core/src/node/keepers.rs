@@ -188,10 +188,7 @@ impl Node {
     /// The source whose pod this mirror shows has reported; where none is named, all have.
     fn source_of_mirror_spoke(&self, mirror: &Pod) -> bool {
         let source = annotation(mirror, CONFIG_SOURCE).and_then(Source::parse);
-        match source.filter(|s| self.config.sources.contains(s)) {
-            Some(source) => self.sources.is_ready(source),
-            None => self.all_ready(),
-        }
+        source.map_or_else(|| self.all_ready(), |source| self.has_spoken(source))
     }
 
     /// The pod that this UID means: a mirror's is that of its static pod.

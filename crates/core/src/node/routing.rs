@@ -15,7 +15,7 @@ use crate::model::{
 };
 use crate::pleg;
 use crate::pod::{KillOptions, Machine, State, full_name};
-use crate::sources::{Batches, uid_of};
+use crate::sources::{Batches, is_another_life, uid_of};
 
 /// The labels of the node's object are known so late, at most.
 const LABELS_LATE: SignedDuration = SignedDuration::from_secs(9);
@@ -164,6 +164,13 @@ impl Node {
         match self.workers.get_mut(&uid) {
             // It left config and ends: the new life begins when the old one is over.
             Some(machine) if machine.left_config() => machine.request_restart(),
+            // It was changed while no agent was there, in a way that no living pod takes.
+            Some(machine) if source.is_static() && is_another_life(&machine.record().pod, &manifest.pod) => {
+                self.with(&uid, now, out, |machine, ctx, _| {
+                    machine.removed(Cause::Removed, ctx);
+                    machine.request_restart();
+                });
+            }
             Some(_) => {
                 self.update(manifest, now, out);
             }
@@ -193,6 +200,32 @@ impl Node {
             _ => machine.look_again(),
         }
         self.workers.insert(uid, machine);
+    }
+
+    /// Where several wait for their turn, what runs already comes first, then the oldest: there may not be room for all.
+    pub(super) fn give_turns(&mut self, now: Now, out: &mut Out) {
+        let waiting = self
+            .touched
+            .iter()
+            .filter(|uid| self.workers.get(uid).is_some_and(|m| m.state() == State::Waiting && !m.is_quarantined()));
+        let mut waiting: Vec<PodUid> = waiting.cloned().collect();
+        if waiting.len() < 2 {
+            return;
+        }
+        waiting.sort_by_cached_key(|uid| self.rank(uid));
+        for uid in waiting {
+            self.current = Some(uid.clone());
+            self.give_turn(&uid, now, out);
+            self.current = None;
+        }
+    }
+
+    /// Files have no age that counts: static pods go by the names of their files.
+    fn rank(&self, uid: &PodUid) -> impl Ord + use<> {
+        let runs = self.pleg.listing.pods.get(uid).is_some_and(|listed| listed.is_active());
+        let record = self.workers.get(uid).map(Machine::record);
+        let age = record.map(|r| r.pod.metadata.creation_timestamp.as_ref().map_or(r.first_seen, |t| t.0));
+        (!runs, age, record.map(|r| (r.origin.clone(), full_name(&r.pod))))
     }
 
     /// May it begin? Its name must be free, and there must be room.

@@ -8,6 +8,7 @@ mod images;
 mod keepers;
 mod lab;
 mod troubles;
+mod turns;
 
 use std::sync::Arc;
 use std::time::Duration;

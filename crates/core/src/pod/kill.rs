@@ -22,6 +22,9 @@ const GAIN: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Killing {
     kills: BTreeMap<ContainerId, Kill>,
+    /// The deadline of the whole pod, while it ends.
+    #[serde(default)]
+    ends: Option<Time>,
     /// Sandboxes this process has stopped: stopping a dead one too releases its network.
     pub(super) stopped_sandboxes: BTreeSet<SandboxId>,
 }
@@ -52,7 +55,8 @@ impl Killing {
 
     pub(super) fn wake(&self, now: Time) -> Option<Time> {
         let moments = |k: &Kill| [k.deadline, k.deadline + FLOOR, k.deadline + OVERDUE];
-        self.kills.values().flat_map(moments).filter(|at| *at > now).min()
+        let sandbox = self.ends.map(|at| at + FLOOR);
+        self.kills.values().flat_map(moments).chain(sandbox).filter(|at| *at > now).min()
     }
 
     pub(super) fn deadline_of(&self, id: &ContainerId) -> Option<Time> {
@@ -72,6 +76,7 @@ impl Machine {
         self.take_grace_of_labels(ctx);
         let ending = self.record.ending.as_ref().expect("a terminating pod has an ending");
         let (deadline, why) = (ending.deadline.resume(&ctx.config.boot_id), self.kill_message());
+        self.killing.ends = Some(deadline);
         let alive: Vec<_> = self.sight.seen.alive().map(|c| c.id.clone()).collect();
         for id in &alive {
             self.kill_container(id, deadline, &why);
@@ -124,7 +129,9 @@ impl Machine {
     pub(super) fn stop_surfaced(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) -> bool {
         let ready: Vec<_> = self.sight.seen.sandboxes.iter().filter(|s| s.ready).map(|s| s.id.clone()).collect();
         if self.sight.fresh() {
-            ready.iter().for_each(|id| self.stop_sandbox(id, ctx, out));
+            for id in &ready {
+                self.stop_sandbox(id, ctx, out);
+            }
         }
         !ready.is_empty()
     }
@@ -206,6 +213,10 @@ impl Machine {
                 let Some(handler) = self.pre_stop_handler(container) else { return true };
                 if container.state != RunState::Running || ctx.now.boot >= deadline {
                     return true;
+                }
+                // Its stop has to wait for the runtime too.
+                if !ctx.runtime_up {
+                    return false;
                 }
                 let memory = self.record.containers.entry(container.name.clone()).or_default();
                 if !mutate::made(Mutant::HookNotJournaled) {

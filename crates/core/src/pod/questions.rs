@@ -88,7 +88,9 @@ impl Machine {
         let mine = match self.state() {
             State::Syncing => {
                 let mine = [self.bring_up.wake(now.boot), self.probing.wake(&self.calls), self.killing.wake(now.boot)];
-                mine.into_iter().flatten().chain(self.active_deadline(now)).min()
+                // Before it is seen, or while it is held back, nothing ends it.
+                let deadline = self.active_deadline(now).filter(|_| self.sight.known() && self.hold.is_none());
+                mine.into_iter().flatten().chain(deadline).min()
             }
             State::Terminating => {
                 let mine = [self.probing.wake(&self.calls), self.killing.wake(now.boot)];

@@ -110,7 +110,11 @@ impl Machine {
     pub(crate) fn hold(&mut self, hold: Option<Waiting>, ctx: &Ctx<'_>) {
         if self.hold != hold {
             match &hold {
-                Some(w) => self.story.tell(ctx.now, &format!("waits: {}", w.reason), &w.message),
+                Some(w) => {
+                    self.story.tell(ctx.now, &format!("waits: {}", w.reason), &w.message);
+                    // Nothing of it runs; nobody asks for probes while it is held.
+                    self.probing.stop_all();
+                }
                 None => self.story.tell(ctx.now, "its turn", "nothing holds it back"),
             }
             self.hold = hold;

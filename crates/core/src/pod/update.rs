@@ -11,6 +11,10 @@ use crate::status_sync::foreign;
 impl Machine {
     /// The newest spec. A living pod takes it; a dying one only learns of an earlier end.
     pub(crate) fn update(&mut self, pod: Arc<Pod>, origin: Option<String>, ctx: &mut Ctx<'_>, out: &mut Out) {
+        // This is the spec of the life that comes after this one.
+        if self.record.restart_requested && self.is_static() {
+            return;
+        }
         let pod = self.without_resize(pod, out);
         if self.record.pod != pod {
             // What only the source itself writes, such as when it first saw the pod, is no news for people.

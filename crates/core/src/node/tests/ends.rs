@@ -101,3 +101,16 @@ fn the_hook_written_on_a_strangers_container_runs_before_its_stop() {
     let asked = lab.ok(is_hook);
     assert!(matches!(asked[..], [Call::StopContainer { .. }]), "{asked:?}");
 }
+
+#[test]
+fn a_start_that_hangs_does_not_hold_the_sandbox_beyond_the_deadline() {
+    let mut made = seen(Some(RunState::Created));
+    made.containers[0].started_at = None;
+    let mut lab = starting(&made);
+    lab.tell(Event::Kill { uid: "1".into(), grace: Some(Duration::from_secs(5)), evicted: None, waiter: None });
+    let now = Now { boot: lab.now, wall: wall(lab.now) };
+    let wake = lab.node.workers().get(&PodUid::from("1")).unwrap().wake(now).expect("the deadline");
+    assert!(wake <= lab.now + Duration::from_secs(7), "{wake:?} at {:?}", lab.now);
+    lab.now += Duration::from_secs(7);
+    assert_eq!(lab.tell(Event::Wake), [Call::StopSandbox { id: "sb".into() }]);
+}
