@@ -168,9 +168,7 @@ pub fn pod_actions(i: &Inputs<'_>) -> Actions {
 
 /// No sandbox is ready: everything that lives in dead ones goes, and a new one is made if something would run in it.
 fn without_sandbox(i: &Inputs<'_>, spec: &PodSpec) -> Actions {
-    let kill = i.seen.alive().map(|c| {
-        Kill::new(c, KillReason::PodMustBeRestarted, "Pod sandbox changed, it will be killed and re-created.".into())
-    });
+    let kill = i.seen.alive().map(|c| Kill::new(c, KillReason::PodMustBeRestarted, String::new()));
     let mut out = Actions {
         kill: kill.collect(),
         stop_sandboxes: i.seen.sandboxes.iter().filter(|s| s.ready).map(|s| s.id.clone()).collect(),

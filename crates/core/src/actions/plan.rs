@@ -43,12 +43,13 @@ impl<'a> Plan<'a> {
     /// Ephemeral containers run once, at any time, and keep nothing alive.
     pub(super) fn ephemeral(&mut self) {
         for c in self.spec.ephemeral_containers.iter().flatten() {
-            let existing = match Fact::of(self.i.seen, self.i.record, &c.name, Within::Any) {
-                Fact::Created(made) if made.sandbox == *self.sandbox => Some(made.id.clone()),
-                Fact::Nothing if !self.memory(&c.name).is_some_and(|m| m.created) => None,
+            let (attempt, existing) = match Fact::of(self.i.seen, self.i.record, &c.name, Within::Any) {
+                Fact::Created(made) if made.sandbox == *self.sandbox => (made.attempt, Some(made.id.clone())),
+                // One that was made and never seen to run was given up: the next has another name.
+                Fact::Nothing => (self.memory(&c.name).filter(|m| m.created).map_or(0, |m| m.restarts + 1), None),
                 _ => continue,
             };
-            self.out.start.push(Start { name: c.name.as_str().into(), attempt: 0, existing, backoff: None });
+            self.out.start.push(Start { name: c.name.as_str().into(), attempt, existing, backoff: None });
         }
     }
 

@@ -199,6 +199,11 @@ impl Call {
         )
     }
 
+    /// It asks the runtime about an image, or for one.
+    pub fn is_image(&self) -> bool {
+        matches!(self, Self::ImageStatus { .. } | Self::PullImage { .. })
+    }
+
     /// It can only be too late, never wrong: allowed on old sight.
     pub fn is_stop(&self) -> bool {
         matches!(self, Self::StopContainer { .. } | Self::StopSandbox { .. })

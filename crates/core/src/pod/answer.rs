@@ -52,7 +52,9 @@ impl Machine {
                 }
                 self.calls.doubt(sent, ctx.now.boot, error.unavailable);
             }
-            Err(error) if error.unavailable && sent.call.is_runtime() => self.away(&sent.call, &error, ctx, out),
+            Err(error) if error.unavailable && (sent.call.is_runtime() || sent.call.is_image()) => {
+                self.away(&sent.call, &error, ctx, out)
+            }
             Err(error) => self.failed(sent, error, ctx, out),
         }
     }
@@ -80,12 +82,12 @@ impl Machine {
             }
             (Call::CreateContainer { name, .. }, _) => {
                 self.bring_up.images.remove(&name);
-                self.event(false, "Created", Some(&name), format!("Created container: {name}"), out);
+                self.event(false, "Created", Some(&name), "Container created".into(), out);
             }
             (Call::StartContainer { name, .. }, _) => {
                 self.bring_up.waiting.remove(&name);
                 self.story.tell(ctx.now, &format!("{name} started"), "it was its turn");
-                self.event(false, "Started", Some(&name), format!("Started container {name}"), out);
+                self.event(false, "Started", Some(&name), "Container started".into(), out);
             }
             (Call::StopSandbox { id }, _) => {
                 self.killing.stopped_sandboxes.insert(id);
@@ -157,11 +159,17 @@ impl Machine {
                 self.event(true, "FailedCreatePodSandBox", None, message, out);
             }
             Call::StopSandbox { .. } => {
-                self.event(true, "FailedKillPod", None, format!("error stopping the sandbox: {}", error.message), out);
+                self.event(
+                    true,
+                    "FailedKillPod",
+                    None,
+                    format!("error killing pod: stopping its sandbox: {}", error.message),
+                    out,
+                );
             }
             Call::StopContainer { name, .. } => {
                 let times = self.calls.failures(&key) + 1;
-                let message = format!("error stopping container {name} ({times}×): {}", error.message);
+                let message = format!("error killing pod: stopping container {name} ({times}×): {}", error.message);
                 self.event(true, "FailedKillPod", Some(name), message, out);
             }
             Call::PullImage { name, image } => return self.pull_failed(name, image, &error, ctx, out),
@@ -181,7 +189,7 @@ impl Machine {
             }
             Call::MountVolume { volume } => {
                 delay = self.mount_delay(volume);
-                let message = format!("MountVolume.SetUp failed for volume {:?}: {}", volume.as_str(), error.message);
+                let message = format!("MountVolume.SetUp failed for volume {:?} : {}", volume.as_str(), error.message);
                 self.event(true, "FailedMount", None, message, out);
             }
             Call::MakeCgroup => {
@@ -189,7 +197,7 @@ impl Machine {
                     true,
                     "FailedCreatePodContainer",
                     None,
-                    format!("unable to ensure pod cgroup: {}", error.message),
+                    format!("unable to ensure pod container exists: {}", error.message),
                     out,
                 );
             }
@@ -242,8 +250,9 @@ impl Machine {
         error: &CallError,
         out: &mut Out,
     ) {
-        // A preStop that was cut short has had its time; a postStart that was interrupted has no container to answer for.
-        let state = if error.cancelled { HookState::Done } else { HookState::Failed };
+        // A preStop that was cut short has had its time; a postStart that was interrupted has no container to answer for. If the
+        // runtime went away under a hook nobody knows how it ended, and a container is not killed for that.
+        let state = if error.cancelled || error.unavailable { HookState::Done } else { HookState::Failed };
         self.hooked(kind, name, id, state);
         if !error.cancelled {
             let (reason, hook) = match kind {

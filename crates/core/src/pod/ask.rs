@@ -19,6 +19,8 @@ impl Machine {
             if !ctx.runtime_up || !sighted {
                 return false;
             }
+        } else if call.is_image() && !ctx.runtime_up {
+            return false;
         }
         *ctx.last_call += 1;
         let id = CallId(*ctx.last_call);

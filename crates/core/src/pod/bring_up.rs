@@ -250,7 +250,7 @@ impl Machine {
                 // A former agent began it and did not see its end: it is never begun twice, and nobody may wait for it.
                 memory.post_start = Some((id.clone(), HookState::Done));
                 self.unsaved = true;
-            } else if memory.post_start.as_ref().is_none_or(|(hooked, _)| *hooked != id) {
+            } else if ctx.runtime_up && memory.post_start.as_ref().is_none_or(|(hooked, _)| *hooked != id) {
                 memory.post_start = Some((id.clone(), HookState::Begun));
                 self.unsaved = true;
                 let ips = self.ips();

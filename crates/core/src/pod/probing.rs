@@ -109,9 +109,15 @@ impl Machine {
         ctx: &Ctx<'_>,
         out: &mut Out,
     ) {
-        if let ProbeVerdict::Failure(message) = &verdict {
-            let what = format!("{kind:?} probe failed: {message}");
-            self.event(true, "Unhealthy", Some(name), what, out);
+        let told = match &verdict {
+            ProbeVerdict::Success => None,
+            ProbeVerdict::Failure(message) => Some(format!("{kind:?} probe failed: {message}")),
+            // A runtime that is away says nothing about this pod.
+            ProbeVerdict::Unknown(_) if !ctx.runtime_up => None,
+            ProbeVerdict::Unknown(why) => Some(format!("{kind:?} probe errored and resulted in unknown state: {why}")),
+        };
+        if let Some(message) = told {
+            self.event(true, "Unhealthy", Some(name), message, out);
         }
         let Some((probed, state)) = self.probing.states.get_mut(&(name.clone(), kind)) else { return };
         if probed != id {

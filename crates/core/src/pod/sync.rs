@@ -131,7 +131,12 @@ impl Machine {
             let old = actions.replaces.filter(|id| !self.killing.stopped_sandboxes.contains(id));
             match old {
                 // Stopping the dead one releases its network.
-                Some(id) => self.stop_sandbox(&id, ctx, out),
+                Some(id) => {
+                    let message = "Pod sandbox changed, it will be killed and re-created.";
+                    if self.stop_sandbox(&id, ctx, out) {
+                        self.event(false, "SandboxChanged", None, message.into(), out);
+                    }
+                }
                 None => {
                     let limit = ctx.config.runtime_request_timeout * 2;
                     self.ask(Call::RunSandbox { attempt }, limit, ctx, out);
@@ -176,8 +181,8 @@ impl Machine {
         }
     }
 
-    pub(super) fn stop_sandbox(&mut self, id: &SandboxId, ctx: &mut Ctx<'_>, out: &mut Out) {
-        self.ask(Call::StopSandbox { id: id.clone() }, ctx.config.runtime_request_timeout, ctx, out);
+    pub(super) fn stop_sandbox(&mut self, id: &SandboxId, ctx: &mut Ctx<'_>, out: &mut Out) -> bool {
+        self.ask(Call::StopSandbox { id: id.clone() }, ctx.config.runtime_request_timeout, ctx, out)
     }
 }
 

@@ -85,3 +85,43 @@ fn what_can_t_be_removed_is_tried_again_ever_less_often() {
     }
     assert!((40..=70).contains(&asked), "{asked} times in an hour");
 }
+
+#[test]
+fn an_ephemeral_container_that_was_given_up_is_made_under_another_name() {
+    let debugged = |manifest: Manifest| {
+        let mut pod = Pod::clone(&manifest.pod);
+        let eye = serde_json::json!([{"name": "eye", "image": "img", "imagePullPolicy": "IfNotPresent"}]);
+        pod.spec.as_mut().unwrap().ephemeral_containers = serde_json::from_value(eye).unwrap();
+        Manifest { pod: Arc::new(pod), ..manifest }
+    };
+    let mut lab = Lab::new(Listing::default());
+    lab.set(&[&debugged(pod("a", "1"))]);
+    lab.host_is_ready();
+    lab.answer(|c| matches!(c, Call::RunSandbox { .. }), Ok(Answer::Sandbox("sb".into())));
+    let runs = seen(Some(RunState::Running));
+    let facts = ImageFacts { id: "sha".into(), ..ImageFacts::default() };
+    let is_made = |c: &Call| matches!(c, Call::CreateContainer { .. });
+    let mut attempts = vec![];
+    for _ in 0..600 {
+        lab.now += Duration::from_secs(1);
+        lab.tell(Event::Wake);
+        while !lab.looks.is_empty() {
+            lab.see(&runs);
+        }
+        if lab.calls.iter().any(|(_, _, c)| matches!(c, Call::ImageStatus { .. })) {
+            lab.answer(|c| matches!(c, Call::ImageStatus { .. }), Ok(Answer::Image(Some(facts.clone()))));
+        }
+        if lab.calls.iter().any(|(_, _, c)| matches!(c, Call::PrepareContainer { .. })) {
+            lab.ok(|c| matches!(c, Call::PrepareContainer { .. }));
+        }
+        let made = lab
+            .calls
+            .iter()
+            .find_map(|(_, _, c)| if let Call::CreateContainer { attempt, .. } = c { Some(*attempt) } else { None });
+        if let Some(attempt) = made {
+            attempts.push(attempt);
+            lab.answer(is_made, in_doubt());
+        }
+    }
+    assert!(attempts.len() >= 2 && attempts[..2] == [0, 1], "{attempts:?}");
+}

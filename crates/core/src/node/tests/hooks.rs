@@ -70,3 +70,26 @@ fn the_hook_of_a_container_that_another_agent_began_is_not_run_again() {
     assert!(asked.iter().any(is_probe) && !asked.iter().any(is_hook), "{asked:?}");
     assert_eq!(told(&lab), ("Running".into(), "running".into(), true));
 }
+
+#[test]
+fn a_runtime_that_goes_away_under_a_hook_costs_no_container() {
+    let mut lab = starting_of(&hooked(), &seen(Some(RunState::Created)));
+    lab.ok(|c| matches!(c, Call::StartContainer { .. }));
+    lab.see(&seen(Some(RunState::Running)));
+    let away = CallError { unavailable: true, ..CallError::new("FailedPostStartHook", "connection reset") };
+    let asked = lab.answer(is_hook, Err(away));
+    assert!(!asked.iter().any(|c| matches!(c, Call::StopContainer { .. })), "{asked:?}");
+    assert_eq!(told(&lab), ("Running".into(), "running".into(), true));
+    assert!(lab.events.iter().any(|e| e.reason == "FailedPostStartHook" && e.warning), "and people hear of it");
+}
+
+#[test]
+fn a_probe_that_can_not_be_made_is_told() {
+    let mut lab = starting_of(&hooked(), &seen(Some(RunState::Created)));
+    lab.ok(|c| matches!(c, Call::StartContainer { .. }));
+    lab.see(&seen(Some(RunState::Running)));
+    lab.ok(is_hook);
+    lab.answer(is_probe, Ok(Answer::Probe(ProbeVerdict::Unknown("no such program".into()))));
+    let told: Vec<_> = lab.events.iter().filter(|e| e.reason == "Unhealthy").map(|e| e.message.as_str()).collect();
+    assert_eq!(told, ["Readiness probe errored and resulted in unknown state: no such program"]);
+}

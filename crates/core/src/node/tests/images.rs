@@ -71,3 +71,21 @@ fn the_back_off_of_one_image_is_not_the_next_ones() {
     let next = lab.answer(is_status, Ok(Answer::Image(None)));
     assert!(matches!(&next[..], [pull] if is_pull("new")(pull)), "{next:?}");
 }
+
+#[test]
+fn while_the_runtime_is_away_no_image_is_asked_for_and_no_back_off_grows() {
+    let mut lab = asking();
+    lab.answer(is_status, Ok(Answer::Image(None)));
+    let away = || CallError { unavailable: true, ..CallError::new("ErrImagePull", "connection refused") };
+    lab.answer(is_pull("old"), Err(away()));
+    assert!(!lab.events.iter().any(|e| e.reason == "Failed"), "nothing is wrong with the image: {:?}", lab.events);
+    lab.tell(Event::Runtime { result: Err(away()) });
+    lab.tell(Event::Listed { seq: Seq(0), result: Err(away()) });
+    for _ in 0..30 {
+        lab.now += Duration::from_secs(1);
+        lab.tell(Event::Wake);
+    }
+    assert!(!lab.calls.iter().any(|(_, _, c)| c.is_image()), "{:?}", lab.calls);
+    let asked = lab.tell(Event::Runtime { result: Ok(RuntimeReady { network: true, ..RuntimeReady::default() }) });
+    assert!(asked.iter().any(is_pull("old")), "at once: {asked:?}");
+}
