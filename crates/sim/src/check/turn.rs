@@ -54,7 +54,7 @@ impl World {
                     self.checks.returned.insert(uid, turn);
                 }
                 let failed = match (&call, result) {
-                    (Call::Hook { kind: HookKind::PostStart, id, .. }, Err(_)) => Some(id),
+                    (Call::Hook { kind: HookKind::PostStart, id, .. }, Err(e)) if !e.unavailable => Some(id),
                     (Call::Probe { id, .. }, Ok(Answer::Probe(ProbeVerdict::Failure(_)))) => Some(id),
                     _ => None,
                 };
