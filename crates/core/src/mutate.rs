@@ -29,10 +29,14 @@ pub enum Mutant {
     BaseIsOld,
     /// What was asked of an image holds for the one that took its place.
     ImageOfBefore,
+    /// A pod gets its grace period twice.
+    GraceTwice,
+    /// An event of the runtime is taken for a look: what was seen before it counts as new.
+    HintIsSight,
 }
 
 /// All of them.
-pub const ALL: [Mutant; 13] = [
+pub const ALL: [Mutant; 15] = [
     Mutant::OldSight,
     Mutant::FloorPerContainer,
     Mutant::GateOverAllSources,
@@ -46,6 +50,8 @@ pub const ALL: [Mutant; 13] = [
     Mutant::DeletedEarly,
     Mutant::BaseIsOld,
     Mutant::ImageOfBefore,
+    Mutant::GraceTwice,
+    Mutant::HintIsSight,
 ];
 
 #[cfg(feature = "mutants")]

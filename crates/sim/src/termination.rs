@@ -2,7 +2,8 @@
 //!
 //! preStop ends well, fails or hangs × TERM obeyed or ignored × 0–3 sidecars × grace 1, 5, 30 s × shortened midway × the agent
 //! dies midway, at ten points. The order is kept, every container gets TERM, and the last KILL is sent at most 2 s after the
-//! deadline, or after the return of an agent that was dead at the deadline.
+//! deadline, or after the return of an agent that was dead at the deadline. Which moment that is follows from what was asked, and
+//! not from what the agent wrote down: that must be the same moment.
 
 use std::time::Duration;
 
@@ -63,11 +64,11 @@ pub fn run(case: &Case) -> Result<(), String> {
     world.remove(Source::File, &plan.origin);
     let asked = world.clock.now;
     if case.shortened {
-        let (uid, quarter) = (uid.clone(), Some(Duration::from_secs((case.grace / 4).max(1))));
+        let (uid, quarter) = (uid.clone(), Some((grace / 4).max(Duration::from_secs(1))));
         world.send(grace / 2, Event::Kill { uid, grace: quarter, evicted: None, waiter: None });
     }
-    if let Some(tenths) = case.death {
-        world.crash_after(grace * tenths / 10 + Duration::from_millis(400));
+    if let Some(at) = death(case, asked) {
+        world.crash_after(at - asked);
     }
     let mut deadline = None;
     while world.violation.is_none() && world.clock.now < asked + grace + Duration::from_secs(30) {
@@ -82,7 +83,11 @@ pub fn run(case: &Case) -> Result<(), String> {
         return Err(format!("{}: {}", violation.rule, violation.text));
     }
     let deadline = deadline.ok_or("its end was never written down")?;
-    judge(case, &world, &uid, deadline, asked)?;
+    let wanted = wanted_deadline(case, asked, world.checks.marks.forgotten.get(&uid).copied());
+    if deadline < wanted || deadline > wanted + LATENCY {
+        return Err(format!("its deadline was to be {wanted:?}, and {deadline:?} was written down"));
+    }
+    judge(case, &world, &uid, wanted, asked)?;
     world.calm = true;
     if world.settle(Duration::from_secs(300)) { Ok(()) } else { Err(format!("no rest: {:?}", world.violation)) }
 }
@@ -100,6 +105,22 @@ fn sidecar(n: usize) -> String {
     format!("side{n}")
 }
 
+/// When its time is over.
+fn wanted_deadline(case: &Case, asked: Duration, gone: Option<Duration>) -> Duration {
+    let grace = Duration::from_secs(case.grace);
+    let half = asked + grace / 2;
+    // Whoever asks an agent that died meanwhile is not heard, and a pod that has gone has no deadline any more.
+    let heard = case.shortened && [death(case, asked), gone].into_iter().flatten().all(|at| at > half);
+    let shortened = half + (grace / 4).max(Duration::from_secs(1));
+    if heard { shortened.min(asked + grace) } else { asked + grace }
+}
+
+/// When the agent dies.
+fn death(case: &Case, asked: Duration) -> Option<Duration> {
+    let tenths = |tenths| Duration::from_secs(case.grace) * tenths / 10;
+    case.death.map(|n| asked + tenths(n) + Duration::from_millis(400))
+}
+
 fn judge(case: &Case, world: &World, uid: &PodUid, deadline: Duration, asked: Duration) -> Result<(), String> {
     let of_pod = |s: &&Signal| s.uid == *uid;
     let terms: Vec<&Signal> = world.checks.marks.terms.iter().filter(of_pod).collect();
@@ -115,10 +136,9 @@ fn judge(case: &Case, world: &World, uid: &PodUid, deadline: Duration, asked: Du
             return Err(format!("TERM for {} while {other} runs", term.name));
         }
     }
-    let death =
-        case.death.map(|tenths| asked + Duration::from_secs(case.grace) * tenths / 10 + Duration::from_millis(400));
-    let back = death.map_or(Duration::ZERO, |at| at + DEAD_FOR);
-    let latest = deadline.max(back) + Duration::from_secs(2) + LATENCY;
+    let back = death(case, asked).map_or(Duration::ZERO, |at| at + DEAD_FOR);
+    // Twice: what was asked took its way, too.
+    let latest = deadline.max(back) + Duration::from_secs(2) + LATENCY * 2;
     if let Some(kill) = kills.iter().find(|k| k.at > latest) {
         return Err(format!("KILL for {} {:?} after the last moment", kill.name, kill.at - latest));
     }

@@ -51,7 +51,9 @@ impl Sight {
     /// Something may have happened. `acting`: a call of ours is at work on the pod, so it is most likely that very call's doing,
     /// and one look after its end tells both.
     pub(crate) fn hint(&mut self, acting: bool, now: Time) {
-        if acting {
+        if mutate::made(Mutant::HintIsSight) {
+            self.acted = Seq::default();
+        } else if acting {
             self.held.get_or_insert(now + HOLD);
         } else {
             self.dirty = true;

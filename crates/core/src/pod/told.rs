@@ -20,7 +20,7 @@ impl Machine {
         }
         let before = self.record.ending.take();
         let (grace, shortened) = self.effective_grace(before.as_ref().map(|e| e.grace), options.grace);
-        let due = ctx.now.boot + grace;
+        let due = ctx.now.boot + if mutate::made(Mutant::GraceTwice) { grace * 2 } else { grace };
         let deadline = match &before {
             Some(_) if mutate::made(Mutant::DeadlineMovesLater) => due,
             Some(e) => e.deadline.resume(&ctx.config.boot_id).min(due),
