@@ -8,6 +8,8 @@ mod suite;
 mod accepted;
 #[path = "compare/cases.rs"]
 mod cases;
+#[path = "compare/difference.rs"]
+mod difference;
 #[path = "compare/fields.rs"]
 mod fields;
 #[path = "compare/settled.rs"]
@@ -20,9 +22,10 @@ use anyhow::{Context, Result, ensure};
 use podwright_testbed::{Agent, Containerd, ControlPlane, Flavor, GoKubelet, Scratch, wait_until};
 use serde_json::{Value, json};
 
+use accepted::ACCEPTED;
 use cases::Compared;
 use fields::Fields;
-use settled::settled;
+use settled::{running, settled};
 use suite::LIMIT;
 
 const NODE: &str = "compared";
@@ -51,20 +54,9 @@ fn the_api_server_is_told_what_the_go_kubelet_tells_it() {
 
     let (mut wrong, mut used, mut fields) = (vec![], BTreeSet::new(), 0);
     for case in &cases {
-        let (ours, theirs) = (&ours[case.name], &theirs[case.name]);
-        for path in ours.keys().chain(theirs.keys().filter(|path| !ours.contains_key(*path))) {
-            fields += 1;
-            let text = |value: Option<&Value>| value.map_or_else(|| "absent".to_owned(), Value::to_string);
-            let (here, there) = (text(ours.get(path)), text(theirs.get(path)));
-            if here == there {
-                continue;
-            }
-            let line = format!("{} {path}: ours {here}, the Go kubelet's {there}", case.name);
-            match accepted::why(&line) {
-                Some(rule) => _ = used.insert(rule),
-                None => wrong.push(line),
-            }
-        }
+        let (count, lines) = difference::compare(case.name, &ours[case.name], &theirs[case.name], ACCEPTED, &mut used);
+        fields += count;
+        wrong.extend(lines);
     }
     println!(
         "{fields} fields of {} pods compared: {} rules used, {} differ wrongly",
@@ -73,18 +65,25 @@ fn the_api_server_is_told_what_the_go_kubelet_tells_it() {
         wrong.len()
     );
     assert!(wrong.is_empty(), "{} fields differ:\n{}", wrong.len(), wrong.join("\n"));
+    let stale = difference::stale(ACCEPTED, &used);
+    assert!(stale.is_empty(), "accepted, but no longer seen: {stale:#?}");
 }
 
 /// Run the pods on the node, and take the last statuses and the reasons of their events.
 fn run(plane: &ControlPlane, who: &str, cases: &[Compared]) -> BTreeMap<&'static str, Fields> {
     let began = Instant::now();
-    for case in cases {
-        let mut spec = case.spec.clone();
-        spec["nodeName"] = json!(NODE);
-        // The same pods as without a cluster.
-        spec["automountServiceAccountToken"] = json!(false);
-        plane.api().create(PODS, &json!({"metadata": {"name": case.name}, "spec": spec})).expect("created");
-    }
+    let create = |hurry: bool| {
+        for case in cases.iter().filter(|case| case.hurries() == hurry) {
+            let mut spec = case.spec.clone();
+            spec["nodeName"] = json!(NODE);
+            // The same pods as without a cluster.
+            spec["automountServiceAccountToken"] = json!(false);
+            plane.api().create(PODS, &json!({"metadata": {"name": case.name}, "spec": spec})).expect("created");
+        }
+    };
+    create(true);
+    running(who, cases, "", || plane.api().get(PODS));
+    create(false);
     // Spec and metadata are the API server's: only what the node says is compared.
     let told = || -> Result<Value> {
         let mut list = plane.api().get(PODS)?;

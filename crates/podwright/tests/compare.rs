@@ -8,6 +8,8 @@ mod suite;
 mod accepted;
 #[path = "compare/cases.rs"]
 mod cases;
+#[path = "compare/difference.rs"]
+mod difference;
 #[path = "compare/fields.rs"]
 mod fields;
 #[path = "compare/objects.rs"]
@@ -21,9 +23,10 @@ use std::time::Instant;
 use podwright_testbed::{Flavor, GoKubelet};
 use serde_json::{Value, json};
 
-use accepted::Difference;
+use accepted::ACCEPTED;
+use cases::Compared;
 use fields::Fields;
-use settled::settled;
+use settled::{running, settled};
 use suite::Bed;
 
 #[test]
@@ -31,9 +34,9 @@ fn pods_get_the_statuses_the_go_kubelet_gives_them() {
     let mut bed = Bed::start(Flavor::V2);
     let cases = cases::all();
     let began = Instant::now();
-    for case in &cases {
-        bed.put(case.name, &case.spec);
-    }
+    put(&bed, &cases, true);
+    running("podwright", &cases, "-node", || bed.agent.pods());
+    put(&bed, &cases, false);
     let mut ours = settled("podwright", &cases, "-node", || bed.agent.pods());
     add_objects(&mut ours, &bed, &bed.agent.pods().expect("it answers"));
     println!("podwright: {} pods settled after {:.1?}", cases.len(), began.elapsed());
@@ -43,48 +46,38 @@ fn pods_get_the_statuses_the_go_kubelet_gives_them() {
     bed.wait_nothing_left();
     bed.agent.sigterm().expect("it ends");
 
-    for case in &cases {
-        bed.put(case.name, &case.spec);
-    }
+    put(&bed, &cases, true);
     let began = Instant::now();
     let kubelet = GoKubelet::start_standalone(&bed.scratch, &bed.containerd, "node", &json!({})).expect("it starts");
+    running("the Go kubelet", &cases, "-node", || kubelet.pods());
+    put(&bed, &cases, false);
     let mut theirs = settled("the Go kubelet", &cases, "-node", || kubelet.pods());
     add_objects(&mut theirs, &bed, &kubelet.pods().expect("it answers"));
     println!("the Go kubelet: {} pods settled after {:.1?}", cases.len(), began.elapsed());
     drop(kubelet);
 
-    let (mut wrong, mut rules) = (vec![], BTreeSet::new());
-    let (mut fields, mut accepted) = (0, 0);
+    let (mut wrong, mut used, mut fields) = (vec![], BTreeSet::new(), 0);
     for case in &cases {
-        let (ours, theirs) = (&ours[case.name], &theirs[case.name]);
-        for path in ours.keys().chain(theirs.keys().filter(|path| !ours.contains_key(*path))) {
-            fields += 1;
-            let (here, there) = (ours.get(path), theirs.get(path));
-            if here == there {
-                continue;
-            }
-            let text = |value: Option<&Value>| value.map_or_else(|| "absent".to_owned(), Value::to_string);
-            let line = format!("{} {path}: ours {}, the Go kubelet's {}", case.name, text(here), text(there));
-            let difference = Difference { case: case.name, path, ours: here, theirs: there };
-            match accepted::why(&difference) {
-                Some((rule, why)) => {
-                    accepted += 1;
-                    if rules.insert(rule) {
-                        println!("accepted, for one: {line} ({why})");
-                    }
-                }
-                None => wrong.push(line),
-            }
-        }
+        let (count, lines) = difference::compare(case.name, &ours[case.name], &theirs[case.name], ACCEPTED, &mut used);
+        fields += count;
+        wrong.extend(lines);
     }
     println!(
-        "{fields} fields of {} pods compared: {accepted} differ as accepted, {} wrongly",
+        "{fields} fields of {} pods compared: {} rules used, {} differ wrongly",
         cases.len(),
+        used.len(),
         wrong.len()
     );
     assert!(wrong.is_empty(), "{} fields differ:\n{}", wrong.len(), wrong.join("\n"));
-    let stale = accepted::unused(&rules);
+    let stale = difference::stale(ACCEPTED, &used);
     assert!(stale.is_empty(), "accepted, but no longer seen: {stale:#?}");
+}
+
+/// Those that hurry, or all others.
+fn put(bed: &Bed, cases: &[Compared], hurry: bool) {
+    for case in cases.iter().filter(|case| case.hurries() == hurry) {
+        bed.put(case.name, &case.spec);
+    }
 }
 
 /// What the pods that run have in the runtime is compared too.

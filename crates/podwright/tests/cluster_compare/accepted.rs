@@ -1,30 +1,71 @@
 //! Differences that are there on purpose; `docs/kubelet-map.md` names them with their reasons.
 
-/// Parts of a difference's description, all of which must be there.
-const ACCEPTED: &[&[&str]] = &[
-    // The Go kubelet removes the dead sidecar before its exit is in the status; here no exit code is lost.
-    &["sidecar-fails-job", "initContainerStatuses[side].state.terminated"],
-    // The Go kubelet shows the year 1970 for a start that never was.
-    &["bad-command", "terminated.startedAt: ours absent"],
-    // The Go kubelet's last status of an ended pod may be older than the end of its sandbox.
-    &["conditions[PodReadyToStartContainers].status: ours \"False\", the Go kubelet's \"True\""],
-    // On cgroup v1 the Go kubelet takes the kernel's word for "no limit" for a limit.
-    &["status.resources.limits.memory: ours absent, the Go kubelet's \"9007199254740988Ki\""],
-    // Of a pod that has ended it may find no cgroup to read them from any more.
-    &["status.resources.", "the Go kubelet's absent"],
-    // Seen in some runs only; taken for chance: whether the sidecar was in its back-off when the job ended.
-    &["sidecar-fails-job event BackOff"],
-    // Seen on a busy machine only: whether the first probe came before the server listened.
-    &["http event Unhealthy"],
-    // Not sent: it is the node that lacks the setting, and every pod of it would have the event.
-    &["event MissingClusterDNS: ours absent"],
-    // containerd may hear of the end before it hears why, and then tells an error.
-    &["hungry", "terminated.reason: ours ", "\"OOMKilled\"", "\"Error\""],
-    // Why a container waits for its volumes is told by its status too, not by an event only.
-    &["no-volume", "state.waiting.message", "the Go kubelet's absent"],
-];
+use crate::difference::{Accepted, end_without_a_reason, lost_exit, lost_last_exit, older_than_the_sandbox};
 
-/// The rule that allows this difference.
-pub(crate) fn why(difference: &str) -> Option<usize> {
-    ACCEPTED.iter().position(|words| words.iter().all(|word| difference.contains(word)))
-}
+/// Of pods in a cluster.
+pub(crate) const ACCEPTED: &[Accepted] = &[
+    Accepted {
+        fits: lost_exit,
+        sometimes: true,
+        why: "the Go kubelet removes the dead sidecar before its exit is in the status; here no exit code is lost",
+    },
+    Accepted {
+        fits: lost_last_exit,
+        sometimes: false,
+        why: "the Go kubelet removes containers that a rule restarts before their exits are in the status; here none is lost",
+    },
+    Accepted {
+        fits: |d| d.case.starts_with("bad-command") && d.ours.is_none() && d.path.ends_with("terminated.startedAt"),
+        sometimes: false,
+        why: "the Go kubelet shows the year 1970 for a start that never was",
+    },
+    Accepted {
+        fits: older_than_the_sandbox,
+        sometimes: true,
+        why: "the Go kubelet's last status of an ended pod may be older than the end of its sandbox",
+    },
+    Accepted {
+        fits: |d| {
+            let none = d.ours.is_none() && d.theirs.is_some_and(|v| v == "9007199254740988Ki");
+            none && d.path == "status.resources.limits.memory"
+        },
+        // Not on cgroup v2.
+        sometimes: true,
+        why: "on cgroup v1 the Go kubelet takes the kernel's word for \"no limit\" for a limit",
+    },
+    Accepted {
+        fits: |d| d.ended && d.theirs.is_none() && d.path.starts_with("status.resources."),
+        sometimes: true,
+        why: "of a pod that has ended the Go kubelet may find no cgroup to read its resources from",
+    },
+    Accepted {
+        fits: |d| d.theirs.is_none() && d.path == "status.conditions[AllContainersRestarting].observedGeneration",
+        sometimes: false,
+        why: "every condition of the node's says which generation it is of; the Go kubelet forgets it for this one",
+    },
+    Accepted {
+        fits: |d| d.case == "sidecar-fails-job" && d.path == "event BackOff",
+        sometimes: true,
+        why: "whether the sidecar was in its back-off when the job ended is a matter of moments",
+    },
+    Accepted {
+        fits: |d| d.case == "http" && d.path == "event Unhealthy",
+        sometimes: true,
+        why: "whether the first probe came before the server listened is a matter of moments",
+    },
+    Accepted {
+        fits: |d| d.path == "event MissingClusterDNS" && d.ours.is_none(),
+        sometimes: false,
+        why: "not sent: it is the node that lacks the setting, and every pod of it would have the event",
+    },
+    Accepted {
+        fits: end_without_a_reason,
+        sometimes: true,
+        why: "containerd may hear of the end before it hears why, and then tells an error",
+    },
+    Accepted {
+        fits: |d| d.case == "no-volume" && d.path.ends_with("state.waiting.message") && d.theirs.is_none(),
+        sometimes: false,
+        why: "why a container waits for its volumes is told by its status too, not by an event only",
+    },
+];

@@ -1,35 +1,23 @@
 //! Differences that are there on purpose, each with its reason; `docs/kubelet-map.md` names them too.
 
-use std::collections::BTreeSet;
+use crate::difference::{Accepted, end_without_a_reason, lost_exit, lost_last_exit, older_than_the_sandbox};
 
-use serde_json::Value;
-
-/// One field that is not the same.
-pub(crate) struct Difference<'a> {
-    pub(crate) case: &'a str,
-    pub(crate) path: &'a str,
-    pub(crate) ours: Option<&'a Value>,
-    pub(crate) theirs: Option<&'a Value>,
-}
-
-/// One kind of difference.
-struct Accepted {
-    fits: fn(&Difference<'_>) -> bool,
-    /// Not in every run: the Go kubelet itself says now this, now that.
-    sometimes: bool,
-    why: &'static str,
-}
-
-const ACCEPTED: &[Accepted] = &[
+/// Of pods without a cluster.
+pub(crate) const ACCEPTED: &[Accepted] = &[
     Accepted {
         fits: |d| d.theirs.is_none() && (d.path.starts_with("status.hostIP") || d.path.starts_with("status.podIP")),
         sometimes: false,
         why: "without an API server the Go kubelet does not know the node's addresses",
     },
     Accepted {
-        fits: |d| d.case == "sidecar-fails-job" && d.path.contains("initContainerStatuses[side].state.terminated"),
+        fits: lost_exit,
         sometimes: true,
         why: "the Go kubelet removes the dead sidecar before its exit is in the status; here no exit code is lost",
+    },
+    Accepted {
+        fits: lost_last_exit,
+        sometimes: false,
+        why: "the Go kubelet removes containers that a rule restarts before their exits are in the status; here none is lost",
     },
     Accepted {
         fits: |d| d.case.starts_with("bad-command") && d.ours.is_none() && d.path.ends_with("terminated.startedAt"),
@@ -37,18 +25,12 @@ const ACCEPTED: &[Accepted] = &[
         why: "the Go kubelet shows the year 1970 for a start that never was",
     },
     Accepted {
-        fits: |d| {
-            let stopped = d.ours.is_some_and(|v| v == "False") && d.theirs.is_some_and(|v| v == "True");
-            stopped && d.path == "status.conditions[PodReadyToStartContainers].status"
-        },
+        fits: older_than_the_sandbox,
         sometimes: true,
         why: "the Go kubelet's last status of an ended pod may be older than the end of its sandbox",
     },
     Accepted {
-        fits: |d| {
-            let word = |v: Option<&Value>| v.is_some_and(|v| v == "OOMKilled" || v == "Error");
-            d.case == "hungry" && d.path.ends_with("terminated.reason") && word(d.ours) && word(d.theirs)
-        },
+        fits: end_without_a_reason,
         sometimes: true,
         why: "containerd may hear of the end before it hears why, and then tells an error",
     },
@@ -63,15 +45,3 @@ const ACCEPTED: &[Accepted] = &[
         why: "why a container waits for its volumes is told by its status too, not by an event only",
     },
 ];
-
-/// The rule that allows this difference, and its reason.
-pub(crate) fn why(difference: &Difference<'_>) -> Option<(usize, &'static str)> {
-    let found = ACCEPTED.iter().enumerate().find(|(_, rule)| (rule.fits)(difference));
-    found.map(|(n, rule)| (n, rule.why))
-}
-
-/// Rules that allowed nothing: the list must not outlive its reasons.
-pub(crate) fn unused(seen: &BTreeSet<usize>) -> Vec<&'static str> {
-    let unused = ACCEPTED.iter().enumerate().filter(|(n, rule)| !rule.sometimes && !seen.contains(n));
-    unused.map(|(_, rule)| rule.why).collect()
-}

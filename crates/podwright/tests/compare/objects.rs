@@ -22,15 +22,25 @@ pub(crate) fn of(bed: &Bed, pod: &Value) -> Fields {
             })
             .collect();
         let name = status.metadata.as_ref().map(|m| m.name.clone()).unwrap_or_default();
-        let value = json!({"labels": status.labels, "annotations": status.annotations, "mounts": mounts,
+        let value = json!({"labels": status.labels, "annotations": read(&json!(status.annotations)), "mounts": mounts,
             "log": placed(&status.log_path), "attempt": status.metadata.as_ref().map(|m| m.attempt)});
         containers.insert(name, value);
     }
     let config = &described.config;
-    let sandbox = json!({"labels": config["labels"], "annotations": config["annotations"], "metadata": config["metadata"],
+    let sandbox = json!({"labels": config["labels"], "annotations": read(&config["annotations"]), "metadata": config["metadata"],
         "hostname": config["hostname"], "logs": placed(config["log_directory"].as_str().unwrap_or_default()),
         "cgroup": config["linux"]["cgroup_parent"]});
     fields::flat("runtime", &json!({"sandbox": sandbox, "containers": containers}), uid)
+}
+
+/// Annotations whose text is JSON are compared as what they say: the order of their fields is nobody's business.
+fn read(annotations: &Value) -> Value {
+    let all = annotations.as_object().into_iter().flatten();
+    let read = all.map(|(key, value)| {
+        let object = value.as_str().filter(|text| text.starts_with(['{', '[']));
+        (key.clone(), object.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_else(|| value.clone()))
+    });
+    Value::Object(read.collect())
 }
 
 /// Without what is each agent's own: its root directory, and the last part of a name drawn by chance.

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use podwright_testbed::wait_until;
 use serde_json::Value;
 
 use crate::cases::Compared;
@@ -13,6 +14,19 @@ use crate::suite::LIMIT;
 /// A status that has not changed for this long is taken for an end. Back-offs last 10 s, the Go kubelet looks each second.
 const STILL: Duration = Duration::from_millis(2500);
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Wait until those that hurry run: what comes after them must not be in their way.
+pub(crate) fn running(who: &str, cases: &[Compared], suffix: &str, pods: impl Fn() -> Result<Value>) {
+    for name in cases.iter().filter(|case| case.hurries()).map(|case| format!("{}{suffix}", case.name)) {
+        wait_until(LIMIT, &format!("{name} to run under {who}"), || {
+            let list = pods()?;
+            let mut all = list["items"].as_array().into_iter().flatten();
+            let pod = all.find(|pod| pod["metadata"]["name"] == name).context("not known")?;
+            ensure!(pod["status"]["phase"] == "Running", "{:#}", pod["status"]);
+            Ok(())
+        });
+    }
+}
 
 /// The fields of every pod, each taken when the pod had come to its end and stayed there. Their names end with `suffix`.
 pub(crate) fn settled(
