@@ -5,6 +5,8 @@ mod abuse;
 mod bed;
 #[path = "local_api/client.rs"]
 mod client;
+#[path = "suite/journal.rs"]
+mod journal;
 #[path = "local_api/streams.rs"]
 mod streams;
 
@@ -70,7 +72,8 @@ impl Bed {
             Ok(())
         });
         wait_until(Duration::from_secs(20), "nothing to be left", || {
-            let left = leftovers(&self.scratch, &self.containerd)?;
+            let mut left = leftovers(&self.scratch, &self.containerd)?;
+            left.extend(journal::pods(&self.scratch)?);
             ensure!(left.is_empty(), "{left:#?}");
             Ok(())
         });
@@ -99,16 +102,29 @@ fn submitted_pods_outlive_the_agent_and_the_machine_and_a_delete_goes_on() {
     let mut once = sh("exit 0");
     once["restartPolicy"] = json!("Never");
     bed.create("once", &once);
-    bed.create("stubborn", &sh("trap '' TERM; while :; do sleep 0.1; done"));
+    let deaf = "trap '' TERM; while :; do sleep 0.1; done";
+    bed.create("stubborn", &sh(deaf));
+    let mut patient = sh(deaf);
+    patient["terminationGracePeriodSeconds"] = json!(600);
+    bed.create("patient", &patient);
     let web = bed.wait_phase("web", "Running");
     bed.wait_phase("once", "Succeeded");
     bed.wait_phase("stubborn", "Running");
+    bed.wait_phase("patient", "Running");
 
     // The agent dies in the middle of a delete: nothing is restarted, the delete goes on.
     assert_eq!(bed.delete("stubborn")["metadata"]["deletionGracePeriodSeconds"], 3);
+    assert_eq!(bed.delete("patient")["metadata"]["deletionGracePeriodSeconds"], 600);
     bed.agent.kill9().expect("killed");
     bed.agent.start_again().expect("started again");
     bed.wait_gone("stubborn");
+    // Midway its time is shortened: ten minutes were promised, and two seconds are enough.
+    let ending = bed.pod("patient").expect("it has minutes left");
+    assert!(container(&ending)["state"]["running"].is_object(), "{:#}", ending["status"]);
+    let two = json!({"gracePeriodSeconds": 2});
+    let (code, shortened) = bed.ask("DELETE", &format!("{PODS}/patient"), &two).expect("answered");
+    assert_eq!((code, &shortened["metadata"]["deletionGracePeriodSeconds"]), (200, &json!(2)), "{shortened:#}");
+    bed.wait_gone("patient");
     let after = bed.wait_phase("web", "Running");
     for field in ["uid", "creationTimestamp", "generation"] {
         assert_eq!(after["metadata"][field], web["metadata"][field], "{field}");

@@ -11,6 +11,9 @@ use serde_json::{Value, json};
 use super::meddler::{Manner, Meddler};
 use super::{Bed, LIMIT, container, one, sleeper};
 
+#[path = "../local_api/client.rs"]
+mod client;
+
 pub(crate) fn broken_manifests_are_named_and_touch_nothing_else(flavor: Flavor) {
     let bed = Bed::start(flavor);
     let dir = bed.scratch.manifests().expect("there");
@@ -31,7 +34,7 @@ pub(crate) fn broken_manifests_are_named_and_touch_nothing_else(flavor: Flavor) 
     symlink("loop-b.yaml", dir.join("loop-a.yaml")).expect("linked");
     symlink("loop-a.yaml", dir.join("loop-b.yaml")).expect("linked");
     fs::create_dir(dir.join("directory.yaml")).expect("made");
-    for (file, why) in [
+    let broken = [
         ("truncated.yaml", "line 3"),
         ("binary.yaml", "not UTF-8 text"),
         ("kind.yaml", "Service"),
@@ -39,13 +42,23 @@ pub(crate) fn broken_manifests_are_named_and_touch_nothing_else(flavor: Flavor) 
         ("negative.json", "terminationGracePeriodSeconds"),
         ("huge.yaml", "a manifest may have 10485760"),
         ("loop-a.yaml", "symbolic links"),
-    ] {
+    ];
+    for (file, why) in broken {
         wait_until(LIMIT, &format!("{file} to be named"), || {
             let log = bed.agent.log();
             let named: Vec<&str> = log.lines().filter(|line| line.contains(file)).collect();
             ensure!(named.iter().any(|line| line.contains(why)), "the log says no {why:?}: {named:?}");
             Ok(())
         });
+    }
+    // Whoever asks is told the same.
+    let socket = bed.scratch.run_dir().expect("there").join("api.sock");
+    let (code, told) = client::ask(&socket, "GET", "/podwright/v1/manifests", &Value::Null).expect("answered");
+    assert_eq!(code, 200, "{told:#}");
+    for (file, why) in broken {
+        let about = told["broken"].as_array().expect("a list").iter().map(Value::to_string);
+        let about: Vec<String> = about.filter(|one| one.contains(file)).collect();
+        assert!(about.iter().any(|one| one.contains(why)), "no {why:?} of {file}: {told:#}");
     }
     // A good file that breaks keeps its pod as it is, over a restart of the agent too.
     fs::write(dir.join("good.json"), "{\"apiVersion\": ").expect("written");

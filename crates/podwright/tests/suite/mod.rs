@@ -14,11 +14,13 @@ pub(crate) mod health_server;
 pub(crate) mod hooks;
 pub(crate) mod hostile;
 pub(crate) mod hung_mount;
+pub(crate) mod journal;
 pub(crate) mod lost;
 pub(crate) mod matrix;
 pub(crate) mod meddler;
 pub(crate) mod probes;
 pub(crate) mod pulls;
+pub(crate) mod reboot;
 pub(crate) mod resources;
 pub(crate) mod restarts;
 pub(crate) mod said;
@@ -57,10 +59,11 @@ macro_rules! all_on {
             matrix::pods_of_every_kind_end_in_the_documented_statuses(),
             restarts::kill_9_at_random_moments_loses_nothing_and_restarts_nothing(10),
             restarts::containerd_killed_and_restarted_under_the_pods_restarts_none(),
-            restarts::after_a_reboot_pods_come_back_as_their_policy_says(),
+            reboot::after_a_reboot_pods_come_back_as_their_policy_says(),
             lost::a_lost_journal_touches_nothing_that_is_wanted(),
             cgroups::a_pod_whose_cgroup_was_removed_comes_back_inside_of_one(),
             termination::hooks_signals_and_sidecars_keep_their_order_and_their_time(),
+            termination::a_hook_and_a_signal_that_nobody_obeys_take_one_grace_together(),
             edits::edited_200_times_the_last_content_runs_and_never_two_at_once(),
             edits::edited_20_times_with_a_fixed_uid_the_last_content_runs(),
             edits::a_new_image_under_a_fixed_uid_restarts_the_container_only(),
@@ -165,7 +168,8 @@ impl Bed {
             Ok(())
         });
         wait_until(Duration::from_secs(20), "nothing to be left", || {
-            let left = leftovers(&self.scratch, &self.containerd)?;
+            let mut left = leftovers(&self.scratch, &self.containerd)?;
+            left.extend(journal::pods(&self.scratch)?);
             ensure!(left.iter().all(|left| known(left)), "{left:#?}");
             Ok(())
         });
