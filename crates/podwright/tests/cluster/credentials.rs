@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::joined::Joined;
 use crate::story::Story;
-use crate::suite::{LIMIT, one, sleeper};
+use crate::suite::{LIMIT, container, one, sh, sleeper};
 
 #[test]
 fn a_broken_kubeconfig_is_refused_by_file_and_field() {
@@ -180,13 +180,34 @@ fn a_server_that_is_not_there_yet_keeps_no_static_pod_waiting() {
     node.wait_joined();
     node.wait_mirror("first", "text");
 
-    // Away again, when the agent starts anew.
+    // Away again, when the agent starts anew. What it can't ask the server for is not restarted meanwhile.
     let story = Story::begin(&node);
+    let dir = node.scratch.dir("exits").expect("a directory");
+    let wait = "until [ -e /exits/now ]; do sleep 0.1; done";
+    let mut exits = one(&sh("c", &format!("echo begun >> /exits/log; {wait}; echo ended >> /exits/log; exit 1")));
+    exits["containers"][0]["volumeMounts"] = json!([{"name": "exits", "mountPath": "/exits"}]);
+    exits["volumes"] = json!([{"name": "exits", "hostPath": {"path": dir}}]);
+    node.put("exits", &exits);
+    node.wait_ready("exits");
     drop(proxy);
     node.agent.kill9().expect("killed");
     node.agent.start_again().expect("started again");
+    fs::write(dir.join("now"), "").expect("written");
+    let log = || fs::read_to_string(dir.join("log")).unwrap_or_default();
+    wait_until(LIMIT, "it to end", || {
+        ensure!(log().contains("ended"), "{:?}", log());
+        Ok(())
+    });
+    fs::remove_file(dir.join("now")).expect("removed");
     story.goes_on(&node);
+    assert_eq!(log(), "begun\nended\n", "restarted without its server's word");
     let _proxy = plane.proxy(node.name, port).expect("a proxy");
+    wait_until(LIMIT, "it to be restarted", || {
+        ensure!(container(&node.get("pods", "exits")?, "c")["restartCount"] == 1, "not yet");
+        ensure!(log() == "begun\nended\nbegun\n", "{:?}", log());
+        Ok(())
+    });
+    node.delete("pods", "exits");
     node.scratch.remove_manifest("first.json").expect("removed");
     story.ends_well(&node);
 }

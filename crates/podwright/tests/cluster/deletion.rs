@@ -3,12 +3,16 @@
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use podwright_testbed::{ControlPlane, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::joined::Joined;
 use crate::suite::{LIMIT, container, one, sh, sleeper};
+
+/// What a busy machine may need beside the pods' grace.
+const SLACK: Duration = Duration::from_secs(8);
 
 #[test]
 fn the_object_goes_only_after_the_exit_code_was_told() {
@@ -96,8 +100,42 @@ fn a_pod_that_is_deleted_at_any_step_goes_within_its_grace() {
     names.iter().for_each(|name| node.wait_gone(name));
     let took = asked.elapsed();
     println!("all gone after {took:?}");
-    // Their grace, the 2 s that an end may overrun it, and a second for a busy machine.
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    // Their grace, the 2 s that an end may overrun it, and what a busy machine needs.
+    assert!(took < Duration::from_secs(2 + 2) + SLACK, "{took:?}");
+    node.wait_nothing_left();
+    assert!(!began.join("it").exists(), "a container was started after all");
+}
+
+/// The runtime does not answer: one pod runs, of the other the sandbox is being asked for.
+#[test]
+fn pods_that_are_deleted_while_the_runtime_is_frozen_go_when_it_thaws() {
+    let node = Joined::start(ControlPlane::shared(), "thaws");
+    let runtime = i32::try_from(node.containerd.pid()).ok().and_then(Pid::from_raw).expect("a pid");
+    let began = node.scratch.dir("began").expect("a directory");
+    node.put("runs", &one(&sleeper("c")));
+    node.wait_ready("runs");
+    kill_process(runtime, Signal::STOP).expect("stopped");
+    let mut witness = sh("c", "touch /began/it; sleep 1000");
+    witness["volumeMounts"] = json!([{"name": "began", "mountPath": "/began"}]);
+    let mut spec = one(&witness);
+    spec["volumes"] = json!([{"name": "began", "hostPath": {"path": began}}]);
+    // Bound already: nobody may find the node unready before.
+    spec["nodeName"] = json!(node.name);
+    node.put("sandbox", &spec);
+    wait_until(LIMIT, "the sandbox to be asked for", || node.agent.pod("sandbox")?.context("not known"));
+    std::thread::sleep(Duration::from_millis(500));
+    for name in ["runs", "sandbox"] {
+        node.delete("pods", name);
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(node.agent.get("/healthz").expect("it answers").status, 200);
+    kill_process(runtime, Signal::CONT).expect("goes on");
+    let thawed = Instant::now();
+    for name in ["runs", "sandbox"] {
+        node.wait_gone(name);
+    }
+    println!("gone {:?} after it thawed", thawed.elapsed());
+    assert!(thawed.elapsed() < Duration::from_secs(2 + 2) + SLACK, "{:?}", thawed.elapsed());
     node.wait_nothing_left();
     assert!(!began.join("it").exists(), "a container was started after all");
 }

@@ -1,6 +1,7 @@
 //! Jobs that end while they are deleted and the agent dies.
 
 use std::collections::BTreeMap;
+use std::fs;
 
 use anyhow::ensure;
 use podwright_testbed::{ControlPlane, wait_until};
@@ -15,12 +16,19 @@ use crate::watched::{Watched, last_words};
 pub(crate) fn jobs_end_rightly_while_they_are_deleted_and_the_agent_is_killed(jobs: usize) {
     let mut node = Joined::start(ControlPlane::shared(), "ends");
     let mut moments = Moments(7);
+    let book = node.scratch.dir("book").expect("a directory");
     let watched = Watched::begin(&node);
     for i in 0..jobs {
         let seconds = (i % 5) as f64 / 4.0;
-        let script = format!("trap 'exit 9' TERM; sleep {seconds} & wait; exit {}", own_code(i));
+        // What it ends with is in the book before it ends.
+        let (end, own) = (format!("echo 9 >> /book/job{i}; exit 9"), own_code(i));
+        let script = format!(
+            "trap '{end}' TERM; echo start >> /book/job{i}; sleep {seconds} & wait; echo {own} >> /book/job{i}; exit {own}"
+        );
         let mut spec = one(&sh("c", &script));
         spec["restartPolicy"] = json!("Never");
+        spec["containers"][0]["volumeMounts"] = json!([{"name": "book", "mountPath": "/book"}]);
+        spec["volumes"] = json!([{"name": "book", "hostPath": {"path": book}}]);
         node.put(&format!("job{i}"), &spec);
         std::thread::sleep(moments.next(200));
         if i >= 5 {
@@ -42,13 +50,17 @@ pub(crate) fn jobs_end_rightly_while_they_are_deleted_and_the_agent_is_killed(jo
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for (name, pod) in ends {
         let job = name.trim_start_matches("job").parse().expect("a number");
-        assert!(is_right(pod, own_code(job)), "{name} (own code {}): {:#}", own_code(job), pod["status"]);
+        let written = fs::read_to_string(book.join(name)).unwrap_or_default();
+        let written: Vec<&str> = written.lines().collect();
+        assert!(is_right(pod, &written), "{name} wrote {written:?}: {:#}", pod["status"]);
         let code = &container(pod, "c")["state"]["terminated"]["exitCode"];
         // The last ones are deleted all at once, whatever they do.
         assert!(code.is_i64() || !must_run(job) || job + 5 >= jobs, "{name} ran: {:#}", pod["status"]);
         *counts.entry(format!("{} {code}", pod["status"]["phase"])).or_default() += 1;
     }
     println!("{counts:?}");
+    let back = went_back(&events);
+    assert!(back.is_empty(), "{back:#?}");
     node.containerd.restart().expect("containerd finds what its dead callers left");
 }
 
@@ -71,19 +83,44 @@ fn wait_started(node: &Joined<'_>, name: &str) {
     });
 }
 
-/// Its own end, our TERM, or our KILL; none at all if it never ran.
-fn is_right(pod: &Value, own: i64) -> bool {
+/// The end that it wrote down itself, once. Only one that wrote none was killed, or never ran. What the runtime starts for an agent
+/// that dies it ends at once: that may have begun, and what comes after it begins again.
+fn is_right(pod: &Value, written: &[&str]) -> bool {
     let state = &container(pod, "c")["state"];
     if state["terminated"]["reason"] == "ContainerStatusUnknown" {
         // An exit code that was made up.
         return false;
     }
-    match (pod["status"]["phase"].as_str(), state["terminated"]["exitCode"].as_i64()) {
-        (Some("Succeeded"), code) => code == Some(0) && own == 0,
+    let ends: Vec<i64> = written.iter().filter_map(|line| line.parse().ok()).collect();
+    // Whoever gets TERM between its last word and its end has a word more.
+    let (own, once) = (ends.last().copied(), ends.len() < 2 || (ends.len() == 2 && ends[1] == 9));
+    let has_begun = written.contains(&"start");
+    let code = state["terminated"]["exitCode"].as_i64();
+    match (pod["status"]["phase"].as_str(), code) {
+        _ if !once => false,
+        (Some("Succeeded"), Some(0)) => own == Some(0) && has_begun,
         // The agent died while the runtime started it, which gives up then.
-        (Some("Failed"), Some(128)) => state["terminated"]["reason"] == "StartError",
-        (Some("Failed"), Some(code)) => code == 9 || code == 137 || (own == 3 && code == 3),
-        (Some("Failed"), None) => state["running"].is_null(),
+        (Some("Failed"), Some(128)) => state["terminated"]["reason"] == "StartError" && own.is_none(),
+        (Some("Failed"), Some(137)) => own.is_none(),
+        (Some("Failed"), Some(_)) => own == code && has_begun,
+        (Some("Failed"), None) => own.is_none() && state["running"].is_null(),
         _ => false,
     }
+}
+
+/// Every pod whose phase went back, from one event to the next.
+fn went_back(events: &[Value]) -> Vec<String> {
+    let rank = |phase: &str| ["Pending", "Running"].iter().position(|known| *known == phase).unwrap_or(2);
+    let (mut found, mut phases) = (vec![], BTreeMap::<&str, &str>::new());
+    for pod in events.iter().map(|event| &event["object"]) {
+        let (name, phase) = (pod["metadata"]["name"].as_str(), pod["status"]["phase"].as_str());
+        let (Some(name), Some(phase)) = (name, phase) else { continue };
+        if let Some(before) = phases.insert(name, phase)
+            && before != phase
+            && rank(before) >= rank(phase)
+        {
+            found.push(format!("{name} went from {before} to {phase}"));
+        }
+    }
+    found
 }

@@ -9,7 +9,7 @@ use podwright_testbed::{
 };
 use serde_json::{Value, json};
 
-use crate::suite::{LIMIT, condition, one, sleeper};
+use crate::suite::{LIMIT, condition, journal, one, sleeper};
 
 /// A node of its own in a cluster, with a namespace of the same name.
 pub(crate) struct Joined<'a> {
@@ -68,12 +68,30 @@ impl<'a> Joined<'a> {
 
     /// Wait until the API server calls the node Ready.
     pub(crate) fn wait_joined(&mut self) {
-        wait_until(LIMIT, "the node to be ready", || {
-            let node = self.plane.api().get(&format!("/api/v1/nodes/{}", self.name))?;
-            ensure!(condition(&node, "Ready")["status"] == "True", "{:#}", node["status"]["conditions"]);
-            Ok(())
-        });
+        wait_until(LIMIT, "the node to be ready", || self.joined());
         self.ready_after = self.began.elapsed();
+    }
+
+    pub(crate) fn get_node(&self) -> Result<Value> {
+        self.plane.api().get(&format!("/api/v1/nodes/{}", self.name))
+    }
+
+    /// The API server calls the node Ready.
+    pub(crate) fn joined(&self) -> Result<()> {
+        let node = self.get_node()?;
+        ensure!(condition(&node, "Ready")["status"] == "True", "{:#}", node["status"]["conditions"]);
+        Ok(())
+    }
+
+    /// The agent dies, its node is deleted, and it starts anew: from its start until `there`. A machine that is busy with something
+    /// else may be late once, so a bound of seconds is for the best of some starts.
+    pub(crate) fn starts_anew<T>(&mut self, there: impl Fn(&Self) -> Result<T>) -> Duration {
+        self.agent.kill9().expect("killed");
+        self.plane.api().delete(&format!("/api/v1/nodes/{}", self.name), None).expect("deleted");
+        let began = Instant::now();
+        self.agent.start_again().expect("started again");
+        wait_until(LIMIT, "the node to be there again", || there(self));
+        began.elapsed()
     }
 
     /// The path of a collection of the namespace: `pods`, or `apps/v1/deployments`.
@@ -192,7 +210,8 @@ impl<'a> Joined<'a> {
     pub(crate) fn wait_nothing_left(&self) {
         self.wait_none_in_the_api();
         wait_until(Duration::from_secs(30), "nothing to be left", || {
-            let left = leftovers(&self.scratch, &self.containerd)?;
+            let mut left = leftovers(&self.scratch, &self.containerd)?;
+            left.extend(journal::pods(&self.scratch)?);
             ensure!(left.is_empty(), "{left:#?}");
             Ok(())
         });

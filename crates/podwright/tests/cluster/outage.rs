@@ -21,5 +21,7 @@ pub(crate) fn an_api_server_that_is_away_costs_nothing(away: Duration) {
     plane.start_again(Component::ApiServer).expect("started");
     let began = Instant::now();
     story.ends_well(&node);
-    println!("all told and gone {:?} after the API server was back", began.elapsed());
+    // Whether the watch hears that its past is gone, or a server that is not quite there sends it to a new list first, is chance.
+    let gone = node.agent.log().contains("the watch is too far behind");
+    println!("all told and gone {:?} after the API server was back (410: {gone})", began.elapsed());
 }

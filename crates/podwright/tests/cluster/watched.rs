@@ -2,26 +2,32 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::joined::Joined;
-use crate::suite::{LIMIT, condition, one, sleeper};
+use crate::suite::{condition, one, sleeper};
 
 /// A pod that no scheduler cares for: the sign for the watch to end.
 const SIGN: &str = "the-end";
+
+/// Nothing may happen for as long, in the long versions of the tests.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A watch that goes on beside the test.
 pub(crate) struct Watched(JoinHandle<Vec<Value>>);
 
 impl Watched {
-    /// From now on.
+    /// From now on; what is there is told first, as if it were added.
     pub(crate) fn begin(node: &Joined<'_>) -> Self {
-        let version = node.plane.api().get(&node.path("pods")).expect("a list")["metadata"]["resourceVersion"].clone();
-        let path = format!("{}?resourceVersion={}", node.path("pods"), version.as_str().expect("a version"));
-        let mut watch = node.plane.api().watch(&path, LIMIT).expect("a watch");
+        let list = node.plane.api().get(&node.path("pods")).expect("a list");
+        let version = list["metadata"]["resourceVersion"].as_str().expect("a version");
+        let path = format!("{}?resourceVersion={version}", node.path("pods"));
+        let there = list["items"].as_array().into_iter().flatten();
+        let mut events: Vec<Value> = there.map(|pod| json!({"type": "ADDED", "object": pod})).collect();
+        let mut watch = node.plane.api().watch(&path, PATIENCE).expect("a watch");
         Self(std::thread::spawn(move || {
-            let mut events = vec![];
             loop {
                 let event = watch.next().expect("the watch goes on until the sign");
                 if event["object"]["metadata"]["name"] == SIGN {
