@@ -239,8 +239,12 @@ fn files() -> Vec<PathBuf> {
     while let Some(dir) = next.pop() {
         for entry in fs::read_dir(&dir).expect("a directory of the project").flatten() {
             let (path, kind) = (entry.path(), entry.file_type().expect("a kind"));
+            // Git's own; in a worktree it is a file.
+            if entry.file_name() == ".git" {
+                continue;
+            }
             // Build directories are marked by cargo, wherever they are.
-            if kind.is_dir() && entry.file_name() != ".git" && !path.join("CACHEDIR.TAG").exists() {
+            if kind.is_dir() && !path.join("CACHEDIR.TAG").exists() {
                 next.push(path);
             } else if kind.is_file() && entry.metadata().is_ok_and(|m| m.len() <= TEXT_BYTES_MAX) {
                 found.push(path);
