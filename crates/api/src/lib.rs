@@ -6,7 +6,7 @@
 //!                                                 ├─ node: the Node object and its status
 //!                                                 └─ events
 //!                another connection of its own ───── lease
-//!                and one for watches ─────────────── objects: ConfigMaps, Secrets, services, tokens, claims
+//!                and some for watches ────────────── objects: ConfigMaps, Secrets, services, tokens, claims
 //! ```
 //!
 //! Nothing here decides what becomes of a pod. Every call has a deadline, every retry a cap, every queue a bound; a server

@@ -7,7 +7,7 @@
 //!                                                              Event::ObjectsChanged per pod
 //! ```
 //! The node may only read single named objects that its pods refer to, so each is listed and watched by its name. Watches have
-//! a connection of their own, so that many of them never stand in the way of a status. No value is ever logged.
+//! connections of their own, so that many of them never stand in the way of a status. No value is ever logged.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -27,6 +27,7 @@ use crate::token::Tokens;
 
 mod followed;
 mod kept;
+mod places;
 mod shelf;
 mod trust;
 

@@ -17,6 +17,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::kept::Kept;
+use super::places::Place;
 use super::shelf::{Line, Selection};
 use super::{READ_MAX, patiently, where_in};
 use crate::backoff::Backoff;
@@ -182,17 +183,27 @@ impl<T: Kept> Follower<T> {
     /// Watches until a list is needed.
     async fn follow(&mut self) {
         let mut version = self.floor.clone();
+        let mut unheard_since = Instant::now();
         loop {
             if self.rests() {
                 // Only a new pod may find another one of that name.
                 return self.asked().await;
             }
-            let places = Arc::clone(&self.line.places);
-            let Ok(_place) = places.try_acquire() else {
+            let Some(place) = self.line.places.take() else {
                 return self.sleep(POLL).await;
             };
             let began = Instant::now();
-            match self.watch(&mut version).await {
+            let opened = self.open(&place, &version).await;
+            let is_open = opened.is_ok();
+            let ended = match opened {
+                Ok(lines) => self.listen(lines, &mut version).await,
+                Err(error) => Err(error),
+            };
+            drop(place);
+            if is_open {
+                unheard_since = Instant::now();
+            }
+            match ended {
                 Ok(heard) if was_deaf(heard, began.elapsed()) => return,
                 // The server ends a watch when its time is over. One that ends at once is no watch.
                 Ok(_) if began.elapsed() > Duration::from_secs(1) => self.backoff.reset(),
@@ -202,7 +213,8 @@ impl<T: Kept> Follower<T> {
                 Err(error @ ApiError::Garbage(_)) => return self.pause(&error).await,
                 Err(error) => {
                     self.pause(&error).await;
-                    if error.code().is_some() {
+                    // A server that answers, but has no watch to give, may have a list.
+                    if error.code().is_some() || unheard_since.elapsed() >= POLL {
                         return;
                     }
                 }
@@ -219,22 +231,29 @@ impl<T: Kept> Follower<T> {
         all > 0 && all == immutable
     }
 
-    /// Whether anything was said.
-    async fn watch(&mut self, version: &mut String) -> Result<bool, ApiError> {
+    /// Begins a watch after this version; its lines.
+    async fn open(&mut self, place: &Place, version: &str) -> Result<Lines, ApiError> {
         let query =
             format!("watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={version}");
-        let watching = self.line.watching.clone();
+        let watching = place.cluster.clone();
         let path = with_query(self.path(), &query);
-        let sending = async move { watching.send(request(Method::GET, &path, None)).await };
+        let sending = async move {
+            let sent = tokio::time::timeout(OPEN_MAX, watching.send(request(Method::GET, &path, None)));
+            sent.await.unwrap_or(Err(ApiError::Timeout(OPEN_MAX)))
+        };
         let mut sending = std::pin::pin!(sending);
-        let response = loop {
+        loop {
             tokio::select! {
-                response = &mut sending => break response?,
+                response = &mut sending => return Ok(Lines::new(response?.into_body())),
                 () = self.asked() => self.read_again().await,
             }
-        };
+        }
+    }
+
+    /// Hears a watch to its end. Whether anything was said.
+    async fn listen(&mut self, mut lines: Lines, version: &mut String) -> Result<bool, ApiError> {
         let until = Instant::now() + Duration::from_secs(WATCH_SECONDS) + WATCH_GRACE;
-        let (mut lines, mut heard) = (Lines::new(response.into_body()), false);
+        let mut heard = false;
         loop {
             let line = tokio::select! {
                 () = self.asked() => {
@@ -333,6 +352,7 @@ impl<T: Kept> Follower<T> {
 
 async fn list<T: Kept>(line: &Line, path: &str) -> Result<(Items<T>, String), ApiError> {
     let garbage = |error: serde_json::Error| ApiError::Garbage(where_in(&error));
+    let _turn = line.reads.acquire().await;
     let body = line.cluster.call(request(Method::GET, path, None), READ_MAX).await?;
     let page: Page<'_> = serde_json::from_slice(&body).map_err(garbage)?;
     let mut items = Items::new();
@@ -376,7 +396,9 @@ struct Heard<'a> {
 const ANSWER_MAX: Duration = Duration::from_secs(12);
 const WATCH_SECONDS: u64 = 480;
 const WATCH_GRACE: Duration = Duration::from_secs(30);
-/// Between reads of what has no place for a watch.
+/// The answer to a watch begins at once, or it waits for a stream that the server does not grant.
+const OPEN_MAX: Duration = Duration::from_secs(10);
+/// Between reads of what has no place for a watch, or none that opens.
 const POLL: Duration = Duration::from_secs(30);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(10);

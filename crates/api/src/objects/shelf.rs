@@ -9,25 +9,26 @@ use tokio::sync::{Semaphore, mpsc};
 use super::checked;
 use super::followed::{Followed, Items};
 use super::kept::Kept;
+use super::places::Places;
 use crate::client::Cluster;
 use crate::error::ApiError;
 
 /// What every follower needs.
 #[derive(Clone)]
 pub(crate) struct Line {
-    /// For reads.
+    /// For reads, beside statuses and all else.
     pub(super) cluster: Cluster,
-    /// For watches: a connection of their own.
-    pub(super) watching: Cluster,
-    /// Places for watches on it.
-    pub(super) places: Arc<Semaphore>,
+    /// Reads that may be under way on it.
+    pub(super) reads: Arc<Semaphore>,
+    /// For watches: connections of their own.
+    pub(super) places: Places,
     pub(super) events: mpsc::Sender<Event>,
 }
 
 impl Line {
     pub(super) fn new(cluster: &Cluster, events: mpsc::Sender<Event>) -> Self {
-        let places = Arc::new(Semaphore::new(WATCHES_MAX));
-        Self { cluster: cluster.clone(), watching: cluster.another(), places, events }
+        let reads = Arc::new(Semaphore::new(READS_MAX));
+        Self { cluster: cluster.clone(), reads, places: Places::new(cluster), events }
     }
 }
 
@@ -122,7 +123,7 @@ pub(super) fn not_found(resource: &str, name: &str) -> ApiError {
     ApiError::Answer { code: 404, reason: "NotFound".into(), message, retry_after: None }
 }
 
-/// A server allows 1000 streams on a connection by default, some proxies 250. What is beyond is read from time to time.
-const WATCHES_MAX: usize = 200;
+/// A connection has 100 streams; a crowd of new pods leaves some of them for statuses.
+const READS_MAX: usize = 40;
 /// Far more than the pods of a node can name.
 const OBJECTS_MAX: usize = 10_000;

@@ -17,6 +17,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::*;
 use crate::token::TokenKey;
 
+mod many;
+
 type Answer = Response<BoxBody<Bytes, Infallible>>;
 
 /// What the server has and was asked.
@@ -29,6 +31,11 @@ struct World {
     /// Answers with this code instead.
     refuses: Option<u16>,
     tokens: u64,
+    connections: usize,
+    /// Lists take for ever.
+    slow_lists: bool,
+    /// Watches are never answered.
+    no_watches: bool,
 }
 
 #[derive(Clone, Default)]
@@ -42,11 +49,15 @@ impl Server {
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let server = server.clone();
+                let answering = server.clone();
                 let service = hyper::service::service_fn(move |request| {
-                    let server = server.clone();
+                    let server = answering.clone();
                     async move { Ok::<_, Infallible>(server.answer(request).await) }
                 });
-                let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                server.0.lock().unwrap().connections += 1;
+                let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                // As many as an API server grants.
+                builder.max_concurrent_streams(100);
                 tokio::spawn(async move { builder.serve_connection(TokioIo::new(stream), service).await });
             }
         });
@@ -62,36 +73,50 @@ impl Server {
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Answer {
+        match self.answer_now(request) {
+            Some(answer) => answer,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// `None`: never.
+    fn answer_now(&self, request: Request<Incoming>) -> Option<Answer> {
         let (path, query) = (request.uri().path().to_owned(), request.uri().query().unwrap_or_default().to_owned());
         let mut world = self.0.lock().unwrap();
         let verb = if query.contains("watch=true") { "watch" } else { request.method().as_str() };
         world.asked.push(format!("{verb} {path}?{query}"));
         if let Some(code) = world.refuses {
-            return whole(code, json!({"kind": "Status", "code": code, "reason": "Refused", "message": "no"}));
+            return Some(whole(code, json!({"kind": "Status", "code": code, "reason": "Refused", "message": "no"})));
         }
         if path.ends_with("/token") {
             world.tokens += 1;
             let token = format!("token-{}", world.tokens);
-            return whole(201, json!({"spec": {"expirationSeconds": 600}, "status": {"token": token}}));
+            return Some(whole(201, json!({"spec": {"expirationSeconds": 600}, "status": {"token": token}})));
         }
         let name = query.split('&').find_map(|part| part.strip_prefix("fieldSelector=metadata.name%3D"));
+        if verb == "PATCH" {
+            return Some(whole(200, json!({})));
+        }
+        if (world.no_watches && verb == "watch") || (world.slow_lists && verb == "GET") {
+            return None;
+        }
         if verb == "watch" {
             let (sender, lines) = unbounded_channel();
             world.watchers.push((format!("{path}/{}", name.unwrap_or_default()), sender));
-            return Response::new(body_of(lines));
+            return Some(Response::new(body_of(lines)));
         }
         let prefix = format!("{path}/");
         let fits = |key: &str| key.strip_prefix(&prefix).is_some_and(|rest| name.is_none_or(|name| rest == name));
         if name.is_none()
             && let Some(object) = world.objects.get(&path)
         {
-            return whole(200, object.clone());
+            return Some(whole(200, object.clone()));
         }
         if name.is_none() && !path.ends_with('s') {
-            return whole(404, json!({"reason": "NotFound"}));
+            return Some(whole(404, json!({"reason": "NotFound"})));
         }
         let items: Vec<&Value> = world.objects.iter().filter(|(key, _)| fits(key)).map(|(_, o)| o).collect();
-        whole(200, json!({"metadata": {"resourceVersion": world.version.to_string()}, "items": items}))
+        Some(whole(200, json!({"metadata": {"resourceVersion": world.version.to_string()}, "items": items})))
     }
 
     /// Puts an object, or takes it away, and tells the watchers.
