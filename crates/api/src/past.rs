@@ -7,6 +7,17 @@ use tokio::time::Instant;
 /// A replica of the server that is behind for longer is none.
 const BEHIND_MAX: Duration = Duration::from_secs(600);
 
+/// What a list is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// It goes on from what is known.
+    New,
+    /// It is older than what is known.
+    Old,
+    /// It is older, and has been for so long that history was set back: what is known means nothing.
+    Anew,
+}
+
 /// Whether to believe lists that are older than what is known.
 #[derive(Debug, Default)]
 pub(crate) struct Past {
@@ -15,23 +26,30 @@ pub(crate) struct Past {
 
 impl Past {
     /// A server that is behind catches up; one whose history was set back, by a restored backup, never does.
-    pub(crate) fn may_believe(&mut self, is_behind: bool, version: &str) -> bool {
+    pub(crate) fn judge(&mut self, is_behind: bool, version: &str) -> Word {
         if !is_behind {
             self.behind_since = None;
-            return true;
+            return Word::New;
         }
         let since = *self.behind_since.get_or_insert_with(Instant::now);
-        let set_back = since.elapsed() > BEHIND_MAX;
-        if set_back {
-            tracing::warn!(version, "the API server's history was set back: its list is believed");
-            self.behind_since = None;
+        if since.elapsed() <= BEHIND_MAX {
+            return Word::Old;
         }
-        set_back
+        tracing::warn!(version, "the API server's history was set back: its list is believed");
+        self.behind_since = None;
+        Word::Anew
     }
 }
 
-/// A watch that ended and said nothing in all its time, not even where it is, which servers say every minute. It began at a
-/// version that the server has not reached: its history was set back. Only a list tells how things are.
+/// How long to wait for the next line of a watch that began at this moment and may go on until that one.
+///
+/// One that has said nothing at all, not even where it is, which servers say every minute, began at a version that the server
+/// has not reached: its history was set back. Only a list tells how things are.
+pub(crate) fn patience(heard: bool, began: Instant, until: Instant) -> Instant {
+    if heard { until } else { until.min(began + SILENCE) }
+}
+
+/// A watch that was deaf, from its beginning on.
 pub(crate) fn was_deaf(heard: bool, lasted: Duration) -> bool {
     !heard && lasted >= SILENCE
 }
@@ -46,15 +64,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_past_is_believed_when_it_has_become_the_present() {
         let mut past = Past::default();
-        assert!(past.may_believe(false, "9"));
-        assert!(!past.may_believe(true, "3"));
+        assert_eq!(past.judge(false, "9"), Word::New);
+        assert_eq!(past.judge(true, "3"), Word::Old);
         tokio::time::advance(BEHIND_MAX).await;
-        assert!(!past.may_believe(true, "4"));
-        assert!(past.may_believe(false, "10"), "it has caught up");
-        assert!(!past.may_believe(true, "4"), "and is behind anew");
+        assert_eq!(past.judge(true, "4"), Word::Old);
+        assert_eq!(past.judge(false, "10"), Word::New, "it has caught up");
+        assert_eq!(past.judge(true, "4"), Word::Old, "and is behind anew");
         tokio::time::advance(BEHIND_MAX * 2).await;
-        assert!(past.may_believe(true, "4"));
-        assert!(!past.may_believe(true, "3"));
+        assert_eq!(past.judge(true, "4"), Word::Anew);
+        assert_eq!(past.judge(true, "3"), Word::Old);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::client::{Cluster, request};
 use crate::error::ApiError;
 use crate::lines::Lines;
 use crate::node::Registered;
-use crate::past::{Past, was_deaf};
+use crate::past::{Past, Word, patience, was_deaf};
 use known::{Kind, Known, Object};
 
 /// Follow the pods of `node` once its object is there; ends when nobody listens any more.
@@ -66,16 +66,21 @@ impl Pods {
     async fn list(&mut self) -> String {
         loop {
             match self.pages().await {
-                Ok((objects, version)) if self.past.may_believe(self.known.is_behind(&version), &version) => {
-                    self.worked();
-                    let change = self.known.set(objects, &version);
-                    let _ = self.changes.send((Source::Api, change)).await;
-                    return version;
-                }
-                Ok((_, version)) => {
-                    let behind = format!("its list (version {version}) is older than what it said before");
-                    self.failed("list", &ApiError::Garbage(behind)).await;
-                }
+                Ok((objects, version)) => match self.past.judge(self.known.is_behind(&version), &version) {
+                    Word::Old => {
+                        let behind = format!("its list (version {version}) is older than what it said before");
+                        self.failed("list", &ApiError::Garbage(behind)).await;
+                    }
+                    word => {
+                        self.worked();
+                        if word == Word::Anew {
+                            let _ = self.changes.send((Source::Api, SourceChange::Anew)).await;
+                        }
+                        let change = self.known.set(objects, &version);
+                        let _ = self.changes.send((Source::Api, change)).await;
+                        return version;
+                    }
+                },
                 Err(error) => self.failed("list", &error).await,
             }
             if self.changes.is_closed() {
@@ -148,15 +153,18 @@ impl Pods {
         if self.backoff.failures() > 0 && self.changes.send((Source::Api, SourceChange::Back)).await.is_err() {
             return Ok(true);
         }
-        let until = Instant::now() + Duration::from_secs(seconds) + WATCH_GRACE;
+        let began = Instant::now();
+        let until = began + Duration::from_secs(seconds) + WATCH_GRACE;
         let (mut lines, mut heard) = (Lines::new(response.into_body()), false);
-        while let Some(line) = tokio::time::timeout_at(until, lines.next())
-            .await
-            .unwrap_or_else(|_| Some(Err(ApiError::Unreachable("the watch did not end in time".into()))))
-        {
+        loop {
+            let line = match tokio::time::timeout_at(patience(heard, began, until), lines.next()).await {
+                Ok(Some(line)) => line?,
+                Ok(None) => break,
+                Err(_) if !heard => break,
+                Err(_) => return Err(ApiError::Unreachable("the watch did not end in time".into())),
+            };
             self.worked();
             heard = true;
-            let line = line?;
             let event: Line<'_> = serde_json::from_slice(&line).map_err(|error| garbage(&error))?;
             let object = event.object.get().as_bytes();
             let kind = match event.kind.as_str() {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::{Ask, AskError, AskId, AskResult, FullName, ObjectRef, Pod, PodUid, Time};
 use crate::pod::{full_name, jitter};
 use crate::record::pairs;
-use crate::sources::is_older;
+use crate::sources::{forget_version, is_older};
 use crate::static_pod::{CONFIG_HASH, CONFIG_MIRROR};
 
 /// The first wait after a failure; it doubles.
@@ -91,15 +91,27 @@ impl Mirrors {
         self.by_name.insert(name, Mirror { pod, gone, doubted });
     }
 
-    /// An answer shows a mirror that is known: a pod that begins anew under it must not begin at old news. One that is gone stays gone.
-    pub(crate) fn answered_with(&mut self, pod: &Arc<Pod>) {
+    /// An answer shows a mirror that is known: a pod that begins anew under it must not begin at old news. One that is gone stays
+    /// gone. `is_newest`: whatever its version says.
+    pub(crate) fn answered_with(&mut self, pod: &Arc<Pod>, is_newest: bool) {
         let known = self.by_name.get_mut(&full_name(pod)).filter(|m| m.pod.metadata.uid == pod.metadata.uid);
         if let Some(mirror) = known {
             let (new, had) = (&pod.metadata.resource_version, &mirror.pod.metadata.resource_version);
-            if !is_older(new.as_deref(), had.as_deref()) {
+            if is_newest || !is_older(new.as_deref(), had.as_deref()) {
                 mirror.pod = Arc::clone(pod);
             }
         }
+    }
+
+    /// A mirror was made. Whatever had its name before is gone, and its version with it.
+    fn made(&mut self, pod: &Arc<Pod>) {
+        self.by_name.retain(|_, m| !m.gone || full_name(&m.pod) != full_name(pod));
+        self.seen(Arc::clone(pod));
+    }
+
+    /// The API server's history was set back: versions that are known mean nothing.
+    pub(crate) fn begin_anew(&mut self) {
+        self.by_name.values_mut().for_each(|m| forget_version(&mut m.pod));
     }
 
     /// These are all there are.
@@ -224,7 +236,7 @@ impl Mirrors {
             // Made, and gone before we heard of it.
             (Ok(Some(pod)), None) if gone.is_some() && gone == pod.metadata.uid => {}
             // Made: known before the watch shows it.
-            (Ok(Some(pod)), None) => self.seen(Arc::clone(pod)),
+            (Ok(Some(pod)), None) => self.made(pod),
             (Ok(None), None) => {}
             (Ok(_) | Err(AskError::OtherUid), Some(uid)) => self.is_removed(&name, &uid, None),
             (Err(AskError::NotFound), Some(uid)) => self.is_removed(&name, &uid, Some(now + SHOWN_GONE)),

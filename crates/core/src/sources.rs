@@ -4,6 +4,7 @@
 //! source with the same full name the one we have wins, else the first; nothing is dropped in silence.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::model::{FullName, Manifest, Pod, PodUid, Source, SourceChange};
 use crate::pod::full_name;
@@ -81,6 +82,7 @@ impl Sources {
                 }
             }
             SourceChange::Back => {}
+            SourceChange::Anew => set.pods.values_mut().for_each(|m| forget_version(&mut m.pod)),
         }
         out
     }
@@ -211,6 +213,11 @@ pub fn uid_of(manifest: &Manifest) -> Option<PodUid> {
 
 fn version(pod: &Pod) -> Option<&str> {
     pod.metadata.resource_version.as_deref()
+}
+
+/// Its version is of a history that is no more: whatever comes is news.
+pub(crate) fn forget_version(pod: &mut Arc<Pod>) {
+    Arc::make_mut(pod).metadata.resource_version = None;
 }
 
 /// This version of an object was there before that one. Only numbers can be compared.

@@ -68,6 +68,8 @@ pub(crate) struct Answered {
     pub(crate) uid: PodUid,
     /// What people should hear of it.
     pub(crate) told: Option<String>,
+    /// It shows the object as it is now: nothing else was heard of it since the ask.
+    pub(crate) is_newest: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -101,6 +103,9 @@ struct UnderWay {
     id: AskId,
     /// What it was sent from, and the status that was sent; `None`: the object was to be deleted.
     sent: Option<(Arc<PodStatus>, Arc<PodStatus>)>,
+    /// Its source has shown something newer since.
+    #[serde(default)]
+    overtaken: bool,
 }
 
 /// Whether it may tell what nobody waits for.
@@ -128,7 +133,7 @@ impl StatusSync {
         let uid = PodUid::from(object.metadata.uid.as_deref().unwrap_or_default());
         match self.objects.get_mut(pod) {
             Some(had) if had.uid == uid && had.kept.is(object) => had.is_there(),
-            Some(had) if had.uid == uid => had.newest(Kept::of(object)),
+            Some(had) if had.uid == uid => had.shown(Kept::of(object)),
             _ => {
                 let kept = Kept::of(object);
                 let retry = Retry::default();
@@ -192,7 +197,7 @@ impl StatusSync {
         };
         *draw += 1;
         let id = AskId(*draw);
-        object.under_way = Some(UnderWay { id, sent });
+        object.under_way = Some(UnderWay { id, sent, overtaken: false });
         self.asked.insert(id, pod.clone());
         Some((object.keeper, id, ask))
     }
@@ -201,11 +206,11 @@ impl StatusSync {
     pub(crate) fn answered(&mut self, id: AskId, result: &AskResult, now: Time) -> Option<Answered> {
         let uid = self.asked.remove(&id)?;
         let object = self.objects.get_mut(&uid)?;
-        let sent = object.under_way.take_if(|u| u.id == id)?.sent;
+        let UnderWay { sent, overtaken, .. } = object.under_way.take_if(|u| u.id == id)?;
         let deleted = sent.is_none();
         let told = match result {
             Ok(kept) => {
-                object.done(sent, kept.as_deref());
+                object.done(sent, kept.as_deref(), overtaken);
                 None
             }
             Err(AskError::NotFound) => {
@@ -227,7 +232,14 @@ impl StatusSync {
                 None
             }
         };
-        Some(Answered { uid, told })
+        Some(Answered { uid, told, is_newest: !overtaken && !deleted })
+    }
+
+    /// A keeper's history was set back: versions and deletions that are known mean nothing.
+    pub(crate) fn begin_anew(&mut self, keeper: Source) {
+        for object in self.objects.values_mut().filter(|o| o.keeper == keeper) {
+            (object.kept.version, object.kept.deleting) = (None, false);
+        }
     }
 
     /// What could not be told because the keeper was away is told now.
@@ -265,11 +277,19 @@ impl StatusSync {
 }
 
 impl Object {
-    /// Old news is none. Any newer word shows that the keeper has it.
-    fn newest(&mut self, kept: Kept) {
+    /// The source shows it. Old news is none.
+    fn shown(&mut self, kept: Kept) {
         if is_older(kept.version.as_deref(), self.kept.version.as_deref()) {
             return;
         }
+        if let Some(under_way) = &mut self.under_way {
+            under_way.overtaken = true;
+        }
+        self.newest(kept);
+    }
+
+    /// This is how it is now, which also shows that the keeper has it.
+    fn newest(&mut self, kept: Kept) {
         // A deletion is never taken back: an answer that was made before it, and comes after it, is no news of that.
         let deleting = kept.deleting || self.kept.deleting;
         (self.kept, self.even) = (Kept { deleting, ..kept }, None);
@@ -284,7 +304,9 @@ impl Object {
     }
 
     /// The keeper did it: what it has now is the base of what comes next.
-    fn done(&mut self, sent: Option<(Arc<PodStatus>, Arc<PodStatus>)>, kept: Option<&Pod>) {
+    /// If its source has shown it since, versions say which of the two is newer; if not, it is the answer, even of a server
+    /// whose history was set back and whose versions are small.
+    fn done(&mut self, sent: Option<(Arc<PodStatus>, Arc<PodStatus>)>, kept: Option<&Pod>, overtaken: bool) {
         self.retry = Retry::default();
         let Some((base, sent)) = sent else {
             self.listening = Listening::Over;
@@ -298,7 +320,8 @@ impl Object {
         if got.status == base {
             (self.idle, self.even) = (patch(&self.uid, &base, &sent), None);
         }
-        if !mutate::made(Mutant::BaseIsOld) {
+        let is_old = overtaken && is_older(got.version.as_deref(), self.kept.version.as_deref());
+        if !is_old && !mutate::made(Mutant::BaseIsOld) {
             self.newest(got);
         }
     }

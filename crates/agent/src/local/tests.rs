@@ -57,6 +57,7 @@ impl Bed {
                 }
                 SourceChange::Remove(uid) => format!("remove {uid}"),
                 SourceChange::Back => "back".into(),
+                SourceChange::Anew => "anew".into(),
             });
         }
         heard

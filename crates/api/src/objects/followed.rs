@@ -24,7 +24,7 @@ use crate::backoff::Backoff;
 use crate::client::request;
 use crate::error::ApiError;
 use crate::lines::Lines;
-use crate::past::{Past, was_deaf};
+use crate::past::{Past, Word, patience, was_deaf};
 
 /// What is there, by name.
 pub(crate) type Items<T> = BTreeMap<String, Arc<T>>;
@@ -158,7 +158,7 @@ impl<T: Kept> Follower<T> {
         let covers = self.shared.asks.load(Ordering::SeqCst);
         let (line, path) = (self.line.clone(), self.path());
         match patiently(|| list(&line, &path)).await {
-            Ok((items, version)) if self.past.may_believe(is_older(&version, &self.floor), &version) => {
+            Ok((items, version)) if self.past.judge(is_older(&version, &self.floor), &version) != Word::Old => {
                 self.floor = version;
                 self.take(items, covers).await;
                 Ok(())
@@ -252,7 +252,8 @@ impl<T: Kept> Follower<T> {
 
     /// Hears a watch to its end. Whether anything was said.
     async fn listen(&mut self, mut lines: Lines, version: &mut String) -> Result<bool, ApiError> {
-        let until = Instant::now() + Duration::from_secs(WATCH_SECONDS) + WATCH_GRACE;
+        let began = Instant::now();
+        let until = began + Duration::from_secs(WATCH_SECONDS) + WATCH_GRACE;
         let mut heard = false;
         loop {
             let line = tokio::select! {
@@ -260,10 +261,14 @@ impl<T: Kept> Follower<T> {
                     self.read_again().await;
                     continue;
                 }
-                line = tokio::time::timeout_at(until, lines.next()) => line,
+                line = tokio::time::timeout_at(patience(heard, began, until), lines.next()) => line,
             };
-            let late = |_| ApiError::Unreachable("the watch did not end in time".into());
-            let Some(line) = line.map_err(late)? else { return Ok(heard) };
+            let line = match line {
+                Ok(Some(line)) => line,
+                Ok(None) => return Ok(heard),
+                Err(_) if !heard => return Ok(false),
+                Err(_) => return Err(ApiError::Unreachable("the watch did not end in time".into())),
+            };
             self.backoff.reset();
             heard = true;
             *version = self.heard(&line?).await?;

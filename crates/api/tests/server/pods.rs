@@ -65,6 +65,7 @@ impl Followed {
             SourceChange::Put(manifest) => format!("put {}", name(&manifest.pod)),
             SourceChange::Remove(uid) => format!("remove {uid}"),
             SourceChange::Back => "back".into(),
+            SourceChange::Anew => "anew".into(),
         }
     }
 
@@ -208,4 +209,26 @@ async fn large_strange_and_foreign_pods_are_taken_for_what_they_are() {
     assert_eq!(followed.next().await, "put large");
     assert_eq!(followed.next().await, "put strange");
     assert_eq!(followed.next().await, "put last");
+}
+
+#[tokio::test]
+async fn a_history_that_was_set_back_is_believed_in_the_end() {
+    let (_keep, deaf) = watch_of(vec![]);
+    let (_keep2, second) = watch_of(vec![line("MODIFIED", &pod("b", 11)), line("DELETED", &pod("b", 12))]);
+    let restored = (0..1000).map(|_| ok(list(10, &[pod("b", 5)])));
+    let lists = [ok(list(1000, &[pod("a", 900), pod("b", 800)]))].into_iter().chain(restored).collect();
+    let mut followed = Followed::begun(lists, vec![deaf, second]).await;
+    assert_eq!(followed.next().await, "set a,b");
+    let begun = tokio::time::Instant::now();
+    // Time that nothing happens in passes at once.
+    tokio::time::pause();
+    let next = tokio::time::timeout(Duration::from_secs(1200), followed.changes.recv()).await;
+    assert!(matches!(next, Ok(Some((_, SourceChange::Anew)))), "{next:?}");
+    let waited = begun.elapsed().as_secs();
+    assert!((750..800).contains(&waited), "a silent watch is doubted while it lasts: {waited} s");
+    tokio::time::resume();
+    assert_eq!(followed.next().await, "set b");
+    assert_eq!(followed.next().await, "put b");
+    assert_eq!(followed.next().await, "remove b");
+    assert!(followed.watches()[1].ends_with("resourceVersion=10"), "{:?}", followed.watches());
 }

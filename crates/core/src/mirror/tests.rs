@@ -208,3 +208,27 @@ fn a_list_is_everything() {
     assert!(mirrors.take_touched().contains(&name()));
     assert!(matches!(next(&mut mirrors, &Wanted::Shown(static_pod("h")), at(1)), Some((_, Ask::CreateMirror { .. }))));
 }
+
+#[test]
+fn after_history_was_set_back_a_mirror_of_a_smaller_version_is_news() {
+    let mut mirrors = Mirrors::default();
+    mirrors.seen(kept("h", "m1", "100", false));
+    mirrors.set(vec![kept("h", "m1", "50", true)]);
+    assert!(deletes(&next(&mut mirrors, &Wanted::Shown(static_pod("h")), at(1))).is_none(), "old news");
+    mirrors.begin_anew();
+    mirrors.set(vec![kept("h", "m1", "50", true)]);
+    assert_eq!(deletes(&next(&mut mirrors, &Wanted::Shown(static_pod("h")), at(1))), Some("m1"));
+}
+
+#[test]
+fn a_mirror_that_was_made_is_there_whatever_the_version_of_the_one_before() {
+    let mut mirrors = Mirrors::default();
+    mirrors.seen(kept("old", "m1", "100", false));
+    let wanted = Wanted::Shown(static_pod("h"));
+    let (id, _) = next(&mut mirrors, &wanted, at(1)).unwrap();
+    mirrors.answered(id, &Ok(None), at(1));
+    let (id, ask) = next(&mut mirrors, &wanted, at(1)).unwrap();
+    assert!(matches!(ask, Ask::CreateMirror { .. }));
+    mirrors.answered(id, &Ok(Some(kept("h", "m2", "50", false))), at(1));
+    assert!(next(&mut mirrors, &wanted, at(1)).is_none(), "it is there");
+}

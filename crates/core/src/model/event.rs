@@ -155,6 +155,8 @@ pub enum SourceChange {
     Remove(PodUid),
     /// It can be reached again, and goes on where it was.
     Back,
+    /// Its history was set back, by a restored backup: versions that it gave before mean nothing. What it has comes next.
+    Anew,
 }
 
 /// A pod and the place it was read from.

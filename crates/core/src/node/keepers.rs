@@ -52,6 +52,13 @@ impl Node {
                 }
                 SourceChange::Remove(uid)
             }
+            SourceChange::Anew => {
+                self.status_sync.begin_anew(source);
+                if source == Source::Api {
+                    self.mirrors.begin_anew();
+                }
+                SourceChange::Anew
+            }
             SourceChange::Back => SourceChange::Back,
         }
     }
@@ -102,10 +109,11 @@ impl Node {
 
     /// A keeper answers.
     pub(super) fn answered(&mut self, id: AskId, result: &AskResult, now: Now, out: &mut Out) {
+        let answered = self.status_sync.answered(id, result, now.boot);
         if let Ok(Some(object)) = result {
-            self.mirrors.answered_with(object);
+            self.mirrors.answered_with(object, answered.as_ref().is_some_and(|answered| answered.is_newest));
         }
-        if let Some(answered) = self.status_sync.answered(id, result, now.boot) {
+        if let Some(answered) = answered {
             if let Some((message, machine)) = answered.told.zip(self.workers.get(&answered.uid)) {
                 out.effects.push(warning(answered.uid.clone(), machine.full_name().clone(), "FailedSync", message));
             }

@@ -168,6 +168,7 @@ fn change_in_short(change: &SourceChange) -> String {
         SourceChange::Put(manifest) => format!("{} is new or changed", name(&manifest.pod)),
         SourceChange::Remove(_) => "a pod is gone".into(),
         SourceChange::Back => "it is back".into(),
+        SourceChange::Anew => "its history was set back".into(),
     }
 }
 

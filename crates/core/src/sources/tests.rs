@@ -135,3 +135,23 @@ fn our_own_annotations_are_no_difference() {
     annotate(&mut seen, "2");
     assert_eq!(sources.merge(Source::File, set(&[seen]), &[]), Batches::default());
 }
+
+/// A pod with this image at this version.
+fn at_version(version: u64, image: &str) -> Manifest {
+    let mut manifest = pod("a", "1", image);
+    Arc::make_mut(&mut manifest.pod).metadata.resource_version = Some(version.to_string());
+    manifest
+}
+
+#[test]
+fn what_is_older_is_no_news_until_history_was_set_back() {
+    let mut sources = Sources::default();
+    sources.merge(Source::Api, set(&[at_version(100, "x"), pod("b", "2", "x")]), &[]);
+    assert_eq!(sources.merge(Source::Api, set(&[at_version(50, "y"), pod("b", "2", "x")]), &[]), Batches::default());
+    assert_eq!(sources.merge(Source::Api, SourceChange::Anew, &[]), Batches::default());
+    let after = sources.merge(Source::Api, set(&[at_version(50, "y")]), &[]);
+    assert_eq!((uids(&after.update), after.remove), (vec!["1".to_owned()], vec![PodUid::from("2")]));
+    let later = sources.merge(Source::Api, SourceChange::Put(at_version(51, "z")), &[]);
+    assert_eq!(uids(&later.update), ["1"], "the new history goes on");
+    assert_eq!(sources.merge(Source::Api, SourceChange::Put(at_version(49, "y")), &[]), Batches::default());
+}

@@ -349,3 +349,42 @@ fn a_keeper_that_is_back_is_told_at_once_but_not_what_it_refused() {
     lab.sync.keeper_is_back(Source::Api, at(502));
     assert!(lab.sync.wake() > Some(at(510)));
 }
+
+#[test]
+fn the_answer_to_a_patch_is_its_base_unless_something_newer_was_shown_since() {
+    // What the source shows between ask and answer, the version of the answer, and whether the status is sent once more.
+    let cases = [
+        ("nothing: the answer is the newest", None, "6", false),
+        ("nothing: history was set back, and its versions are small", None, "2", false),
+        ("old news", Some("3"), "2", false),
+        ("something newer than the answer", Some("7"), "6", true),
+        ("something older than the answer", Some("6"), "7", false),
+    ];
+    for (what, shown, answer, again) in cases {
+        let mut lab = Lab::new(&phase("Running"));
+        let (id, ..) = lab.patched(&phase("Failed"), at(1)).unwrap();
+        if let Some(version) = shown {
+            lab.watch(version, false, &phase("Running"));
+        }
+        lab.taken(id, answer, &phase("Failed"));
+        assert_eq!(lab.next(&phase("Failed"), at(1)).is_some(), again, "{what}");
+    }
+}
+
+#[test]
+fn after_history_was_set_back_smaller_versions_are_news_and_deletions_are_forgotten() {
+    let mut lab = Lab::new(&phase("Running"));
+    lab.watch("100", true, &phase("Failed"));
+    lab.sync.begin_anew(Source::Local);
+    lab.watch("50", false, &phase("Running"));
+    assert_eq!(lab.next(&phase("Failed"), at(1)), None, "that was another keeper");
+    lab.sync.begin_anew(Source::Api);
+    lab.watch("50", false, &phase("Running"));
+    lab.finished = true;
+    let (id, from, to, _) = lab.patched(&phase("Failed"), at(1)).unwrap();
+    assert_eq!((from.as_str(), to.as_str()), ("Running", "Failed"));
+    lab.taken(id, "51", &phase("Failed"));
+    assert_eq!(lab.next(&phase("Failed"), at(1)), None, "nobody has deleted it in this history");
+    lab.watch("52", true, &phase("Failed"));
+    assert!(matches!(lab.next(&phase("Failed"), at(1)), Some((_, Ask::Delete { .. }))));
+}

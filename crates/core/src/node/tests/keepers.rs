@@ -339,3 +339,13 @@ fn a_static_pod_gets_a_mirror_which_says_how_it_is_and_never_touches_it() {
     lab.tell(Event::Wake);
     assert!(removes(&lab), "its pod is gone: {:?}", lab.asks);
 }
+
+#[test]
+fn after_history_was_set_back_edits_deletions_and_removals_are_heard() {
+    let mut lab = running_object(|_| {});
+    lab.tell(api(SourceChange::Set { pods: vec![object(3, deleted)], broken: vec![] }));
+    assert_eq!(lab.state("1"), Some(State::Syncing), "a list from the past");
+    lab.tell(api(SourceChange::Anew));
+    lab.tell(api(SourceChange::Set { pods: vec![object(3, deleted)], broken: vec![] }));
+    assert_eq!(lab.state("1"), Some(State::Terminating));
+}
