@@ -15,6 +15,7 @@ mod merge;
 mod pace;
 mod patch;
 mod retry;
+mod urgency;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,6 +36,7 @@ pub use merge::{keep_ends, merge};
 use pace::Pace;
 pub use patch::patch;
 use retry::Retry;
+use urgency::{Urgency, is_urgent, urgency};
 
 /// Everything is compared so often, whatever was heard.
 const COMPARE: Duration = Duration::from_secs(10);
@@ -47,7 +49,11 @@ pub(crate) struct StatusSync {
     /// By the pod's own UID; of a static pod it is its mirror.
     objects: BTreeMap<PodUid, Object>,
     asked: BTreeMap<AskId, PodUid>,
-    pace: Pace,
+    /// Ordinary news: a few at once, then five a second.
+    pace: Pace<200, 10>,
+    /// Pods that begin: fifty a second.
+    #[serde(default)]
+    beginnings: Pace<20, 50>,
     compare_at: Time,
 }
 
@@ -114,6 +120,7 @@ enum Turn {
     #[default]
     NotAsked,
     Waits,
+    WaitsToBegin,
     Has,
 }
 
@@ -147,9 +154,9 @@ impl StatusSync {
 
     /// There is no object of this pod any more.
     pub(crate) fn forget(&mut self, pod: &PodUid) {
-        if self.objects.remove(pod).is_some_and(|o| o.turn == Turn::Waits) {
-            self.pace.leave(pod);
-        }
+        self.objects.remove(pod);
+        self.pace.leave(pod);
+        self.beginnings.leave(pod);
     }
 
     /// A keeper has said everything it has: these.
@@ -169,8 +176,8 @@ impl StatusSync {
         if object.under_way.is_some() || object.listening != Listening::Yes {
             return None;
         }
-        let urgent = is_urgent(&object.kept.status, ours.status) || ours.finished;
-        if object.turn == Turn::Waits && !urgent {
+        let urgency = if ours.finished { Urgency::Urgent } else { urgency(&object.kept.status, ours.status) };
+        if object.turn.is_waited_for(urgency) {
             return None;
         }
         let status = object.to_send(ours);
@@ -179,8 +186,24 @@ impl StatusSync {
         }
         let is_new = status.is_some();
         let status = status.filter(|status| object.differs(status));
-        if status.is_some() && !object.may_tell(&mut self.pace, pod, urgent, now) {
-            return None;
+        if status.is_some() {
+            let turn = object.turn_for(urgency);
+            let may_tell = match turn {
+                Turn::Has => true,
+                Turn::WaitsToBegin => self.beginnings.take(pod, now),
+                Turn::Waits | Turn::NotAsked => self.pace.take(pod, now),
+            };
+            // What is told takes along what waited; what waits is in one line only.
+            let had = std::mem::replace(&mut object.turn, if may_tell { Turn::NotAsked } else { turn });
+            if had == Turn::Waits {
+                self.pace.leave(pod);
+            }
+            if had == Turn::WaitsToBegin {
+                self.beginnings.leave(pod);
+            }
+            if !may_tell {
+                return None;
+            }
         }
         let name = || ObjectRef { full_name: ours.full_name.clone(), uid: object.uid.clone() };
         let (ask, sent) = if let Some(status) = status {
@@ -257,7 +280,8 @@ impl StatusSync {
             let unfound = self.objects.values_mut().filter(|o| o.listening == Listening::NotFound);
             unfound.for_each(|o| o.listening = Listening::Yes);
         }
-        let turns = self.pace.turns(now);
+        let mut turns = self.beginnings.turns(now);
+        turns.extend(self.pace.turns(now));
         for uid in &turns {
             if let Some(object) = self.objects.get_mut(uid) {
                 object.turn = Turn::Has;
@@ -272,7 +296,18 @@ impl StatusSync {
     pub(crate) fn wake(&self) -> Option<Time> {
         let retries = self.objects.values().filter_map(|o| o.retry.at);
         let compare = (!self.objects.is_empty()).then_some(self.compare_at);
-        retries.chain(compare).chain(self.pace.wake()).min()
+        retries.chain(compare).chain(self.pace.wake()).chain(self.beginnings.wake()).min()
+    }
+}
+
+impl Turn {
+    /// News of this urgency is in line already.
+    fn is_waited_for(self, urgency: Urgency) -> bool {
+        match self {
+            Self::Waits => urgency == Urgency::Ordinary,
+            Self::WaitsToBegin => urgency < Urgency::Urgent,
+            Self::NotAsked | Self::Has => false,
+        }
     }
 }
 
@@ -338,20 +373,14 @@ impl Object {
         Some(Arc::new(status))
     }
 
-    /// What is urgent goes at once, and takes along what waited.
-    fn may_tell(&mut self, pace: &mut Pace, pod: &PodUid, urgent: bool, now: Time) -> bool {
-        let turn = std::mem::take(&mut self.turn);
-        if urgent || turn == Turn::Has || self.keeper != Source::Api {
-            if turn == Turn::Waits {
-                pace.leave(pod);
-            }
-            return true;
+    /// Where it stands with news of this urgency: what is urgent goes at once, the rest gets in line.
+    fn turn_for(&self, urgency: Urgency) -> Turn {
+        match urgency {
+            Urgency::Urgent => Turn::Has,
+            _ if self.turn == Turn::Has || self.keeper != Source::Api => Turn::Has,
+            Urgency::Begins => Turn::WaitsToBegin,
+            Urgency::Ordinary => Turn::Waits,
         }
-        let free = pace.take(pod, now);
-        if !free {
-            self.turn = Turn::Waits;
-        }
-        free
     }
 
     /// There is something to send, and it was not sent in vain already.
@@ -396,13 +425,6 @@ fn differ_plainly(a: &PodStatus, b: &PodStatus) -> bool {
         || containers(a) != containers(b)
         || pairs()
             .any(|(a, b)| (a.ready, a.restart_count, &a.container_id) != (b.ready, b.restart_count, &b.container_id))
-}
-
-/// The end of a pod, or a change of its readiness: others wait for this.
-fn is_urgent(base: &PodStatus, status: &PodStatus) -> bool {
-    let ready =
-        |s: &PodStatus| s.conditions.iter().flatten().find(|c| c.type_ == "Ready").is_some_and(|c| c.status == "True");
-    (is_terminal(status.phase.as_deref()) && base.phase != status.phase) || ready(base) != ready(status)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! How often ordinary news is told. What others wait for, ends and readiness, never waits; of the rest a few are told at once, and
-//! in a crowd so many a second. Who waits is told with the newest there is then, so that what a pod is only for a moment
-//! costs the API server nothing.
+//! How often news is told. What others act on, ends and readiness, never waits; of the rest a few are told at once, and in a crowd
+//! so many a second: pods that begin in a quick line, what is ordinary in a slow one. Who waits is told with the newest there is
+//! then, so that what a pod is only for a moment costs the API server nothing.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,25 +9,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{PodUid, Time};
 
-/// One more place after each of these.
-const INTERVAL: Duration = Duration::from_millis(200);
-/// So many at once.
-const BURST: u32 = 10;
-
-/// The places, and who waits for one.
+/// The places, so many at once and one more after so many milliseconds, and who waits for one.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Pace {
+pub(super) struct Pace<const MILLIS: u64, const BURST: u32> {
     /// When all places would be free again.
     free_at: Time,
     waiting: VecDeque<PodUid>,
 }
 
-impl Pace {
+impl<const MILLIS: u64, const BURST: u32> Pace<MILLIS, BURST> {
+    const INTERVAL: Duration = Duration::from_millis(MILLIS);
+
     /// Take a place, or get in line.
     pub(super) fn take(&mut self, pod: &PodUid, now: Time) -> bool {
         let free = self.room(now) > 0 && self.waiting.is_empty();
         if free {
-            self.free_at = self.free_at.max(now) + INTERVAL;
+            self.free_at = self.free_at.max(now) + Self::INTERVAL;
         } else {
             self.waiting.push_back(pod.clone());
         }
@@ -38,7 +35,7 @@ impl Pace {
     pub(super) fn turns(&mut self, now: Time) -> Vec<PodUid> {
         let count = self.room(now).min(self.waiting.len());
         if count > 0 {
-            self.free_at = self.free_at.max(now) + INTERVAL * u32::try_from(count).unwrap_or(BURST);
+            self.free_at = self.free_at.max(now) + Self::INTERVAL * u32::try_from(count).unwrap_or(BURST);
         }
         self.waiting.drain(..count).collect()
     }
@@ -50,13 +47,13 @@ impl Pace {
 
     /// When the next turn is.
     pub(super) fn wake(&self) -> Option<Time> {
-        let next = (self.free_at + INTERVAL).saturating_sub(INTERVAL * BURST);
+        let next = (self.free_at + Self::INTERVAL).saturating_sub(Self::INTERVAL * BURST);
         (!self.waiting.is_empty()).then_some(next)
     }
 
     fn room(&self, now: Time) -> usize {
-        let free = (now + INTERVAL * BURST).saturating_sub(self.free_at.max(now));
-        usize::try_from(free.as_millis() / INTERVAL.as_millis()).unwrap_or(0)
+        let free = (now + Self::INTERVAL * BURST).saturating_sub(self.free_at.max(now));
+        usize::try_from(free.as_millis() / Self::INTERVAL.as_millis()).unwrap_or(0)
     }
 }
 
@@ -64,6 +61,9 @@ impl Pace {
 mod tests {
     use super::*;
 
+    type Pace = super::Pace<200, 10>;
+
+    const INTERVAL: Duration = Pace::INTERVAL;
     const NOW: Time = Time::from_secs(100);
 
     fn pod(n: u32) -> PodUid {

@@ -299,7 +299,7 @@ fn everything_is_compared_every_ten_seconds() {
 fn in_a_crowd_ordinary_news_waits_and_goes_with_what_can_not() {
     let (mut sync, mut drawn) = (StatusSync::default(), 0);
     let ready = |word: &str| json!({"phase": "Running", "conditions": [{"type": "Ready", "status": word}]});
-    let (pending, not_ready, ready) = (phase("Pending"), status(ready("False")), status(ready("True")));
+    let (plain, not_ready, ready) = (phase("Running"), status(ready("False")), status(ready("True")));
     let pods: Vec<PodUid> = (10..40).map(|n| PodUid::from(format!("u{n}").as_str())).collect();
     let mut tell = |sync: &mut StatusSync, pod: &PodUid, status: &PodStatus, now| {
         let ours = Ours { full_name: &name(), spec: None, status, finished: false };
@@ -309,7 +309,7 @@ fn in_a_crowd_ordinary_news_waits_and_goes_with_what_can_not() {
     };
     sync.compare_at = at(100);
     for pod in &pods {
-        sync.seen(pod, Source::Api, &object(pod.as_str(), "5", false, &pending), false);
+        sync.seen(pod, Source::Api, &object(pod.as_str(), "5", false, &plain), false);
     }
     assert_eq!(pods.iter().filter(|pod| tell(&mut sync, pod, &not_ready, at(1)).is_some()).count(), 10);
     assert_eq!(tell(&mut sync, &pods[20], &ready, at(1)).as_ref(), Some(&pods[20]), "others wait for this");
@@ -387,4 +387,54 @@ fn after_history_was_set_back_smaller_versions_are_news_and_deletions_are_forgot
     assert_eq!(lab.next(&phase("Failed"), at(1)), None, "nobody has deleted it in this history");
     lab.watch("52", true, &phase("Failed"));
     assert!(matches!(lab.next(&phase("Failed"), at(1)), Some((_, Ask::Delete { .. }))));
+}
+
+#[test]
+fn news_is_worth_what_others_make_of_it() {
+    use Urgency::{Begins, Ordinary, Urgent};
+    let with = |phase: &str, ip: &str, state: &str| {
+        status(json!({"phase": phase, "podIP": ip, "containerStatuses": [{"name": "c", "image": "i", "imageID": "",
+            "ready": false, "restartCount": 0, "state": {state: {"startedAt": "2026-01-01T00:00:00Z"}}}]}))
+    };
+    let cases = [
+        (with("Pending", "", "waiting"), with("Running", "10.0.0.1", "running"), Begins),
+        (with("Pending", "", "waiting"), with("Pending", "10.0.0.1", "waiting"), Ordinary),
+        (with("Pending", "", "waiting"), with("Pending", "10.0.0.1", "running"), Begins),
+        (with("Running", "", "running"), with("Running", "10.0.0.1", "running"), Begins),
+        (with("Running", "10.0.0.1", "running"), with("Running", "10.0.0.1", "waiting"), Ordinary),
+        (with("Pending", "", "waiting"), phase("Failed"), Urgent),
+    ];
+    for (base, status, wanted) in cases {
+        assert_eq!(urgency(&base, &status), wanted, "{base:?} {status:?}");
+    }
+}
+
+#[test]
+fn pods_that_begin_have_a_quick_line_of_their_own() {
+    let (mut sync, mut drawn) = (StatusSync::default(), 0);
+    let pods: Vec<PodUid> = (100..250).map(|n| PodUid::from(format!("u{n}").as_str())).collect();
+    let waiting = status(json!({"phase": "Pending", "reason": "x"}));
+    let mut asks = |sync: &mut StatusSync, pod: &PodUid, status: &PodStatus, now| {
+        let ours = Ours { full_name: &name(), spec: None, status, finished: false };
+        let asked = sync.next(pod, ours, now, &mut drawn);
+        asked.map(|(_, id, _)| {
+            let kept = Arc::new(object(pod.as_str(), "9", false, status));
+            sync.answered(id, &Ok(Some(kept)), now);
+        })
+    };
+    sync.compare_at = at(100);
+    for pod in &pods {
+        sync.seen(pod, Source::Api, &object(pod.as_str(), "5", false, &phase("Pending")), false);
+    }
+    let told = pods.iter().filter(|pod| asks(&mut sync, pod, &waiting, at(1)).is_some()).count();
+    assert_eq!(told, 10, "ordinary news is slow");
+    let told = pods.iter().filter(|pod| asks(&mut sync, pod, &phase("Running"), at(1)).is_some()).count();
+    assert_eq!(told, 50, "whoever waited there has changed the line");
+    let mut told = 0;
+    for millis in (1000..3010).step_by(10) {
+        let now = Duration::from_millis(millis);
+        told += sync.due(now).iter().filter(|pod| asks(&mut sync, pod, &phase("Running"), now).is_some()).count();
+    }
+    assert_eq!(told, 100, "all within two seconds, each once");
+    assert_eq!(sync.wake(), Some(at(100)), "nobody waits in the other line");
 }
