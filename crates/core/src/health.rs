@@ -8,6 +8,8 @@ use crate::node_status::RuntimeFacts;
 /// The first repeat of a check that failed; doubled up to `CHECK_MAX`.
 const CHECK_FIRST: Duration = Duration::from_millis(100);
 const CHECK_MAX: Duration = Duration::from_secs(5);
+/// The longest pause while it may be back in time for nobody to notice.
+const CHECK_SOON: Duration = Duration::from_secs(1);
 /// A healthy runtime is asked this often whether its network still is.
 const CHECK_HEALTHY: Duration = Duration::from_secs(30);
 /// So often if the answers are the node's readiness, which others act on.
@@ -116,7 +118,8 @@ impl Health {
     fn is_away(&mut self, now: Time) {
         self.up = false;
         self.outages += 1;
-        self.next = now + self.wait;
+        let may_be_back = self.away.is_some_and(|(since, _)| now < since + DOWN_AFTER);
+        self.next = now + if may_be_back { self.wait.min(CHECK_SOON) } else { self.wait };
         self.wait = (self.wait * 2).min(CHECK_MAX);
     }
 
@@ -194,6 +197,16 @@ mod tests {
         assert_eq!(readiness(health.facts()), Err(DOWN.into()));
         ask_until(&mut health, at(20_000), fine);
         assert_eq!((readiness(health.facts()), health.up), (Ok(()), true));
+    }
+
+    #[test]
+    fn a_runtime_that_is_back_before_it_counts_as_down_is_found_in_time() {
+        let mut health = Health::new(true);
+        ask_until(&mut health, at(0), fine);
+        health.suspect(at(1000));
+        ask_until(&mut health, at(5200), nobody);
+        ask_until(&mut health, at(6000), fine);
+        assert_eq!((readiness(health.facts()), health.up), (Ok(()), true), "within a second");
     }
 
     #[test]

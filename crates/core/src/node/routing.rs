@@ -48,7 +48,8 @@ impl Node {
                 BTreeSet::from([uid])
             }
             Event::EventStream { up } => {
-                if !up {
+                // A stream that is back shows that the runtime is: it is not left to the next check.
+                if !up || !self.health.up {
                     self.health.doubt(now.boot);
                 }
                 if !self.pleg.stream(up, now.boot) {
