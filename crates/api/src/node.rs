@@ -1,6 +1,6 @@
 //! The Node object: made, or brought to what this node is, then kept at what the runtime says.
 //!
-//! Its status is sent when it changes, and every five minutes as a sign of life; the Lease is the quick one.
+//! Its status is sent when it changes, and from time to time as a sign of life; the Lease is the quick one.
 
 mod news;
 
@@ -28,6 +28,17 @@ pub struct Registration {
     pub facts: NodeFacts,
     /// Make the object if it isn't there (`--register-node`); else it is waited for.
     pub register: bool,
+    /// The object is compared so often, whatever was heard (`nodeStatusUpdateFrequency`).
+    pub check_every: Duration,
+    /// A status that did not change is sent so often (`nodeStatusReportFrequency`).
+    pub report_every: Duration,
+}
+
+impl Registration {
+    /// With the kubelet's usual times.
+    pub fn new(facts: NodeFacts, register: bool) -> Self {
+        Self { facts, register, check_every: CHECK_EVERY, report_every: REPORT_EVERY }
+    }
 }
 
 /// What others need to know of the object.
@@ -94,7 +105,7 @@ struct Keeper {
     cluster: Cluster,
     registration: Registration,
     backoff: Backoff,
-    /// When a status was last sent.
+    /// When conditions were last sent.
     sent: Option<Instant>,
     /// The newest version of the object that the server answered with.
     version: u64,
@@ -103,6 +114,7 @@ struct Keeper {
 impl Keeper {
     /// The object, made or mended.
     async fn registered(&mut self, runtime: &RuntimeFacts) -> Result<Node, ApiError> {
+        let mut forbidden = None;
         if self.registration.register {
             let node = node_status::initial(&self.registration.facts, runtime, Timestamp::now());
             let body = serde_json::to_vec(&node).map_err(|error| ApiError::Garbage(error.to_string()))?;
@@ -113,10 +125,15 @@ impl Keeper {
                     return self.read(&body);
                 }
                 Err(ApiError::Answer { code: 409, .. }) => {}
+                // Who may not make it may still have one (Kubernetes: tryRegisterWithAPIServer).
+                Err(error) if error.code() == Some(403) => forbidden = Some(error),
                 Err(error) => return Err(error),
             }
         }
-        let had = self.get("").await?;
+        let had = match (self.get("").await, forbidden) {
+            (Err(error), Some(forbidden)) if error.is_not_found() => return Err(forbidden),
+            (had, _) => had?,
+        };
         match node_status::registration_patch(&had, &self.registration.facts) {
             Some(patch) if self.registration.register => self.patch("", &patch).await,
             _ => Ok(had),
@@ -132,19 +149,22 @@ impl Keeper {
         };
         let object = registered(&had);
         let had = had.status.unwrap_or_default();
-        let due = self.sent.is_none_or(|sent| sent.elapsed() >= REPORT_EVERY);
+        let due = self.sent.is_none_or(|sent| sent.elapsed() >= self.registration.report_every);
         let wanted = node_status::status(&self.registration.facts, runtime, Some(&had), Timestamp::now());
         let Some(patch) = node_status::status_patch(&had, &wanted, due) else { return Ok(object) };
         tell_of_change(&had, &wanted);
         self.patch("/status", &patch).await?;
-        self.sent = Some(Instant::now());
+        // Only conditions are a sign of life: with anything else, they are due when they were.
+        if patch["status"].get("conditions").is_some() {
+            self.sent = Some(Instant::now());
+        }
         Ok(object)
     }
 
     /// Wait for a reason to compare again; the object if it is known. `None`: nobody looks at the runtime any more.
     async fn wait(&self, runtime: &mut watch::Receiver<RuntimeFacts>, news: &mut News) -> Option<Option<Node>> {
         // Others write into the object, too: a node that was away is Unknown until it is mended.
-        let mut look = pin!(tokio::time::sleep(CHECK_EVERY));
+        let mut look = pin!(tokio::time::sleep(self.registration.check_every));
         loop {
             tokio::select! {
                 changed = runtime.changed() => return changed.is_ok().then_some(None),
@@ -227,8 +247,8 @@ fn version(node: &Node) -> u64 {
 }
 
 const LIMIT: Duration = Duration::from_secs(15);
-/// A runtime that answers does so in milliseconds.
-const FIRST_WORD_MAX: Duration = Duration::from_secs(5);
+/// A runtime that answers does so in milliseconds; of one that does not, core says within six seconds that it is down.
+const FIRST_WORD_MAX: Duration = Duration::from_secs(7);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(7);
 /// The kubelet's `nodeStatusUpdateFrequency`.

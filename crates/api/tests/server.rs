@@ -4,5 +4,7 @@
 mod asks;
 #[path = "server/fake.rs"]
 mod fake;
+#[path = "server/node.rs"]
+mod node;
 #[path = "server/pods.rs"]
 mod pods;

@@ -142,7 +142,7 @@ fn registered(uid: &str) -> Registered {
     Registered { uid: uid.into(), ..Registered::default() }
 }
 
-fn facts() -> NodeFacts {
+pub(crate) fn facts() -> NodeFacts {
     let labels = [("kubernetes.io/os".to_owned(), "linux".to_owned())].into();
     NodeFacts { name: "n".into(), labels, ..NodeFacts::default() }
 }
@@ -160,7 +160,7 @@ async fn a_node_that_is_there_is_mended_and_its_status_sent_on_change_only() {
     .await;
     let (looks, runtime) = watch::channel(RuntimeFacts::default());
     let (sender, mut object) = watch::channel(None);
-    let registration = Registration { facts: facts(), register: true };
+    let registration = Registration::new(facts(), true);
     tokio::spawn(node::run(server.cluster(), registration, runtime, sender));
     let known = tokio::time::timeout(Duration::from_secs(5), object.wait_for(Option::is_some)).await.unwrap().unwrap();
     assert_eq!(known.as_ref().map(|object| object.uid.as_str()), Some("node-uid"));
@@ -202,7 +202,7 @@ async fn a_node_is_there_at_once_and_one_that_was_ready_waits_for_the_runtimes_w
         let server = keeping(there, lines).await;
         let (looks, runtime) = watch::channel(RuntimeFacts::unknown());
         let (sender, mut object) = watch::channel(None);
-        let registration = Registration { facts: facts(), register: true };
+        let registration = Registration::new(facts(), true);
         tokio::spawn(node::run(server.cluster(), registration, runtime, sender));
         let soon = Duration::from_secs(2);
         tokio::time::timeout(soon, object.wait_for(Option::is_some)).await.expect("registered at once").unwrap();
@@ -230,7 +230,7 @@ async fn what_others_do_to_the_node_is_heard_of_at_once() {
     let facts_now = RuntimeFacts { version: "containerd://2".into(), ..RuntimeFacts::default() };
     let (_looks, runtime) = watch::channel(facts_now);
     let (sender, mut object) = watch::channel(None);
-    let registration = Registration { facts: facts(), register: true };
+    let registration = Registration::new(facts(), true);
     tokio::spawn(node::run(server.cluster(), registration, runtime, sender));
     let changed = |version: &str, label: &str, more: serde_json::Value| {
         let mut metadata =
@@ -331,4 +331,33 @@ async fn events_are_made_counted_up_and_made_again_when_forgotten() {
     }
     assert_eq!(server.requests("PATCH", path)[0].body["count"], 2);
     assert_eq!(server.requests("POST", path)[1].body["count"], 3);
+}
+
+#[tokio::test]
+async fn a_crowd_of_pods_that_become_ready_is_told_at_once() {
+    let server = Fake::start(|seen: &Seen| {
+        let name = seen.path.split('/').nth(6).unwrap_or_default().to_owned();
+        Reply::After(Duration::from_millis(20), pod(&name, 7))
+    })
+    .await;
+    let keeper = Arc::new(PodKeeper::new(server.cluster()));
+    let ask = |name: &str, ready: &str| {
+        let ready = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]});
+        let status: PodStatus = serde_json::from_value(ready).unwrap();
+        let full_name = FullName { namespace: "ns".into(), name: name.into() };
+        let object = ObjectRef { full_name, uid: name.into() };
+        let (keeper, base) = (Arc::clone(&keeper), Arc::default());
+        async move { keeper.ask(Ask::PatchStatus { object, base, status: Arc::new(status), urgent: true }).await }
+    };
+    keeper.ask(patch("first", false)).await.expect_err("another pod answers; the connection is there");
+    let begun = tokio::time::Instant::now();
+    let crowd: Vec<_> = (0..500).map(|n| tokio::spawn(ask(&format!("u{n}"), "True"))).collect();
+    ask("failing", "False").await.unwrap();
+    let failing = begun.elapsed();
+    for told in crowd {
+        told.await.unwrap().unwrap();
+    }
+    let all = begun.elapsed();
+    assert!(failing < Duration::from_secs(1) && all < Duration::from_secs(3), "{failing:?} {all:?}");
+    assert_eq!(server.requests("PATCH", "/").len(), 502, "each once");
 }

@@ -34,6 +34,8 @@ pub(crate) struct Seen {
 /// What the server says.
 pub(crate) enum Reply {
     Json(u16, Value),
+    /// This, a while later.
+    After(Duration, Value),
     Text(u16, Vec<(&'static str, String)>, String),
     /// What is sent into the channel, until it is dropped.
     Stream(mpsc::Receiver<Bytes>),
@@ -107,6 +109,10 @@ async fn answer(
     let whole = |text: String| Full::new(Bytes::from(text)).boxed();
     let (code, headers, body) = match script(&seen) {
         Reply::Json(code, value) => (code, vec![], whole(value.to_string())),
+        Reply::After(delay, value) => {
+            tokio::time::sleep(delay).await;
+            (200, vec![], whole(value.to_string()))
+        }
         Reply::Text(code, headers, text) => (code, headers, whole(text)),
         Reply::Stream(chunks) => {
             let frames = ReceiverStream::new(chunks).map(|chunk| Ok(Frame::data(chunk)));

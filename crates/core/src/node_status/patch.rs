@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+
+use crate::quantity::Amount;
 
 use super::{ATTACH_ANNOTATION, NodeFacts};
 
@@ -53,17 +56,17 @@ pub fn status_patch(had: &NodeStatus, wanted: &NodeStatus, heartbeat: bool) -> O
         [("capacity", &had.capacity, &wanted.capacity), ("allocatable", &had.allocatable, &wanted.allocatable)]
     {
         let had = |key: &str| had.as_ref().and_then(|map| map.get(key));
-        let differs = wanted.iter().flatten().filter(|(key, amount)| had(key) != Some(amount));
+        let differs = wanted.iter().flatten().filter(|(key, amount)| !had(key).is_some_and(|had| is_same(had, amount)));
         let differs: Map<String, Value> = differs.map(|(key, amount)| (key.clone(), json!(amount.0))).collect();
         if !differs.is_empty() {
             status.insert(name.into(), differs.into());
         }
     }
     if had.node_info != wanted.node_info {
-        status.insert("nodeInfo".into(), value(&wanted.node_info));
+        status.insert("nodeInfo".into(), merged(value(&had.node_info), value(&wanted.node_info)));
     }
     if had.features != wanted.features {
-        status.insert("features".into(), value(&wanted.features));
+        status.insert("features".into(), merged(value(&had.features), value(&wanted.features)));
     }
     // An empty list is not kept by the server.
     let same = |had: &[Value], wanted: &[Value]| had == wanted;
@@ -77,6 +80,21 @@ pub fn status_patch(had: &NodeStatus, wanted: &NodeStatus, heartbeat: bool) -> O
         }
     }
     (!status.is_empty()).then(|| json!({"status": status}))
+}
+
+/// Servers write a quantity as they like: 1048576Ki comes back as 1Gi.
+fn is_same(a: &Quantity, b: &Quantity) -> bool {
+    a == b || matches!((Amount::try_from(a), Amount::try_from(b)), (Ok(a), Ok(b)) if a == b)
+}
+
+/// What makes one object into the other: fields that are gone must be named.
+fn merged(had: Value, mut wanted: Value) -> Value {
+    if let (Some(had), Some(wanted)) = (had.as_object(), wanted.as_object_mut()) {
+        for gone in had.keys() {
+            wanted.entry(gone.clone()).or_insert(Value::Null);
+        }
+    }
+    wanted
 }
 
 /// Those that changed; all of ours with a heartbeat.

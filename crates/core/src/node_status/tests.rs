@@ -133,3 +133,29 @@ fn an_object_that_is_there_keeps_its_labels_and_taints() {
         json!({"metadata": {"labels": {"kubernetes.io/os": "linux"}, "annotations": {ATTACH_ANNOTATION: "true"}}});
     assert_eq!(patch, wanted);
 }
+
+#[test]
+fn quantities_are_the_same_however_the_server_writes_them() {
+    let wanted = status(&facts(), &runtime(), None, at(5));
+    let mut had = wanted.clone();
+    for amounts in [&mut had.capacity, &mut had.allocatable] {
+        for amount in amounts.iter_mut().flat_map(|amounts| amounts.values_mut()) {
+            *amount = Quantity(amount.0.parse::<crate::quantity::Amount>().unwrap().to_string());
+        }
+    }
+    assert_eq!(json_of(&had)["capacity"]["memory"], "24Gi");
+    assert_eq!(status_patch(&had, &wanted, false), None);
+    had.capacity.as_mut().unwrap().insert("memory".into(), Quantity("23Gi".into()));
+    assert_eq!(status_patch(&had, &wanted, false).unwrap(), json!({"status": {"capacity": {"memory": "25165824Ki"}}}));
+}
+
+#[test]
+fn what_another_agent_said_of_the_machine_goes() {
+    let wanted = status(&facts(), &runtime(), None, at(5));
+    let mut had = json_of(&wanted);
+    had["nodeInfo"]["swap"] = json!({"capacity": 5});
+    let had: NodeStatus = serde_json::from_value(had).unwrap();
+    let patch = status_patch(&had, &wanted, false).unwrap();
+    assert_eq!(patch["status"]["nodeInfo"]["swap"], Value::Null);
+    assert!(patch["status"]["nodeInfo"].as_object().unwrap().contains_key("swap"), "it is named");
+}

@@ -1,0 +1,71 @@
+//! The Node object over time, and where little is allowed.
+
+use std::time::Duration;
+
+use crate::asks::facts;
+use crate::fake::{Fake, Reply, Seen, status, until};
+use jiff::Timestamp;
+use podwright_api::node::{self, Registration};
+use podwright_core::node_status::{RuntimeFacts, initial};
+use serde_json::json;
+use tokio::sync::watch;
+
+/// A server that has the node, and writes quantities as real ones do.
+async fn with_canonical_node() -> Fake {
+    let mut facts = facts();
+    (facts.capacity.memory, facts.allocatable.memory) = (1 << 30, 1 << 30);
+    let mut node = initial(&facts, &RuntimeFacts::default(), Timestamp::now());
+    (node.metadata.uid, node.metadata.resource_version) = (Some("node-uid".into()), Some("7".into()));
+    let mut node = serde_json::to_value(node).unwrap();
+    assert_eq!(node["status"]["capacity"]["memory"], "1048576Ki");
+    node["status"]["capacity"]["memory"] = json!("1Gi");
+    node["status"]["allocatable"]["memory"] = json!("1Gi");
+    Fake::start(move |seen: &Seen| match seen.method.as_str() {
+        "POST" => status(409, "AlreadyExists", "nodes \"n\" already exists"),
+        _ if seen.path.contains("watch=true") => Reply::Hang,
+        _ => Reply::Json(200, node.clone()),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_status_that_does_not_change_is_a_sign_of_life_every_five_minutes_and_no_more() {
+    let server = with_canonical_node().await;
+    let (_looks, runtime) = watch::channel(RuntimeFacts::default());
+    let (sender, _object) = watch::channel(None);
+    let mut facts = facts();
+    (facts.capacity.memory, facts.allocatable.memory) = (1 << 30, 1 << 30);
+    tokio::spawn(node::run(server.cluster(), Registration::new(facts, true), runtime, sender));
+    let of_status = || server.requests("PATCH", "/api/v1/nodes/n/status");
+    until("the first status", || of_status().len() == 1).await;
+    // Time that nothing happens in passes at once.
+    tokio::time::pause();
+    tokio::time::sleep(Duration::from_secs(280)).await;
+    assert_eq!(of_status().len(), 1, "nothing differs: {:?}", of_status().last());
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(of_status().len(), 2, "a sign of life");
+    assert_eq!(of_status()[1].body["status"].as_object().unwrap().keys().collect::<Vec<_>>(), ["conditions"]);
+}
+
+#[tokio::test]
+async fn a_node_that_may_not_be_made_is_taken_as_it_is() {
+    let mut node = initial(&facts(), &RuntimeFacts::default(), Timestamp::now());
+    node.metadata.uid = Some("node-uid".into());
+    let node = serde_json::to_value(node).unwrap();
+    for there in [true, false] {
+        let node = node.clone();
+        let server = Fake::start(move |seen: &Seen| match (seen.method.as_str(), there) {
+            ("POST", _) => status(403, "Forbidden", "nodes is forbidden"),
+            (_, true) => Reply::Json(200, node.clone()),
+            (_, false) => status(404, "NotFound", "nodes \"n\" not found"),
+        })
+        .await;
+        let (_looks, runtime) = watch::channel(RuntimeFacts::default());
+        let (sender, mut object) = watch::channel(None);
+        tokio::spawn(node::run(server.cluster(), Registration::new(facts(), true), runtime, sender));
+        let soon = Duration::from_secs(2);
+        let found = tokio::time::timeout(soon, object.wait_for(Option::is_some)).await;
+        assert_eq!(found.is_ok(), there);
+        assert!(!server.requests("GET", "/api/v1/nodes/n").is_empty());
+    }
+}
