@@ -22,7 +22,9 @@ pub(crate) struct Given {
 }
 
 /// Run it once.
-pub(crate) async fn run(plugin: &ExecConfig, cluster: &Cluster) -> Result<Given, String> {
+///
+/// `roots` are the certificates of the cluster, wherever they were read from.
+pub(crate) async fn run(plugin: &ExecConfig, cluster: &Cluster, roots: Option<&[u8]>) -> Result<Given, String> {
     let name = plugin.command.as_deref().unwrap_or_default();
     if plugin.interactive_mode == Some(ExecInteractiveMode::Always) {
         return Err(format!("{name} wants a terminal (interactiveMode: Always), and there is none"));
@@ -31,8 +33,9 @@ pub(crate) async fn run(plugin: &ExecConfig, cluster: &Cluster) -> Result<Given,
     if !VERSIONS.contains(&version) {
         return Err(format!("apiVersion {version:?} is not known: {} are", VERSIONS.join(" and ")));
     }
-    let mut child =
-        command(plugin, cluster, version).spawn().map_err(|error| format!("start {name}: {error}{}", hint(plugin)))?;
+    let mut child = command(plugin, cluster, roots, version)
+        .spawn()
+        .map_err(|error| format!("start {name}: {error}{}", hint(plugin)))?;
     let (mut out, mut err) = (child.stdout.take(), child.stderr.take());
     let work = async {
         let ((said, _), status) =
@@ -48,15 +51,21 @@ pub(crate) async fn run(plugin: &ExecConfig, cluster: &Cluster) -> Result<Given,
     }
 }
 
-fn command(plugin: &ExecConfig, cluster: &Cluster, version: &str) -> Command {
+fn command(plugin: &ExecConfig, cluster: &Cluster, roots: Option<&[u8]>, version: &str) -> Command {
     let mut spec = json!({"interactive": false});
     if plugin.provide_cluster_info {
-        spec["cluster"] = json!({
-            "server": cluster.server,
-            "certificate-authority-data": cluster.certificate_authority_data,
-            "tls-server-name": cluster.tls_server_name,
-            "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify.unwrap_or(false),
-        });
+        let base64 = |bytes: &[u8]| base64::Engine::encode(&base64::engine::general_purpose::STANDARD, bytes);
+        let extension = cluster.extensions.iter().flatten().find(|extension| extension.name == EXTENSION);
+        let fields = [
+            ("server", json!(cluster.server)),
+            ("tls-server-name", json!(cluster.tls_server_name)),
+            ("insecure-skip-tls-verify", json!(cluster.insecure_skip_tls_verify)),
+            ("certificate-authority-data", json!(roots.map(base64))),
+            ("proxy-url", json!(cluster.proxy_url)),
+            ("config", json!(extension.map(|extension| &extension.extension))),
+        ];
+        let named = fields.into_iter().filter(|(_, value)| !value.is_null());
+        spec["cluster"] = named.map(|(name, value)| (name.to_owned(), value)).collect();
     }
     let info = json!({"kind": "ExecCredential", "apiVersion": version, "spec": spec});
     let mut command = Command::new(plugin.command.as_deref().unwrap_or_default());
@@ -122,5 +131,7 @@ struct CredentialStatus {
 }
 
 const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
+/// The part of a cluster's entry that is meant for plugins.
+const EXTENSION: &str = "client.authentication.k8s.io/exec";
 const LIMIT: Duration = Duration::from_secs(60);
 const OUTPUT_MAX: usize = 1 << 20;

@@ -182,7 +182,8 @@ impl Kubeconfig {
             && access.identity.client.is_none()
             && let Some(plugin) = &self.user.exec
         {
-            let given = exec::run(plugin, &self.cluster).await.map_err(|error| self.in_user("exec", error))?;
+            let roots = access.identity.roots.as_deref();
+            let given = exec::run(plugin, &self.cluster, roots).await.map_err(|error| self.in_user("exec", error))?;
             access.renew_at =
                 given.expires.map_or(Timestamp::MAX, |at| at - RENEW_BEFORE).max(Timestamp::now() + LEAST);
             access.identity.client = given.certificate;

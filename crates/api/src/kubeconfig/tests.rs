@@ -108,6 +108,31 @@ echo "{\"kind\":\"ExecCredential\",\"status\":{\"token\":\"of-$WHO\",\"expiratio
     assert!(error.contains("neither token nor certificate"), "{error}");
 }
 
+#[tokio::test]
+async fn a_plugin_that_asks_for_it_is_told_of_the_cluster() {
+    let dir = Dir::new();
+    dir.plugin("printf %s \"$KUBERNETES_EXEC_INFO\" > told; echo '{\"status\": {\"token\": \"t\"}}'");
+    let plugin = dir.dir.path().join("plugin");
+    let told = dir.dir.path().join("told");
+    let script = fs::read_to_string(&plugin).unwrap().replace("> told", &format!("> {}", told.display()));
+    fs::write(&plugin, script).unwrap();
+    let extension = "{name: client.authentication.k8s.io/exec, extension: {audience: a}}";
+    let cluster = format!(
+        "{{server: 'https://127.0.0.1:1', certificate-authority: cert.pem, extensions: [{{name: x, extension: 1}}, {extension}]}}"
+    );
+    let user = "{exec: {apiVersion: client.authentication.k8s.io/v1, command: ./plugin, interactiveMode: Never, provideClusterInfo: true}}";
+    let text = format!(
+        "{{clusters: [{{name: c, cluster: {cluster}}}], users: [{{name: u, user: {user}}}], \
+         contexts: [{{name: x, context: {{cluster: c, user: u}}}}], current-context: x}}"
+    );
+    dir.read(&text).unwrap().access().await.unwrap();
+    let told: serde_json::Value = serde_json::from_str(&fs::read_to_string(told).unwrap()).unwrap();
+    let certificate = fs::read(dir.dir.path().join("cert.pem")).unwrap();
+    let wanted = serde_json::json!({"server": "https://127.0.0.1:1", "config": {"audience": "a"},
+        "certificate-authority-data": base64::engine::general_purpose::STANDARD.encode(certificate)});
+    assert_eq!(told["spec"]["cluster"], wanted);
+}
+
 #[test]
 fn what_is_wrong_is_named_with_file_and_field() {
     let dir = Dir::new();
