@@ -11,9 +11,9 @@ use std::time::Duration;
 use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
-use podwright_core::node_status::{self, NodeFacts, RuntimeFacts};
+use podwright_core::node_status::{self, NodeEvent, NodeFacts, RuntimeFacts};
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
@@ -32,12 +32,14 @@ pub struct Registration {
     pub check_every: Duration,
     /// A status that did not change is sent so often (`nodeStatusReportFrequency`).
     pub report_every: Duration,
+    /// Who hears what happens to the node. What nobody takes is lost.
+    pub events: Option<mpsc::Sender<NodeEvent>>,
 }
 
 impl Registration {
     /// With the kubelet's usual times.
     pub fn new(facts: NodeFacts, register: bool) -> Self {
-        Self { facts, register, check_every: CHECK_EVERY, report_every: REPORT_EVERY }
+        Self { facts, register, check_every: CHECK_EVERY, report_every: REPORT_EVERY, events: None }
     }
 }
 
@@ -62,7 +64,7 @@ pub async fn run(
 ) {
     let mut news = News::new(&cluster, &registration.facts.name);
     let backoff = Backoff::new(RETRY_FIRST, RETRY_MAX);
-    let mut keeper = Keeper { cluster, registration, backoff, sent: None, version: 0 };
+    let mut keeper = Keeper { cluster, registration, backoff, sent: None, version: 0, unschedulable: false };
     let node = loop {
         let facts = runtime.borrow_and_update().clone();
         match keeper.registered(&facts).await {
@@ -109,6 +111,8 @@ struct Keeper {
     sent: Option<Instant>,
     /// The newest version of the object that the server answered with.
     version: u64,
+    /// Pods were kept away from the node when it was last read.
+    unschedulable: bool,
 }
 
 impl Keeper {
@@ -122,6 +126,8 @@ impl Keeper {
             match self.cluster.call(made, LIMIT).await {
                 Ok(body) => {
                     self.sent = Some(Instant::now());
+                    let status = node.status.unwrap_or_default();
+                    self.tell(node_status::changes(self.name(), None, &status));
                     return self.read(&body);
                 }
                 Err(ApiError::Answer { code: 409, .. }) => {}
@@ -148,12 +154,15 @@ impl Keeper {
             None => self.get("?resourceVersion=0").await?,
         };
         let object = registered(&had);
+        let closed = node_status::schedulable(&self.registration.facts.name, &mut self.unschedulable, &had);
+        self.tell(closed);
         let had = had.status.unwrap_or_default();
         let due = self.sent.is_none_or(|sent| sent.elapsed() >= self.registration.report_every);
         let wanted = node_status::status(&self.registration.facts, runtime, Some(&had), Timestamp::now());
         let Some(patch) = node_status::status_patch(&had, &wanted, due) else { return Ok(object) };
         tell_of_change(&had, &wanted);
         self.patch("/status", &patch).await?;
+        self.tell(node_status::changes(self.name(), Some(&had), &wanted));
         // Only conditions are a sign of life: with anything else, they are due when they were.
         if patch["status"].get("conditions").is_some() {
             self.sent = Some(Instant::now());
@@ -199,6 +208,12 @@ impl Keeper {
         }
         self.version = self.version.max(version(&node));
         Ok(node)
+    }
+
+    fn tell(&self, events: impl IntoIterator<Item = NodeEvent>) {
+        for event in events {
+            let _ = self.registration.events.as_ref().map(|to| to.try_send(event));
+        }
     }
 
     fn name(&self) -> &str {

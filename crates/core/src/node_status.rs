@@ -3,6 +3,7 @@
 //! Only PATCHes leave the node: what others have put into the object, conditions of a network plugin, labels of a controller,
 //! resources of device plugins, stays as it is.
 
+mod events;
 mod patch;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Serialize};
 
+pub use events::{NodeEvent, changes, schedulable};
 pub use patch::{registration_patch, status_patch};
 
 /// What the node is, from flags and the machine; does not change while the agent runs.
@@ -37,6 +39,8 @@ pub struct NodeFacts {
     pub capacity: Resources,
     /// What pods may have of it.
     pub allocatable: Resources,
+    /// The status names so many images (`nodeStatusMaxImages`); `None`: as many as the kubelet's usually does.
+    pub images_max: Option<usize>,
 }
 
 /// Amounts of what a node has.
@@ -118,7 +122,7 @@ pub fn status(facts: &NodeFacts, runtime: &RuntimeFacts, had: Option<&NodeStatus
         allocatable: Some(quantities(&facts.allocatable)),
         conditions: Some(conditions(runtime, had, now)),
         features: Some(NodeFeatures { supplemental_groups_policy: Some(runtime.supplemental_groups_policy) }),
-        images: Some(images(&runtime.images)),
+        images: Some(images(&runtime.images, facts.images_max.unwrap_or(IMAGES_MAX))),
         node_info: Some(info),
         runtime_handlers: Some(runtime.handlers.iter().map(handler).collect()),
         ..NodeStatus::default()
@@ -181,14 +185,14 @@ fn quantities(of: &Resources) -> BTreeMap<String, Quantity> {
 }
 
 /// The largest first, as schedulers want them; few names each.
-fn images(all: &[(Vec<String>, i64)]) -> Vec<ContainerImage> {
+fn images(all: &[(Vec<String>, i64)], most: usize) -> Vec<ContainerImage> {
     let mut sorted: Vec<&(Vec<String>, i64)> = all.iter().filter(|(names, _)| !names.is_empty()).collect();
     sorted.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     let image = |(names, size): &(Vec<String>, i64)| ContainerImage {
         names: Some(names.iter().take(IMAGE_NAMES_MAX).cloned().collect()),
         size_bytes: Some(*size),
     };
-    sorted.into_iter().take(IMAGES_MAX).map(image).collect()
+    sorted.into_iter().take(most).map(image).collect()
 }
 
 fn handler(handler: &Handler) -> NodeRuntimeHandler {

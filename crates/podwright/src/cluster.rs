@@ -54,12 +54,13 @@ pub(crate) fn start(cluster: Cluster, config: &Config, parts: Parts) {
     tokio::spawn(tell_of_node(object.clone(), parts.handle.clone()));
     tokio::spawn(lease::run(cluster.another(), name.clone(), object.clone()));
     tokio::spawn(pods::run(cluster.clone(), name.clone(), object, parts.changes));
-    let registration = node::Registration { facts, register: settings.register };
+    let (told, events) = mpsc::channel(events::ON_THEIR_WAY_MAX);
+    let registration = node::Registration { events: Some(told), ..node::Registration::new(facts, settings.register) };
+    tokio::spawn(events::tell_of_node(name, events, parts.handle.clone()));
     tokio::spawn(async move {
         // As a rule the first word about the node says how its runtime is.
         let said = parts.handle.views().follow_runtime();
         let (listening, runtime) = runtime::follow(said, parts.images).await;
-        tokio::spawn(events::tell_of_readiness(name, runtime.clone(), parts.handle));
         tokio::join!(listening, node::run(cluster, registration, runtime, registered));
     });
 }

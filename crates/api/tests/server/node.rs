@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use podwright_api::node::{self, Registration};
 use podwright_core::node_status::{RuntimeFacts, initial};
 use serde_json::json;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 /// A server that has the node, and writes quantities as real ones do.
 async fn with_canonical_node() -> Fake {
@@ -35,7 +35,9 @@ async fn a_status_that_does_not_change_is_a_sign_of_life_every_five_minutes_and_
     let (sender, _object) = watch::channel(None);
     let mut facts = facts();
     (facts.capacity.memory, facts.allocatable.memory) = (1 << 30, 1 << 30);
-    tokio::spawn(node::run(server.cluster(), Registration::new(facts, true), runtime, sender));
+    let (told, mut events) = mpsc::channel(8);
+    let registration = Registration { events: Some(told), ..Registration::new(facts, true) };
+    tokio::spawn(node::run(server.cluster(), registration, runtime, sender));
     let of_status = || server.requests("PATCH", "/api/v1/nodes/n/status");
     until("the first status", || of_status().len() == 1).await;
     // Time that nothing happens in passes at once.
@@ -45,6 +47,32 @@ async fn a_status_that_does_not_change_is_a_sign_of_life_every_five_minutes_and_
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(of_status().len(), 2, "a sign of life");
     assert_eq!(of_status()[1].body["status"].as_object().unwrap().keys().collect::<Vec<_>>(), ["conditions"]);
+    assert!(events.try_recv().is_err(), "a start of the agent changes nothing of the node");
+}
+
+#[tokio::test]
+async fn what_happens_to_the_node_is_told() {
+    let server = Fake::start(|seen: &Seen| {
+        let mut node = initial(&facts(), &RuntimeFacts::default(), Timestamp::now());
+        (node.metadata.uid, node.metadata.resource_version) = (Some("node-uid".into()), Some("7".into()));
+        node.spec.as_mut().unwrap().unschedulable = Some(true);
+        node.status.as_mut().unwrap().node_info.as_mut().unwrap().boot_id = "another".into();
+        match seen.method.as_str() {
+            "POST" => status(409, "AlreadyExists", "nodes \"n\" already exists"),
+            _ if seen.path.contains("watch=true") => Reply::Hang,
+            _ => Reply::Json(200, serde_json::to_value(node).unwrap()),
+        }
+    })
+    .await;
+    let (_looks, runtime) = watch::channel(RuntimeFacts { network: Some("none".into()), ..RuntimeFacts::default() });
+    let (sender, _object) = watch::channel(None);
+    let (told, mut events) = mpsc::channel(8);
+    let registration = Registration { events: Some(told), ..Registration::new(facts(), true) };
+    tokio::spawn(node::run(server.cluster(), registration, runtime, sender));
+    for wanted in ["NodeNotSchedulable", "Rebooted", "NodeNotReady"] {
+        let event = tokio::time::timeout(Duration::from_secs(5), events.recv()).await.expect(wanted).unwrap();
+        assert_eq!((event.reason, event.warning), (wanted, wanted == "Rebooted"), "{event:?}");
+    }
 }
 
 #[tokio::test]

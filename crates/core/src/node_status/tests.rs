@@ -59,6 +59,9 @@ fn a_new_object_says_everything() {
                            {"type": "Hostname", "address": "host"}]);
     assert_eq!(status["addresses"], addresses);
     assert_eq!(status["images"], json!([{"names": ["big"], "sizeBytes": 2}, {"names": ["small"], "sizeBytes": 1}]));
+    let few = NodeFacts { images_max: Some(1), ..facts() };
+    let few = super::status(&few, &runtime(), None, at(5));
+    assert_eq!(few.images.map(|images| images.len()), Some(1), "the largest");
     assert_eq!(status["nodeInfo"]["containerRuntimeVersion"], "containerd://2.1.9");
     assert!(status.get("daemonEndpoints").is_none());
     let ready = &status["conditions"][3];

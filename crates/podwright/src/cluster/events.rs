@@ -4,9 +4,9 @@ use podwright_agent::hands::MachineClock;
 use podwright_agent::the_loop::{Clock, Handle, KeptEvent};
 use podwright_api::events::Occurrence;
 use podwright_core::model::{FullName, KubeEvent};
-use podwright_core::node_status::{RuntimeFacts, readiness};
+use podwright_core::node_status::NodeEvent;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 /// Events on their way: what is more waits in the loop's own ring, and its oldest is lost.
 pub(super) const ON_THEIR_WAY_MAX: usize = 64;
@@ -28,29 +28,19 @@ pub(super) async fn hand_on(mut kept: Receiver<KeptEvent>, to: mpsc::Sender<Occu
     }
 }
 
-/// Tell that the node starts, and whenever it gets ready or is it no more.
-pub(super) async fn tell_of_readiness(node: String, mut runtime: watch::Receiver<RuntimeFacts>, handle: Handle) {
-    tell(&handle, &node, "Starting", "Starting kubelet.".into());
-    let mut was = None;
-    loop {
-        let (is, is_known) = {
-            let facts = runtime.borrow_and_update();
-            (readiness(&facts).is_ok(), facts.is_known())
-        };
-        if is_known && was != Some(is) {
-            let reason = if is { "NodeReady" } else { "NodeNotReady" };
-            tell(&handle, &node, reason, format!("Node {node} status is now: {reason}"));
-            was = Some(is);
-        }
-        if runtime.changed().await.is_err() {
-            return;
-        }
+/// Tell that the node starts, and what becomes of it.
+pub(super) async fn tell_of_node(node: String, mut events: mpsc::Receiver<NodeEvent>, handle: Handle) {
+    let message = "Starting kubelet.".into();
+    tell(&handle, &node, NodeEvent { warning: false, reason: "Starting", message });
+    while let Some(event) = events.recv().await {
+        tell(&handle, &node, event);
     }
 }
 
-fn tell(handle: &Handle, node: &str, reason: &'static str, message: String) {
+fn tell(handle: &Handle, node: &str, event: NodeEvent) {
+    let NodeEvent { warning, reason, message } = event;
     let pod = FullName { namespace: "".into(), name: node.into() };
-    let event = KubeEvent { uid: "".into(), pod, container: None, warning: false, reason, message };
+    let event = KubeEvent { uid: "".into(), pod, container: None, warning, reason, message };
     tracing::info!(reason, "{}", event.message);
     handle.views().tell(&event, MachineClock.now());
 }

@@ -20,6 +20,7 @@ pub(super) fn facts(config: &Config, taints: Vec<Taint>) -> NodeFacts {
         addresses: node.host_ips.clone(),
         hostname: config.hostname.clone(),
         info: info(&node.boot_id),
+        images_max: None,
         capacity: Resources {
             cpu_millis: config.capacity.cpu_millis,
             memory: config.capacity.memory,
