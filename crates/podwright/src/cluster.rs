@@ -44,7 +44,7 @@ impl Keeper for ApiKeeper {
 /// Register the node, keep it alive, and follow its pods. A server that is away holds nothing else up.
 pub(crate) fn start(cluster: Cluster, config: &Config, parts: Parts) {
     let Some(settings) = config.cluster.clone() else { return };
-    let facts = machine::facts(config, settings.taints);
+    let facts = machine::facts(config, settings.taints, settings.images_max);
     let name = facts.name.clone();
     tracing::info!(server = %cluster.server(), node = name, "joining the cluster");
     let (registered, object) = watch::channel(None);
@@ -52,10 +52,12 @@ pub(crate) fn start(cluster: Cluster, config: &Config, parts: Parts) {
     tokio::spawn(events::hand_on(parts.handle.views().follow_events(), occurrences));
     tokio::spawn(event_sink::run(cluster.clone(), name.clone(), occurred));
     tokio::spawn(tell_of_node(object.clone(), parts.handle.clone()));
-    tokio::spawn(lease::run(cluster.another(), name.clone(), object.clone()));
+    tokio::spawn(lease::run(cluster.another(), name.clone(), settings.lease, object.clone()));
     tokio::spawn(pods::run(cluster.clone(), name.clone(), object, parts.changes));
+    let (check_every, report_every) = (settings.check_every, settings.report_every);
     let (told, events) = mpsc::channel(events::ON_THEIR_WAY_MAX);
-    let registration = node::Registration { events: Some(told), ..node::Registration::new(facts, settings.register) };
+    let (register, events_to) = (settings.register, Some(told));
+    let registration = node::Registration { facts, register, check_every, report_every, events: events_to };
     tokio::spawn(events::tell_of_node(name, events, parts.handle.clone()));
     tokio::spawn(async move {
         // As a rule the first word about the node says how its runtime is.

@@ -263,7 +263,7 @@ async fn a_lease_is_made_once_and_then_renewed() {
     })
     .await;
     let (sender, uid) = watch::channel(Some(registered("node-uid")));
-    tokio::spawn(lease::run(server.cluster(), "n".into(), uid));
+    tokio::spawn(lease::run(server.cluster(), "n".into(), Duration::from_secs(40), uid));
     let path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
     until("the lease", || server.requests("POST", path).len() == 1).await;
     let lease = &server.requests("POST", path)[0].body;

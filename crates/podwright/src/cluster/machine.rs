@@ -9,7 +9,7 @@ use podwright_core::node_status::{NodeFacts, Resources};
 use crate::config::{Config, go_arch};
 
 /// What the node is.
-pub(super) fn facts(config: &Config, taints: Vec<Taint>) -> NodeFacts {
+pub(super) fn facts(config: &Config, taints: Vec<Taint>, images_max: usize) -> NodeFacts {
     let node = &config.node;
     let huge_pages = huge_pages();
     let pods = i64::try_from(node.max_pods).unwrap_or(i64::MAX);
@@ -20,7 +20,7 @@ pub(super) fn facts(config: &Config, taints: Vec<Taint>) -> NodeFacts {
         addresses: node.host_ips.clone(),
         hostname: config.hostname.clone(),
         info: info(&node.boot_id),
-        images_max: None,
+        images_max: Some(images_max),
         capacity: Resources {
             cpu_millis: config.capacity.cpu_millis,
             memory: config.capacity.memory,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Taint;
 
@@ -15,6 +16,14 @@ pub(crate) struct Cluster {
     pub(crate) register: bool,
     /// What it is made with.
     pub(crate) taints: Vec<Taint>,
+    /// For so long a renewed lease says that the node is alive.
+    pub(crate) lease: Duration,
+    /// The node's object is compared so often.
+    pub(crate) check_every: Duration,
+    /// A status that does not change is sent so often.
+    pub(crate) report_every: Duration,
+    /// The status names so many images.
+    pub(crate) images_max: usize,
 }
 
 impl Reader<'_> {
@@ -26,7 +35,33 @@ impl Reader<'_> {
             self.errors.push(format!("--kubeconfig: {error}"));
         }
         let register = self.flags.register_node.or(self.file.register_node).unwrap_or(true);
-        Some(Cluster { kubeconfig, register, taints })
+        let lease = self.whole("nodeLeaseDurationSeconds", self.file.node_lease_duration_seconds, 40, 1, 86_400);
+        let images_max = match self.file.node_status_max_images {
+            Some(-1) => usize::MAX,
+            given => self.whole("nodeStatusMaxImages", given, 50, 0, 100_000),
+        };
+        // Who says how often to compare, and not how often to send, means both (Kubernetes: SetDefaults_KubeletConfiguration).
+        let check_every = self.file.node_status_update_frequency.filter(|given| !given.is_zero());
+        let report_every = self.file.node_status_report_frequency.filter(|given| !given.is_zero());
+        Some(Cluster {
+            kubeconfig,
+            register,
+            taints,
+            lease: Duration::from_secs(lease as u64),
+            check_every: check_every.unwrap_or(Duration::from_secs(10)),
+            report_every: report_every.or(check_every).unwrap_or(Duration::from_secs(300)),
+            images_max,
+        })
+    }
+
+    /// Proxies are not used, and whoever has set one should know before wondering.
+    pub(super) fn proxies(&mut self, is_set: impl Fn(&str) -> bool) {
+        let named = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
+        let set: Vec<&str> = named.into_iter().filter(|name| is_set(name)).collect();
+        if self.flags.kubeconfig.is_some() && !set.is_empty() {
+            let names = set.join(", ");
+            self.warnings.push(format!("{names}: the API server is reached directly, proxies are not supported"));
+        }
     }
 
     fn taints(&mut self) -> Vec<Taint> {

@@ -24,11 +24,13 @@ pub(crate) struct Facts {
     pub(crate) app_armor: bool,
     /// Swap areas in use.
     pub(crate) swaps: Vec<String>,
+    /// Of the addresses that were given, those no interface has.
+    pub(crate) elsewhere: Vec<IpAddr>,
 }
 
 impl Facts {
-    /// Ask the machine.
-    pub(crate) fn read(root_dir: &Path) -> io::Result<Self> {
+    /// Ask the machine. It may be given another name than its own, and addresses, by flags.
+    pub(crate) fn read(root_dir: &Path, name: Option<&str>, given: &[String]) -> io::Result<Self> {
         let text = |path: &str| {
             fs::read_to_string(path).map_err(|error| io::Error::new(error.kind(), format!("read {path}: {error}")))
         };
@@ -40,13 +42,15 @@ impl Facts {
                 Some(told) => told,
                 None => text("/proc/sys/kernel/random/boot_id")?.trim().to_owned(),
             },
-            addresses: addresses(&hostname),
+            // The name of the node is what is looked up, as with the kubelet.
+            addresses: addresses(name.unwrap_or(&hostname).trim()),
             cpus: online_cpus(),
             memory,
             disk: disk_size(root_dir)?,
             app_armor: fs::read_to_string("/sys/module/apparmor/parameters/enabled")
                 .is_ok_and(|on| on.starts_with('Y')),
             swaps: swaps(&fs::read_to_string("/proc/swaps").unwrap_or_default()),
+            elsewhere: given.iter().filter_map(|text| text.trim().parse().ok()).filter(|ip| !is_here(*ip)).collect(),
             hostname,
         })
     }
@@ -91,7 +95,7 @@ fn disk_size(dir: &Path) -> io::Result<i64> {
     Ok(i64::try_from(stat.f_blocks.saturating_mul(stat.f_frsize)).unwrap_or(i64::MAX))
 }
 
-/// What the host's name means, as far as it is here; then the addresses of the default routes; else loopback. Those of IPv4 come
+/// What the node's name means, as far as it is here; then the addresses of the default routes; else loopback. Those of IPv4 come
 /// first, as with the kubelet.
 fn addresses(hostname: &str) -> Vec<IpAddr> {
     // Connecting a UDP socket sends nothing: the kernel only picks the address it would send from.
@@ -100,14 +104,18 @@ fn addresses(hostname: &str) -> Vec<IpAddr> {
         socket.connect(to).ok()?;
         Some(socket.local_addr().ok()?.ip()).filter(|ip| usable(*ip))
     };
-    let here = |ip: &IpAddr| usable(*ip) && UdpSocket::bind((*ip, 0)).is_ok();
-    let mut found: Vec<IpAddr> = lookup(hostname).into_iter().filter(here).collect();
+    let mut found: Vec<IpAddr> = lookup(hostname).into_iter().filter(|ip| usable(*ip) && is_here(*ip)).collect();
     found.extend([route("0.0.0.0:0", "198.51.100.1:9"), route("[::]:0", "[2001:db8::1]:9")].into_iter().flatten());
     found.sort_by_key(IpAddr::is_ipv6);
     if found.is_empty() {
         found.push(IpAddr::from([127, 0, 0, 1]));
     }
     found
+}
+
+/// An interface has it.
+fn is_here(ip: IpAddr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
 }
 
 fn usable(ip: IpAddr) -> bool {
@@ -150,9 +158,17 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_name_memory_and_an_address() {
-        let facts = Facts::read(Path::new("/var/lib/no/such/directory")).unwrap();
+        let facts = Facts::read(Path::new("/var/lib/no/such/directory"), None, &[]).unwrap();
         assert!(!facts.hostname.is_empty() && facts.boot_id.len() == 36, "{facts:?}");
         assert!(facts.cpus > 0 && facts.memory > 1 << 20 && facts.disk > 1 << 20, "{facts:?}");
         assert!(!facts.addresses.is_empty());
+    }
+
+    #[test]
+    fn the_nodes_name_is_looked_up_and_given_addresses_must_be_here() {
+        let given = ["127.0.0.1".to_owned(), "0.0.0.0".to_owned(), "192.0.2.77".to_owned(), "x".to_owned()];
+        let facts = Facts::read(Path::new("/"), Some("192.0.2.1"), &given).unwrap();
+        assert_eq!(facts.elsewhere, ["192.0.2.77".parse::<IpAddr>().unwrap()]);
+        assert!(!facts.addresses.contains(&"192.0.2.1".parse().unwrap()), "what it means is not here");
     }
 }

@@ -53,6 +53,12 @@ pub(super) struct KubeletFile {
     pub(super) kube_reserved: Option<BTreeMap<String, String>>,
     pub(super) max_parallel_image_pulls: Option<i64>,
     pub(super) max_pods: Option<i64>,
+    pub(super) node_lease_duration_seconds: Option<i64>,
+    pub(super) node_status_max_images: Option<i64>,
+    #[serde(deserialize_with = "go_duration")]
+    pub(super) node_status_report_frequency: Option<Duration>,
+    #[serde(deserialize_with = "go_duration")]
+    pub(super) node_status_update_frequency: Option<Duration>,
     pub(super) pod_logs_dir: Option<String>,
     pub(super) pod_pids_limit: Option<i64>,
     pub(super) read_only_port: Option<i64>,

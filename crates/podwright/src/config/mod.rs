@@ -186,7 +186,8 @@ pub(crate) struct Dns {
 impl Config {
     /// From the command line, the file it names, and this machine.
     pub(crate) fn load(flags: &RunFlags) -> Result<Self, ConfigError> {
-        let facts = Facts::read(flags.root_dir()).map_err(ConfigError::Machine)?;
+        let facts = Facts::read(flags.root_dir(), flags.hostname_override.as_deref(), &flags.node_ip)
+            .map_err(ConfigError::Machine)?;
         let mut document = match &flags.config {
             Some(path) => file::read(path)?,
             None => serde_json::json!({}),

@@ -55,6 +55,7 @@ impl Reader<'_> {
             warnings: Vec::new(),
         };
         self.swap();
+        self.proxies(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
         if !self.errors.is_empty() {
             return Err(self.errors);
         }
@@ -152,6 +153,9 @@ impl Reader<'_> {
         let families: BTreeSet<bool> = parsed.iter().map(IpAddr::is_ipv4).collect();
         if families.len() < parsed.len() {
             self.errors.push("--node-ip: at most one address of each family".into());
+        }
+        for ip in &self.facts.elsewhere {
+            self.errors.push(format!("--node-ip: no interface of this machine has {ip}"));
         }
         if parsed.len() > 1 && parsed.iter().any(IpAddr::is_unspecified) {
             self.errors.push("--node-ip: of two addresses neither may be 0.0.0.0 or ::".into());
@@ -399,7 +403,7 @@ impl Reader<'_> {
     }
 
     /// A whole number within bounds; the default where none is given.
-    fn whole(&mut self, field: &str, given: Option<i64>, usual: usize, least: usize, most: usize) -> usize {
+    pub(super) fn whole(&mut self, field: &str, given: Option<i64>, usual: usize, least: usize, most: usize) -> usize {
         let Some(given) = given else { return usual };
         match usize::try_from(given) {
             Ok(given) if (least..=most).contains(&given) => given,

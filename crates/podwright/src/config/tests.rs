@@ -20,6 +20,7 @@ fn facts() -> Facts {
         disk: 100 << 30,
         app_armor: false,
         swaps: Vec::new(),
+        elsewhere: Vec::new(),
     }
 }
 
@@ -317,4 +318,56 @@ fn errors_name_the_file() {
         "{:?}",
         config.warnings
     );
+}
+
+#[test]
+fn an_address_that_no_interface_has_is_refused() {
+    let errors = load_with(
+        &RunFlags { node_ip: vec!["192.0.2.7".into()], ..RunFlags::default() },
+        Facts { elsewhere: vec!["192.0.2.7".parse().unwrap()], ..facts() },
+        "",
+    );
+    assert_eq!(errors.unwrap_err(), ["--node-ip: no interface of this machine has 192.0.2.7"]);
+}
+
+#[test]
+fn a_node_tells_of_itself_as_often_as_it_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kubeconfig");
+    fs::write(
+        &path,
+        "{clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}], users: [{name: u, user: {token: t}}], \
+         contexts: [{name: x, context: {cluster: c, user: u}}], current-context: x}",
+    )
+    .unwrap();
+    let flags = RunFlags { kubeconfig: Some(path), ..RunFlags::default() };
+    let times = |yaml: &str| {
+        load_with(&flags, facts(), yaml).map(|config| {
+            let Cluster { lease, check_every, report_every, images_max, .. } = config.cluster.unwrap();
+            (lease.as_secs(), check_every.as_secs(), report_every.as_secs(), images_max)
+        })
+    };
+    assert_eq!(times("").unwrap(), (40, 10, 300, 50));
+    assert_eq!(times("nodeStatusUpdateFrequency: 20s").unwrap(), (40, 20, 20, 50), "as with the kubelet");
+    let all = "nodeLeaseDurationSeconds: 20\nnodeStatusUpdateFrequency: 5s\nnodeStatusReportFrequency: 1m\nnodeStatusMaxImages: 3";
+    assert_eq!(times(all).unwrap(), (20, 5, 60, 3));
+    assert_eq!(times("nodeStatusMaxImages: -1").unwrap().3, usize::MAX);
+    for wrong in ["nodeStatusMaxImages: -2", "nodeLeaseDurationSeconds: 0"] {
+        assert_eq!(times(wrong).unwrap_err().len(), 1, "{wrong}");
+    }
+}
+
+#[test]
+fn a_proxy_that_is_not_used_is_named_where_there_is_a_cluster() {
+    let warnings = |kubeconfig: Option<PathBuf>, set: &str| {
+        let flags = RunFlags { kubeconfig, ..RunFlags::default() };
+        let (file, _) = KubeletFile::of(file::document(HEAD.as_bytes()).unwrap()).unwrap();
+        let (errors, warnings) = (Vec::new(), Vec::new());
+        let mut reader = Reader { flags: &flags, file, facts: facts(), base: "/".into(), errors, warnings };
+        reader.proxies(|name| name == set);
+        reader.warnings
+    };
+    let named = warnings(Some("/k".into()), "HTTPS_PROXY");
+    assert!(named.len() == 1 && named[0].starts_with("HTTPS_PROXY: "), "{named:?}");
+    assert!(warnings(Some("/k".into()), "NO_PROXY").is_empty() && warnings(None, "HTTPS_PROXY").is_empty());
 }
