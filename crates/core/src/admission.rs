@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::NodeConfig;
 use crate::model::{Pod, PodUid};
-use crate::qos::{is_sidecar, pod_requests};
+use crate::qos::{Amounts, HUGEPAGES, is_sidecar, pod_requests};
 
 /// What a pod takes of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -23,6 +23,9 @@ pub struct Requests {
     pub memory: i64,
     /// Bytes of local storage.
     pub ephemeral: i64,
+    /// Bytes of huge pages, by the resource's name.
+    #[serde(default)]
+    pub huge_pages: BTreeMap<String, i64>,
     /// Ports of the host.
     pub host_ports: BTreeSet<HostPort>,
 }
@@ -62,6 +65,7 @@ impl Requests {
             cpu_millis: amounts.get("cpu").map_or(0, |amount| amount.milli_value()),
             memory: whole("memory"),
             ephemeral: whole("ephemeral-storage"),
+            huge_pages: huge_pages(&amounts),
             host_ports: host_ports(pod),
         }
     }
@@ -111,6 +115,10 @@ impl Ledger {
             sum.cpu_millis = sum.cpu_millis.saturating_add(taken.cpu_millis);
             sum.memory = sum.memory.saturating_add(taken.memory);
             sum.ephemeral = sum.ephemeral.saturating_add(taken.ephemeral);
+            for (name, bytes) in &taken.huge_pages {
+                let of_size = sum.huge_pages.entry(name.clone()).or_default();
+                *of_size = of_size.saturating_add(*bytes);
+            }
             sum.host_ports.extend(taken.host_ports.iter().cloned());
         }
         (count, sum)
@@ -135,6 +143,10 @@ pub fn admit(pod: &Pod, ledger: &Ledger, config: &NodeConfig) -> Result<(), Reje
         taken.ephemeral,
         config.allocatable_ephemeral,
     )?;
+    for (name, bytes) in &wanted.huge_pages {
+        let of = |amounts: &BTreeMap<String, i64>| amounts.get(name).copied().unwrap_or_default();
+        enough(out_of(name), name, *bytes, of(&taken.huge_pages), of(&config.allocatable_huge_pages))?;
+    }
     if !affinity::matches(pod, &config.labels, &config.node_name) {
         return Err(predicate(NODE_AFFINITY, "node(s) didn't match Pod's node affinity/selector"));
     }
@@ -174,6 +186,16 @@ fn enough(reason: &'static str, name: &str, wanted: i64, used: i64, capacity: i6
     Err(Rejection { reason, message })
 }
 
+fn huge_pages(amounts: &Amounts) -> BTreeMap<String, i64> {
+    let of_pages = amounts.iter().filter(|(name, _)| name.starts_with(HUGEPAGES));
+    of_pages.map(|(name, amount)| (name.clone(), amount.value())).collect()
+}
+
+/// `OutOf` and the resource's name. A size that no kernel has is told by its message alone.
+fn out_of(huge_pages: &str) -> &'static str {
+    OUT_OF_PAGES.iter().find(|reason| reason.strip_prefix("OutOf") == Some(huge_pages)).unwrap_or(&"OutOfhugepages")
+}
+
 fn predicate(reason: &'static str, description: &str) -> Rejection {
     Rejection { reason, message: format!("Predicate {reason} failed: {description}") }
 }
@@ -202,6 +224,19 @@ fn non_empty(text: Option<&str>, otherwise: &str) -> String {
 pub(crate) const NODE_AFFINITY: &str = "NodeAffinity";
 const ANY_ADDRESS: &str = "0.0.0.0";
 const OS: &str = "linux";
+/// The sizes of huge pages on all machines Linux runs on (Documentation/admin-guide/mm/hugetlbpage, arch/*/mm/hugetlbpage.c).
+const OUT_OF_PAGES: [&str; 10] = [
+    "OutOfhugepages-64Ki",
+    "OutOfhugepages-1Mi",
+    "OutOfhugepages-2Mi",
+    "OutOfhugepages-4Mi",
+    "OutOfhugepages-16Mi",
+    "OutOfhugepages-32Mi",
+    "OutOfhugepages-512Mi",
+    "OutOfhugepages-1Gi",
+    "OutOfhugepages-2Gi",
+    "OutOfhugepages-16Gi",
+];
 
 #[cfg(test)]
 mod tests;

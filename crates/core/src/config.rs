@@ -32,6 +32,9 @@ pub struct NodeConfig {
     pub allocatable_memory: i64,
     /// Allocatable local storage in bytes.
     pub allocatable_ephemeral: i64,
+    /// Allocatable huge pages in bytes, by the resource's name: `hugepages-2Mi`.
+    #[serde(default)]
+    pub allocatable_huge_pages: BTreeMap<String, i64>,
     /// Resync period (`syncFrequency`).
     pub sync_frequency: Duration,
     /// The ceiling of the crash backoff (`crashLoopBackOff.maxContainerRestartPeriod`).
@@ -56,6 +59,7 @@ impl Default for NodeConfig {
             allocatable_cpu_millis: 1_000_000,
             allocatable_memory: i64::MAX,
             allocatable_ephemeral: i64::MAX,
+            allocatable_huge_pages: BTreeMap::new(),
             sync_frequency: Duration::from_secs(60),
             backoff_max: Duration::from_secs(300),
             runtime_request_timeout: Duration::from_secs(120),

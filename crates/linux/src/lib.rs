@@ -7,6 +7,7 @@
 pub mod beneath;
 pub mod cgroup;
 pub mod clock;
+pub mod hugepages;
 pub mod memory;
 pub mod mount;
 pub mod mountinfo;

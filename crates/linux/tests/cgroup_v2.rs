@@ -64,6 +64,7 @@ fn limits_are_in_force_and_children_can_have_them_too() {
         cpu_quota: Some(CpuQuota { quota: Bound::At(50_000), period: Duration::from_millis(100) }),
         memory: Some(Bound::At(64 << 20)),
         pids: Some(Bound::At(100)),
+        ..Limits::default()
     };
     group.tree.create(&pod, &limits).unwrap();
     assert!(group.tree.exists(&pod));

@@ -212,7 +212,8 @@ fn node_facts(config: &Config, cgroups: Option<&CgroupTree>) -> NodeFacts {
         single_process_oom_kill: config.cgroups.single_process_oom_kill,
         memory_capacity: config.capacity.memory,
         seccomp_default: config.seccomp_default,
-        ..NodeFacts::default()
+        hugepage_sizes: config.machine.huge_page_sizes.clone(),
+        thermal_paths: Vec::new(),
     }
 }
 
@@ -230,6 +231,7 @@ fn host_config(config: &Config) -> HostConfig {
         pod_pids_limit: config.cgroups.pids_limit,
         cpu_cfs_quota: config.cgroups.cpu_quota,
         cpu_cfs_period: config.cgroups.cpu_period,
+        huge_page_sizes: config.machine.huge_page_sizes.clone(),
         hosts_file: "/etc/hosts".into(),
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use podwright_core::model::Pod;
 use podwright_core::qos;
 use podwright_linux::cgroup::{Bound, CgroupError, CgroupPath, CgroupTree, CpuQuota, Limits};
+use podwright_linux::hugepages;
 
 use super::{Host, HostConfig, HostError, chain, paths};
 
@@ -124,7 +125,14 @@ fn limits(config: &HostConfig, wanted: &qos::CgroupLimits) -> Limits {
         cpu_quota: Some(CpuQuota { quota: bound(quota), period }),
         memory: Some(bound(wanted.memory_limit)),
         pids: Some(bound(wanted.pids_limit)),
+        huge_pages: huge_page_limits(&wanted.hugepages, &config.huge_page_sizes).into_iter().collect(),
     }
+}
+
+/// Every page size the kernel has is limited, to nothing unless some is asked for (Go kubelet: `toResources`).
+pub(crate) fn huge_page_limits(wanted: &BTreeMap<i64, i64>, sizes: &[u64]) -> Vec<(String, u64)> {
+    let limit = |size: u64| i64::try_from(size).ok().and_then(|size| wanted.get(&size)).copied().unwrap_or_default();
+    sizes.iter().map(|size| (hugepages::spelled(*size), u64::try_from(limit(*size)).unwrap_or(0))).collect()
 }
 
 fn failed(e: &CgroupError) -> HostError {

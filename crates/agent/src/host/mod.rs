@@ -29,6 +29,7 @@ mod unmount;
 mod view;
 mod volumes;
 
+pub(crate) use cgroup::huge_page_limits;
 pub use fieldref::Allocatable;
 pub use hosts::hosts_content;
 pub use paths::HostPaths;
@@ -55,6 +56,8 @@ pub struct HostConfig {
     pub cpu_cfs_quota: bool,
     /// The period of that enforcement (`cpuCFSQuotaPeriod`).
     pub cpu_cfs_period: Duration,
+    /// Sizes of huge pages this kernel has, in bytes.
+    pub huge_page_sizes: Vec<u64>,
     /// The node's own hosts file, shown to pods on its network: `/etc/hosts`.
     pub hosts_file: PathBuf,
 }

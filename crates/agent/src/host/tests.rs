@@ -34,7 +34,7 @@ impl Bed {
         let dir = tempfile::tempdir().unwrap();
         let cgroups = dir.path().join("cgroup");
         fs::create_dir(&cgroups).unwrap();
-        let tree = CgroupTree::plain_v2(&cgroups, &["cpu", "memory", "pids"]).unwrap();
+        let tree = CgroupTree::plain_v2(&cgroups, &["cpu", "memory", "pids", "hugetlb"]).unwrap();
         Self::with(dir, Some(tree), "/test")
     }
 
@@ -55,6 +55,7 @@ impl Bed {
             pod_pids_limit: None,
             cpu_cfs_quota: true,
             cpu_cfs_period: Duration::from_millis(100),
+            huge_page_sizes: vec![2 << 20, 1 << 30],
             hosts_file: at("hosts"),
         };
         Self { host: Host::new(config, cgroups, Pool::default()), dir }
@@ -105,7 +106,8 @@ fn pod_with(volumes: Value, security: Value) -> Arc<Pod> {
             "annotations": {"note": "hello"}},
         "spec": {
             "securityContext": security,
-            "containers": [{"name": "app", "resources": {"limits": {"cpu": "500m", "memory": "64Mi"}}}],
+            "containers": [{"name": "app", "resources":
+                {"limits": {"cpu": "500m", "memory": "64Mi"}, "requests": {"hugepages-2Mi": "4Mi"}}}],
             "volumes": volumes,
         },
     });

@@ -65,8 +65,8 @@ pub struct NodeFacts {
     pub memory_capacity: i64,
     /// Containers without a seccomp profile get the runtime's (`seccompDefault`).
     pub seccomp_default: bool,
-    /// Sizes of huge pages this kernel has, as it spells them: `2MB`.
-    pub hugepage_sizes: Vec<String>,
+    /// Sizes of huge pages this kernel has, in bytes.
+    pub hugepage_sizes: Vec<u64>,
     /// Paths under /sys that reveal the machine's temperature, masked beside the usual ones.
     pub thermal_paths: Vec<String>,
 }

@@ -72,22 +72,8 @@ fn enforce_cpu(resources: &mut LinuxContainerResources, quota_us: Option<i64>, f
 
 /// Every page size the kernel has is limited, to nothing unless the container asks for some.
 fn hugepage_limits(wanted: &BTreeMap<i64, i64>, facts: &NodeFacts) -> Vec<HugepageLimit> {
-    let wanted: BTreeMap<String, u64> =
-        wanted.iter().map(|(size, limit)| (page_size_text(*size), u64::try_from(*limit).unwrap_or(0))).collect();
-    facts
-        .hugepage_sizes
-        .iter()
-        .map(|size| HugepageLimit { page_size: size.clone(), limit: wanted.get(size).copied().unwrap_or(0) })
-        .collect()
-}
-
-/// As the kernel spells it: the largest unit that divides it.
-fn page_size_text(bytes: i64) -> String {
-    const UNITS: [(&str, i64); 3] = [("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)];
-    UNITS
-        .iter()
-        .find(|(_, unit)| bytes % unit == 0)
-        .map_or_else(|| format!("{bytes}B"), |(name, unit)| format!("{}{name}", bytes / unit))
+    let limits = crate::host::huge_page_limits(wanted, &facts.hugepage_sizes);
+    limits.into_iter().map(|(page_size, limit)| HugepageLimit { page_size, limit }).collect()
 }
 
 fn millis(amounts: &Amounts) -> i64 {

@@ -10,6 +10,7 @@ fn config() -> NodeConfig {
         allocatable_cpu_millis: 1900,
         allocatable_memory: 1000,
         allocatable_ephemeral: 500,
+        allocatable_huge_pages: BTreeMap::from([("hugepages-2Mi".into(), 8 << 20)]),
         ..NodeConfig::default()
     }
 }
@@ -44,6 +45,23 @@ fn too_little_is_told_in_the_kubelets_words() {
     assert_eq!(reason(&asks("2", json!({ "memory": "401" })), &ledger), "OutOfmemory");
     assert_eq!(reason(&asks("2", json!({ "ephemeral-storage": "501" })), &ledger), "OutOfephemeral-storage");
     assert_eq!(reason(&asks("2", json!({})), &ledger), "", "who asks for nothing always fits");
+}
+
+#[test]
+fn huge_pages_are_counted_by_their_size() {
+    let pages = |uid: &str, name: &str, amount: &str| asks(uid, json!({ name: amount }));
+    let ledger = with(&[pages("1", "hugepages-2Mi", "4Mi"), pages("2", "hugepages-2Mi", "2Mi")]);
+    let rejection = admit(&pages("3", "hugepages-2Mi", "4Mi"), &ledger, &config()).unwrap_err();
+    assert_eq!(rejection.reason, "OutOfhugepages-2Mi");
+    let message =
+        "Node didn't have enough resource: hugepages-2Mi, requested: 4194304, used: 6291456, capacity: 8388608";
+    assert_eq!(rejection.message, message);
+    assert_eq!(reason(&pages("3", "hugepages-2Mi", "2Mi"), &ledger), "");
+    assert_eq!(reason(&pages("3", "hugepages-1Gi", "1Gi"), &ledger), "OutOfhugepages-1Gi", "a size that is not here");
+    assert_eq!(reason(&pages("3", "hugepages-3Mi", "3Mi"), &ledger), "OutOfhugepages", "a size that is nowhere");
+    let bare = NodeConfig { allocatable_huge_pages: BTreeMap::new(), ..config() };
+    let refused = admit(&pages("3", "hugepages-2Mi", "400Gi"), &Ledger::default(), &bare).unwrap_err();
+    assert!(refused.message.ends_with("requested: 429496729600, used: 0, capacity: 0"), "{refused:?}");
 }
 
 #[test]

@@ -137,4 +137,4 @@ fn raise(to: &mut Amounts, other: &Amounts) {
 }
 
 /// The prefix of huge page resources; the page size follows.
-pub(super) const HUGEPAGES: &str = "hugepages-";
+pub(crate) const HUGEPAGES: &str = "hugepages-";

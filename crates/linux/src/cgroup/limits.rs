@@ -1,5 +1,6 @@
 //! Limits, and the files they are written to.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -25,7 +26,7 @@ pub struct CpuQuota {
 }
 
 /// What a group may use. What is `None` is left as it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Its weight against its neighbours, in v1's unit: 1024 is one core's worth.
     pub cpu_shares: Option<u64>,
@@ -35,6 +36,9 @@ pub struct Limits {
     pub memory: Option<Bound>,
     /// Processes and threads.
     pub pids: Option<Bound>,
+    /// Bytes of huge pages, by the page's size as [`crate::hugepages::spelled`] writes it. Left out where the kernel does not
+    /// control them, as the Go kubelet does: there is nothing to hold them with.
+    pub huge_pages: BTreeMap<String, u64>,
 }
 
 /// The v2 weight (1..10000) for v1 shares (2..262144): the straight line the kubelet draws (`getCPUWeight`).
@@ -58,6 +62,9 @@ pub(super) fn apply(tree: &CgroupTree, path: &CgroupPath, limits: &Limits) -> Re
                 if let (true, Some(pids)) = (has("pids"), limits.pids) {
                     tree.write(&dir.join("pids.max"), &text(pids, "max"))?;
                 }
+                if has("hugetlb") {
+                    apply_huge_pages(tree, &dir, limits, "limit_in_bytes")?;
+                }
             }
         }
     }
@@ -77,7 +84,28 @@ fn apply_v2(tree: &CgroupTree, dir: &Path, limits: &Limits) -> Result<(), Cgroup
     if let Some(pids) = limits.pids {
         tree.write(&dir.join("pids.max"), &text(pids, "max"))?;
     }
+    if !limits.huge_pages.is_empty() && handed_down(dir, "hugetlb") {
+        apply_huge_pages(tree, dir, limits, "max")?;
+    }
     Ok(())
+}
+
+/// What may be used, and what may be promised: a promise that can't be kept would end in SIGBUS. Old kernels know no promises.
+fn apply_huge_pages(tree: &CgroupTree, dir: &Path, limits: &Limits, file: &str) -> Result<(), CgroupError> {
+    for (size, bytes) in &limits.huge_pages {
+        tree.write(&dir.join(format!("hugetlb.{size}.{file}")), &bytes.to_string())?;
+        let promised = dir.join(format!("hugetlb.{size}.rsvd.{file}"));
+        if promised.exists() {
+            tree.write(&promised, &bytes.to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// The parent of a v2 group lets it control this.
+fn handed_down(dir: &Path, controller: &str) -> bool {
+    let handed = dir.parent().and_then(|parent| read(&parent.join("cgroup.subtree_control")).ok());
+    handed.is_some_and(|list| lists(&list, controller))
 }
 
 fn apply_v1_cpu(tree: &CgroupTree, dir: &Path, limits: &Limits) -> Result<(), CgroupError> {
@@ -131,15 +159,13 @@ pub(super) fn enable_controllers(tree: &CgroupTree, dir: &Path) -> Result<(), Cg
         Err(CgroupError::Read { source, .. }) if tree.plain && gone(&source) => String::new(),
         other => other?,
     };
-    let has =
-        |list: &str, controller: &str| list.split_ascii_whitespace().any(|c| c.trim_start_matches('+') == controller);
     let mut handed_on = Vec::new();
     for (controller, needed) in V2_CONTROLLERS {
-        if has(&enabled, controller) {
+        if lists(&enabled, controller) {
             handed_on.push(format!("+{controller}"));
             continue;
         }
-        if !has(&available, controller) {
+        if !lists(&available, controller) {
             if needed {
                 return Err(CgroupError::MissingController { controller: controller.into(), path: dir.into() });
             }
@@ -154,6 +180,10 @@ pub(super) fn enable_controllers(tree: &CgroupTree, dir: &Path) -> Result<(), Cg
         }
     }
     Ok(())
+}
+
+fn lists(controllers: &str, controller: &str) -> bool {
+    controllers.split_ascii_whitespace().any(|c| c.trim_start_matches('+') == controller)
 }
 
 /// A new v1 cpuset is empty and lets no process in: it gets its parent's processors and memory nodes.

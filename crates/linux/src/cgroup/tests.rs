@@ -13,6 +13,7 @@ fn limits() -> Limits {
         cpu_quota: Some(CpuQuota { quota: Bound::At(50_000), period: Duration::from_millis(100) }),
         memory: Some(Bound::At(64 << 20)),
         pids: Some(Bound::At(100)),
+        huge_pages: [("2MB".to_owned(), 4 << 20)].into(),
     }
 }
 
@@ -39,11 +40,11 @@ fn shares_become_weights() {
 #[test]
 fn v2_files() {
     let dir = tempfile::tempdir().unwrap();
-    let tree = CgroupTree::plain_v2(dir.path(), &["cpu", "memory", "pids", "rdma"]).unwrap();
+    let tree = CgroupTree::plain_v2(dir.path(), &["cpu", "memory", "pids", "hugetlb", "rdma"]).unwrap();
     tree.create(&path("/kubepods/burstable/pod1"), &limits()).unwrap();
     let file = |p: &str| fs::read_to_string(dir.path().join(p)).unwrap();
     for parent in ["", "kubepods/", "kubepods/burstable/"] {
-        assert_eq!(file(&format!("{parent}cgroup.subtree_control")), "+cpu +memory +pids");
+        assert_eq!(file(&format!("{parent}cgroup.subtree_control")), "+cpu +memory +pids +hugetlb");
     }
     let pod = "kubepods/burstable/pod1";
     assert!(!dir.path().join(pod).join("cgroup.subtree_control").exists());
@@ -51,6 +52,7 @@ fn v2_files() {
     assert_eq!(file(&format!("{pod}/cpu.max")), "50000 100000");
     assert_eq!(file(&format!("{pod}/memory.max")), "67108864");
     assert_eq!(file(&format!("{pod}/pids.max")), "100");
+    assert_eq!(file(&format!("{pod}/hugetlb.2MB.max")), "4194304");
 
     let more = Limits { memory: Some(Bound::Max), ..Limits::default() };
     tree.apply(&path(pod), &more).unwrap();
@@ -61,6 +63,17 @@ fn v2_files() {
     tree.remove(&path("/kubepods/burstable"), SECOND).unwrap();
     assert!(tree.exists(&path("/kubepods")) && !tree.exists(&path("/kubepods/burstable")));
     assert!(tree.children(&path("/kubepods/burstable")).unwrap().is_empty());
+}
+
+#[test]
+fn huge_pages_are_left_alone_where_nobody_controls_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = CgroupTree::plain_v2(dir.path(), &["cpu", "memory", "pids"]).unwrap();
+    tree.create(&path("/pod1"), &limits()).unwrap();
+    assert!(dir.path().join("pod1/pids.max").exists() && !dir.path().join("pod1/hugetlb.2MB.max").exists());
+    let old = tempfile::tempdir().unwrap();
+    let tree = CgroupTree::plain_v1(old.path(), &["cpu", "memory", "pids"]).unwrap();
+    tree.create(&path("/pod1"), &limits()).unwrap();
 }
 
 #[test]
@@ -75,7 +88,7 @@ fn v2_without_a_needed_controller_says_which() {
 #[test]
 fn v1_files_with_controllers_mounted_together() {
     let dir = tempfile::tempdir().unwrap();
-    let tree = CgroupTree::plain_v1(dir.path(), &["cpu,cpuacct", "cpuset", "memory", "pids"]).unwrap();
+    let tree = CgroupTree::plain_v1(dir.path(), &["cpu,cpuacct", "cpuset", "memory", "pids", "hugetlb"]).unwrap();
     fs::write(dir.path().join("cpuset/cpuset.cpus"), "0-3\n").unwrap();
     fs::write(dir.path().join("cpuset/cpuset.mems"), "0\n").unwrap();
     tree.create(&path("/kubepods/pod1"), &limits()).unwrap();
@@ -87,6 +100,7 @@ fn v1_files_with_controllers_mounted_together() {
     assert_eq!(file("cpuset/kubepods/pod1/cpuset.mems"), "0");
     assert_eq!(file("memory/kubepods/pod1/memory.limit_in_bytes"), "67108864");
     assert_eq!(file("pids/kubepods/pod1/pids.max"), "100");
+    assert_eq!(file("hugetlb/kubepods/pod1/hugetlb.2MB.limit_in_bytes"), "4194304");
     assert!(tree.exists(&path("/kubepods/pod1")));
     fs::remove_file(dir.path().join("memory/kubepods/pod1/memory.limit_in_bytes")).unwrap();
     fs::remove_dir(dir.path().join("memory/kubepods/pod1")).unwrap();

@@ -1,6 +1,5 @@
 //! What the node's object says of the machine.
 
-use std::collections::BTreeMap;
 use std::fs;
 
 use k8s_openapi::api::core::v1::{NodeSystemInfo, Taint};
@@ -11,7 +10,6 @@ use crate::config::{Config, go_arch};
 /// What the node is.
 pub(super) fn facts(config: &Config, taints: Vec<Taint>, images_max: usize) -> NodeFacts {
     let node = &config.node;
-    let huge_pages = huge_pages();
     let pods = i64::try_from(node.max_pods).unwrap_or(i64::MAX);
     NodeFacts {
         name: node.node_name.clone(),
@@ -26,14 +24,14 @@ pub(super) fn facts(config: &Config, taints: Vec<Taint>, images_max: usize) -> N
             memory: config.capacity.memory,
             ephemeral_storage: config.capacity.ephemeral,
             pods,
-            huge_pages: huge_pages.clone(),
+            huge_pages: config.capacity.huge_pages.clone(),
         },
         allocatable: Resources {
             cpu_millis: node.allocatable_cpu_millis,
             memory: node.allocatable_memory,
             ephemeral_storage: node.allocatable_ephemeral,
             pods,
-            huge_pages,
+            huge_pages: node.allocatable_huge_pages.clone(),
         },
     }
 }
@@ -63,40 +61,12 @@ fn os_image(os_release: &str) -> String {
     line.map_or("Linux".into(), |name| name.trim_matches(['"', '\'']).to_owned())
 }
 
-/// Bytes in huge pages of each size, by the resource's name.
-fn huge_pages() -> BTreeMap<String, i64> {
-    let dir = fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten();
-    dir.filter_map(|entry| {
-        let count = fs::read_to_string(entry.path().join("nr_hugepages")).ok()?.trim().parse::<i64>().ok()?;
-        huge_page(entry.file_name().to_str()?, count)
-    })
-    .collect()
-}
-
-fn huge_page(dir: &str, count: i64) -> Option<(String, i64)> {
-    let kilobytes: i64 = dir.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-    let size = match kilobytes {
-        gi if gi % (1 << 20) == 0 => format!("{}Gi", gi >> 20),
-        mi if mi % (1 << 10) == 0 => format!("{}Mi", mi >> 10),
-        ki => format!("{ki}Ki"),
-    };
-    Some((format!("hugepages-{size}"), kilobytes.checked_mul(1024)?.checked_mul(count)?))
-}
-
 /// The release of Kubernetes whose kubelet this agent behaves like.
 const KUBERNETES: &str = "v1.36.3";
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn huge_pages_are_named_as_kubernetes_names_them() {
-        assert_eq!(huge_page("hugepages-2048kB", 3), Some(("hugepages-2Mi".into(), 3 << 21)));
-        assert_eq!(huge_page("hugepages-1048576kB", 0), Some(("hugepages-1Gi".into(), 0)));
-        assert_eq!(huge_page("hugepages-64kB", 1), Some(("hugepages-64Ki".into(), 65536)));
-        assert_eq!(huge_page("other", 1), None);
-    }
 
     #[test]
     fn the_system_has_a_name() {

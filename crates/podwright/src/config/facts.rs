@@ -7,6 +7,8 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use podwright_linux::hugepages::{self, HugePages};
+
 /// See the module.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Facts {
@@ -20,6 +22,8 @@ pub(crate) struct Facts {
     pub(crate) memory: i64,
     /// Of the file system of the root directory, in bytes.
     pub(crate) disk: i64,
+    /// Of every size the kernel has.
+    pub(crate) huge_pages: Vec<HugePages>,
     /// AppArmor is built in and switched on.
     pub(crate) app_armor: bool,
     /// Swap areas in use.
@@ -47,6 +51,7 @@ impl Facts {
             cpus: online_cpus(),
             memory,
             disk: disk_size(root_dir)?,
+            huge_pages: hugepages::read(),
             app_armor: fs::read_to_string("/sys/module/apparmor/parameters/enabled")
                 .is_ok_and(|on| on.starts_with('Y')),
             swaps: swaps(&fs::read_to_string("/proc/swaps").unwrap_or_default()),

@@ -2,6 +2,7 @@
 //!
 //! A flag wins over the file, the file over the default. The defaults are the Go kubelet's, except where said.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ mod facts;
 mod fields;
 mod file;
 mod reader;
+mod room;
 mod settings;
 
 pub(crate) use cluster::{Cluster, go_arch};
@@ -65,6 +67,7 @@ pub(crate) struct Config {
     pub(crate) node: NodeConfig,
     /// All the machine has, before anything is reserved.
     pub(crate) capacity: Capacity,
+    pub(crate) machine: Machine,
     pub(crate) runtime: Runtime,
     pub(crate) dirs: Dirs,
     pub(crate) sources: Sources,
@@ -99,7 +102,7 @@ pub(crate) struct Logging {
 }
 
 /// What the machine has.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Capacity {
     /// In thousandths of a core.
     pub(crate) cpu_millis: i64,
@@ -107,6 +110,15 @@ pub(crate) struct Capacity {
     pub(crate) memory: i64,
     /// Local storage, in bytes.
     pub(crate) ephemeral: i64,
+    /// Bytes in huge pages, by the resource's name.
+    pub(crate) huge_pages: BTreeMap<String, i64>,
+}
+
+/// What containers notice of the machine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Machine {
+    /// Sizes of huge pages the kernel has, in bytes.
+    pub(crate) huge_page_sizes: Vec<u64>,
 }
 
 /// The container runtime.

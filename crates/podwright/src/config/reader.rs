@@ -13,7 +13,7 @@ use podwright_core::model::Source;
 use podwright_core::quantity::Amount;
 
 use super::file::KubeletFile;
-use super::{Capacity, CgroupDriver, Cgroups, Config, Dirs, Dns, Facts, Images, Logging, Runtime, Sources, facts};
+use super::{CgroupDriver, Cgroups, Config, Dirs, Dns, Facts, Images, Logging, Machine, Runtime, Sources};
 use crate::cli::{LogFormat, RunFlags};
 
 /// Puts the parts together; what is wrong is gathered, so that people see all of it at once.
@@ -49,6 +49,7 @@ impl Reader<'_> {
             strictness: if self.flags.strict { Strictness::Strict } else { Strictness::Lenient },
             record: self.record(),
             cluster: self.cluster(),
+            machine: self.machine(),
             hostname: self.node_name_quietly(),
             node,
             sources,
@@ -98,8 +99,7 @@ impl Reader<'_> {
     }
 
     fn node(&mut self, sources: &Sources) -> NodeConfig {
-        let (cpu, memory, ephemeral) = self.reserved();
-        let capacity = self.capacity();
+        let room = self.room();
         let usual = NodeConfig::default();
         let mut on = BTreeSet::from([Source::Local]);
         on.extend(sources.file.as_ref().map(|_| Source::File));
@@ -114,9 +114,10 @@ impl Reader<'_> {
             allowed_unsafe_sysctls: self.file.allowed_unsafe_sysctls.clone().unwrap_or_default(),
             app_armor: self.facts.app_armor,
             max_pods: self.whole("maxPods", self.file.max_pods, 110, 0, 100_000),
-            allocatable_cpu_millis: self.left("cpu", capacity.cpu_millis, cpu),
-            allocatable_memory: self.left("memory", capacity.memory, memory),
-            allocatable_ephemeral: self.left("ephemeral-storage", capacity.ephemeral, ephemeral),
+            allocatable_cpu_millis: room.cpu_millis,
+            allocatable_memory: room.memory_beside_huge_pages(),
+            allocatable_ephemeral: room.ephemeral,
+            allocatable_huge_pages: room.huge_pages,
             sync_frequency: period(self.file.sync_frequency, Duration::from_secs(60)),
             backoff_max: self.backoff_max(usual.backoff_max),
             runtime_request_timeout: period(self.file.runtime_request_timeout, usual.runtime_request_timeout),
@@ -176,54 +177,6 @@ impl Reader<'_> {
 
     pub(super) fn node_name_quietly(&self) -> String {
         self.flags.hostname_override.as_deref().unwrap_or(&self.facts.hostname).trim().to_lowercase()
-    }
-
-    fn capacity(&self) -> Capacity {
-        let cpu_millis = i64::try_from(self.facts.cpus).unwrap_or(i64::MAX / 1000) * 1000;
-        Capacity { cpu_millis, memory: self.facts.memory, ephemeral: self.facts.disk }
-    }
-
-    /// What is kept back for the system and the agent: CPU in thousandths, memory and storage in bytes.
-    fn reserved(&mut self) -> (i64, i64, i64) {
-        let (mut cpu, mut memory, mut ephemeral) = (0i64, 0i64, 0i64);
-        for (field, map) in [("systemReserved", &self.file.system_reserved), ("kubeReserved", &self.file.kube_reserved)]
-        {
-            for (resource, text) in map.iter().flatten() {
-                let amount = match text.parse::<Amount>() {
-                    Ok(amount) if !amount.is_negative() => amount,
-                    Ok(_) => {
-                        self.errors.push(format!("{field}.{resource}: must not be negative"));
-                        continue;
-                    }
-                    Err(error) => {
-                        self.errors.push(format!("{field}.{resource}: {error}"));
-                        continue;
-                    }
-                };
-                match resource.as_str() {
-                    "cpu" => cpu = cpu.saturating_add(amount.milli_value()),
-                    "memory" => memory = memory.saturating_add(amount.value()),
-                    "ephemeral-storage" => ephemeral = ephemeral.saturating_add(amount.value()),
-                    "pid" => self.warnings.push(format!("{field}.pid: not supported yet, it does nothing")),
-                    _ => self.errors.push(format!("{field}.{resource}: can't be reserved")),
-                }
-            }
-        }
-        // Processors that are named take the place of those that are counted.
-        if let Some(list) = text(&self.file.reserved_system_cpus) {
-            match facts::cpu_count(list) {
-                Some(count) => cpu = i64::try_from(count).unwrap_or(i64::MAX / 1000).saturating_mul(1000),
-                None => self.errors.push(format!("reservedSystemCPUs: {list:?} is no list like 0-1,4")),
-            }
-        }
-        (cpu, memory, ephemeral)
-    }
-
-    fn left(&mut self, resource: &str, capacity: i64, reserved: i64) -> i64 {
-        if reserved > capacity {
-            self.errors.push(format!("systemReserved, kubeReserved: more {resource} than this machine has"));
-        }
-        capacity.saturating_sub(reserved).max(0)
     }
 
     fn backoff_max(&mut self, usual: Duration) -> Duration {
@@ -305,6 +258,10 @@ impl Reader<'_> {
             cpu_period,
             single_process_oom_kill: self.file.single_process_oom_kill.unwrap_or(false),
         }
+    }
+
+    fn machine(&self) -> Machine {
+        Machine { huge_page_sizes: self.facts.huge_pages.iter().map(|pages| pages.size).collect() }
     }
 
     fn images(&mut self) -> Images {
@@ -422,7 +379,7 @@ impl Reader<'_> {
 }
 
 /// The text, if there is any: in the Go types an empty one is none.
-fn text(field: &Option<String>) -> Option<&str> {
+pub(super) fn text(field: &Option<String>) -> Option<&str> {
     field.as_deref().filter(|text| !text.is_empty())
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use podwright_core::model::Source;
+use podwright_linux::hugepages::HugePages;
 
 use super::*;
 use crate::cli::{Setting, WatchingFlags};
@@ -18,6 +19,7 @@ fn facts() -> Facts {
         cpus: 4,
         memory: 8 << 30,
         disk: 100 << 30,
+        huge_pages: vec![HugePages { size: 2 << 20, count: 512 }, HugePages { size: 1 << 30, count: 0 }],
         app_armor: false,
         swaps: Vec::new(),
         elsewhere: Vec::new(),
@@ -40,7 +42,14 @@ fn without_a_file_everything_has_its_default() {
     assert_eq!(config.node.host_ips, ["10.1.2.3"]);
     assert_eq!(config.node.labels["kubernetes.io/hostname"], "node-1.example");
     assert_eq!((config.node.max_pods, config.node.sandbox_parallel), (110, 8));
-    assert_eq!((config.node.allocatable_cpu_millis, config.node.allocatable_memory), (4000, 8 << 30));
+    assert_eq!(
+        (config.node.allocatable_cpu_millis, config.node.allocatable_memory),
+        (4000, 7 << 30),
+        "a gibibyte is in huge pages"
+    );
+    let pages = BTreeMap::from([("hugepages-2Mi".to_owned(), 1 << 30), ("hugepages-1Gi".to_owned(), 0)]);
+    assert_eq!(config.node.allocatable_huge_pages, pages);
+    assert_eq!(config.machine.huge_page_sizes, [2 << 20, 1 << 30]);
     assert_eq!(config.node.backoff_max, Duration::from_secs(300));
     assert_eq!(config.runtime.endpoint, "unix:///run/containerd/containerd.sock");
     assert_eq!(config.runtime.image_endpoint, config.runtime.endpoint);
@@ -78,9 +87,10 @@ fn a_file_is_honoured_field_by_field() {
     assert_eq!(config.node.backoff_max, Duration::from_secs(60));
     assert_eq!(config.node.max_pods, 7);
     assert_eq!(config.node.allocatable_cpu_millis, 2500);
-    assert_eq!(config.node.allocatable_memory, 7 << 30);
+    assert_eq!(config.node.allocatable_memory, 6 << 30);
     assert_eq!(config.node.allocatable_ephemeral, 90 << 30);
-    assert_eq!(config.capacity, Capacity { cpu_millis: 4000, memory: 8 << 30, ephemeral: 100 << 30 });
+    let huge_pages = config.node.allocatable_huge_pages;
+    assert_eq!(config.capacity, Capacity { cpu_millis: 4000, memory: 8 << 30, ephemeral: 100 << 30, huge_pages });
     assert_eq!(
         (config.runtime.endpoint.as_str(), config.runtime.image_endpoint.as_str()),
         ("unix:///c.sock", "unix:///i.sock")

@@ -11,6 +11,8 @@ async fn cgroups_have_the_pods_limits() {
     assert_eq!(read("burstable/podu1/cpu.max"), "50000 100000");
     assert_eq!(read("burstable/podu1/memory.max"), "67108864");
     assert_eq!(read("burstable/podu1/pids.max"), "max");
+    assert_eq!(read("burstable/podu1/hugetlb.2MB.max"), "4194304");
+    assert_eq!(read("burstable/podu1/hugetlb.1GB.max"), "0", "who asks for none gets none");
     assert_eq!(read("besteffort/cpu.weight"), "1");
     assert_eq!(read("cpu.weight"), "79");
     let with_request = |uid: &str, cpu: &str| {

@@ -310,12 +310,8 @@ fn resources_of_a_container() {
 
 #[test]
 fn resources_depend_on_the_node() {
-    let node = NodeFacts {
-        cgroup_v2: true,
-        cpu_cfs_period_us: 50_000,
-        hugepage_sizes: vec!["2MB".into(), "1GB".into()],
-        ..facts()
-    };
+    let node =
+        NodeFacts { cgroup_v2: true, cpu_cfs_period_us: 50_000, hugepage_sizes: vec![2 << 20, 1 << 30], ..facts() };
     let pod = pod(json!({"containers": [{"name": "web", "resources": {
         "limits": {"cpu": "1", "hugepages-2Mi": "4Mi"}, "requests": {"hugepages-2Mi": "4Mi"}}}]}));
     let image = image();
