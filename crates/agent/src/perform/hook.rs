@@ -1,4 +1,5 @@
-//! Lifecycle hooks: exec, HTTP, TCP, sleep. A hook that ends badly tells the whole story in its message.
+//! Lifecycle hooks: exec, HTTP, TCP, sleep. A hook that ends badly tells how, but not what its command wrote: that may be secret,
+//! and the message goes into events.
 
 use std::time::Duration;
 
@@ -54,7 +55,7 @@ impl Hands {
         }
         if let Some(action) = &handler.http_get {
             let url = target::url(action, container, pod, &ask.ips, &self.facts).map_err(plain)?;
-            return http_hook(url, action).await.map_err(plain);
+            return self.http_hook(pod, &url, action).await.map_err(plain);
         }
         if let Some(action) = &handler.tcp_socket {
             let host = target::host(action.host.as_deref(), pod, &ask.ips, &self.facts).map_err(plain)?;
@@ -82,29 +83,35 @@ impl Hands {
             return Ok(());
         }
         let output = probe::output(&answer.stdout, &answer.stderr);
-        let command = command.join(" ");
-        let message = format!("command '{command}' exited with {}, message: {output:?}", answer.exit_code);
-        Err(CallError::new("", message))
+        tracing::debug!(container = id.as_str(), output, "a hook's command failed");
+        Err(CallError::new("", format!("command '{}' exited with {}", command.join(" "), answer.exit_code)))
     }
-}
 
-/// Any answer will do: the status code is not looked at. A server that speaks plain HTTP where TLS was asked for is asked again
-/// without, as the Go kubelet does.
-async fn http_hook(url: http::Url, action: &HTTPGetAction) -> Result<(), String> {
-    let headers = target::headers(action);
-    match http::get(&url, &headers, "lifecycle").await {
-        Ok(reply) => {
-            tracing::debug!(url = %url, status = reply.status, "a hook was answered");
-            Ok(())
+    /// Any answer will do: the status code is not looked at. A server that speaks plain HTTP where TLS was asked for is asked
+    /// again without, as the Go kubelet does.
+    async fn http_hook(&self, pod: &Pod, url: &http::Url, action: &HTTPGetAction) -> Result<(), String> {
+        let headers = target::headers(action);
+        match http::follow(url, &headers, "lifecycle").await {
+            Ok(reply) => {
+                tracing::debug!(url = %url, status = reply.status, "a hook was answered");
+                Ok(())
+            }
+            Err(http::HttpError::Body { .. }) => Ok(()),
+            Err(error) if error.is_plain_answer() => {
+                let plain = http::Url { tls: false, ..url.clone() };
+                match http::follow(&plain, &http::without_authorization(&headers), "lifecycle").await {
+                    Ok(_) | Err(http::HttpError::Body { .. }) => {}
+                    Err(error) => return Err(error.to_string()),
+                }
+                let message = format!(
+                    "request to HTTPS lifecycle hook {} got HTTP response, retry with HTTP succeeded",
+                    plain.authority()
+                );
+                self.warn(pod, None, "LifecycleHTTPFallback", message);
+                Ok(())
+            }
+            Err(error) => Err(error.to_string()),
         }
-        Err(http::HttpError::Body { .. }) => Ok(()),
-        Err(error) if error.is_plain_answer() => {
-            tracing::warn!(url = %url, "an HTTPS hook got an HTTP answer, it is asked again without TLS");
-            let plain = http::Url { tls: false, ..url };
-            let again = http::get(&plain, &http::without_authorization(&headers), "lifecycle").await;
-            again.map(drop).map_err(|error| error.to_string())
-        }
-        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -39,8 +39,6 @@ pub(super) struct Reply {
     pub(super) status: u16,
     /// Where it says it went.
     pub(super) location: Option<String>,
-    /// At most [`BODY_BYTES_MAX`] of it.
-    pub(super) body: Vec<u8>,
 }
 
 /// Why nothing came back.
@@ -61,6 +59,9 @@ pub(super) enum HttpError {
     /// The answer began and broke off.
     #[error("Get {url:?}: reading the body: {source}")]
     Body { url: String, source: hyper::Error },
+    /// Sent from one place to the next.
+    #[error("Get {0:?}: stopped after {REDIRECTS_MAX} redirects")]
+    Redirects(String),
 }
 
 impl HttpError {
@@ -163,16 +164,33 @@ async fn exchange(
     let status = response.status().as_u16();
     let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let mut stream = response.into_body();
-    let mut body = Vec::new();
-    while body.len() < BODY_BYTES_MAX {
+    // What it says is nobody's business; that it says it without breaking off is.
+    let mut read = 0;
+    while read < BODY_BYTES_MAX {
         match stream.frame().await {
             None => break,
-            Some(Ok(frame)) => body.extend(frame.into_data().into_iter().flatten()),
+            Some(Ok(frame)) => read += frame.data_ref().map_or(0, Bytes::len),
             Some(Err(source)) => return Err(HttpError::Body { url: url.to_string(), source }),
         }
     }
-    body.truncate(BODY_BYTES_MAX);
-    Ok(Reply { status, location, body })
+    Ok(Reply { status, location })
+}
+
+/// Asks, and follows redirects on the same host. One that leads elsewhere is the answer (Go kubelet: `RedirectChecker`).
+pub(super) async fn follow(first: &Url, headers: &[(String, String)], purpose: &str) -> Result<Reply, HttpError> {
+    let mut url = first.clone();
+    for _ in 0..REDIRECTS_MAX {
+        let reply = get(&url, headers, purpose).await?;
+        let next = match reply.status {
+            301 | 302 | 303 | 307 | 308 => reply.location.as_deref().and_then(|location| url.join(location)),
+            _ => None,
+        };
+        match next {
+            Some(next) if next.host.eq_ignore_ascii_case(&first.host) => url = next,
+            _ => return Ok(reply),
+        }
+    }
+    Err(HttpError::Redirects(first.to_string()))
 }
 
 /// The user's headers, and those that always go unless the user sets them; an empty `Accept` takes it away.
@@ -272,6 +290,9 @@ impl ServerCertVerifier for Anyone {
         self.0.signature_verification_algorithms.supported_schemes()
     }
 }
+
+/// Go: a client follows this many.
+const REDIRECTS_MAX: usize = 10;
 
 /// Kubernetes: what is read of a body.
 const BODY_BYTES_MAX: usize = 10 * 1024;

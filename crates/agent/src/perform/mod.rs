@@ -11,7 +11,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use podwright_core::model::{Answer, Call, CallError, KubeEvent, Pod, PodUid};
+use podwright_core::model::{Answer, Call, CallError, FullName, KubeEvent, Name, Pod, PodUid};
 use podwright_cri::{BoxFuture, Code, CriError, ImageService, RuntimeService};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -169,6 +169,20 @@ impl Hands {
     /// With someone who tells people what a call noticed on its way and did not fail of.
     pub fn with_teller(self, tell: Tell) -> Self {
         Self { tell, ..self }
+    }
+
+    /// Tells people of something odd that is no failure.
+    fn warn(&self, pod: &Pod, container: Option<&Name>, reason: &'static str, message: String) {
+        let meta = &pod.metadata;
+        let [uid, namespace, name] = [&meta.uid, &meta.namespace, &meta.name].map(|t| t.as_deref().unwrap_or_default());
+        (self.tell)(KubeEvent {
+            uid: uid.into(),
+            pod: FullName { namespace: namespace.into(), name: name.into() },
+            container: container.cloned(),
+            warning: true,
+            reason,
+            message,
+        });
     }
 
     /// Performs one call. Comes back exactly once, within the call's limit after its turn came.

@@ -57,7 +57,13 @@ impl Hands {
         }
         if let Some(action) = &probe.http_get {
             let url = target::url(action, container, pod, &ask.ips, &self.facts)?;
-            return Ok(http_probe(url, action, limit).await);
+            let (verdict, redirected) = http_probe(&url, action, limit).await;
+            if redirected {
+                // The Go kubelet adds the body; it may hold what an event should not show.
+                let message = format!("{:?} probe warning: Probe terminated redirects", ask.kind);
+                self.warn(pod, Some(&ask.name), "ProbeWarning", message);
+            }
+            return Ok(verdict);
         }
         if let Some(action) = &probe.tcp_socket {
             let host = target::host(action.host.as_deref(), pod, &ask.ips, &self.facts)?;
@@ -106,40 +112,21 @@ impl Hands {
     }
 }
 
-/// Follows redirects on the same host; one that leads elsewhere is taken for a sign of life.
-async fn http_probe(mut url: Url, action: &HTTPGetAction, limit: Duration) -> ProbeVerdict {
-    let headers = target::headers(action);
-    let first = url.clone();
-    let follow = async {
-        for _ in 0..REDIRECTS_MAX {
-            let reply = match http::get(&url, &headers, "probe").await {
-                Ok(reply) => reply,
-                // Broken off in the middle is no verdict, as with the Go kubelet.
-                Err(error @ HttpError::Body { .. }) => return ProbeVerdict::Unknown(error.to_string()),
-                Err(error) => return ProbeVerdict::Failure(error.to_string()),
-            };
-            let next = match reply.status {
-                301 | 302 | 303 | 307 | 308 => reply.location.as_deref().and_then(|location| url.join(location)),
-                _ => None,
-            };
-            match next {
-                Some(next) if next.host.eq_ignore_ascii_case(&first.host) => url = next,
-                Some(next) => {
-                    let body = reply.body.len();
-                    tracing::debug!(url = %url, to = next.host, body, "a probe's redirect leads to another host");
-                    return ProbeVerdict::Success;
-                }
-                None if (200..400).contains(&reply.status) => return ProbeVerdict::Success,
-                // Without the body: it may hold what an event should not show.
-                None => return ProbeVerdict::Failure(format!("HTTP probe failed with statuscode: {}", reply.status)),
-            }
-        }
-        ProbeVerdict::Failure(format!("Get {:?}: stopped after {REDIRECTS_MAX} redirects", first.to_string()))
+/// A redirect that leads to another host is a sign of life, and a reason to look: the second value says so.
+async fn http_probe(url: &Url, action: &HTTPGetAction, limit: Duration) -> (ProbeVerdict, bool) {
+    let verdict = match timeout(limit, http::follow(url, &target::headers(action), "probe")).await {
+        Ok(Ok(reply)) => match reply.status {
+            300..400 => return (ProbeVerdict::Success, true),
+            200..300 => ProbeVerdict::Success,
+            // Without the body: it may hold what an event should not show.
+            status => ProbeVerdict::Failure(format!("HTTP probe failed with statuscode: {status}")),
+        },
+        // Broken off in the middle is no verdict, as with the Go kubelet.
+        Ok(Err(error @ HttpError::Body { .. })) => ProbeVerdict::Unknown(error.to_string()),
+        Ok(Err(error)) => ProbeVerdict::Failure(error.to_string()),
+        Err(_) => ProbeVerdict::Failure(format!("Get {:?}: no answer within {limit:?}", url.to_string())),
     };
-    match timeout(limit, follow).await {
-        Ok(verdict) => verdict,
-        Err(_) => ProbeVerdict::Failure(format!("Get {:?}: no answer within {limit:?}", first.to_string())),
-    }
+    (verdict, false)
 }
 
 async fn tcp_probe(host: &str, port: u16, limit: Duration) -> ProbeVerdict {
@@ -159,9 +146,6 @@ pub(super) fn output(stdout: &[u8], stderr: &[u8]) -> String {
 
 /// Kubernetes: what is kept of a command's output.
 const OUTPUT_BYTES_MAX: usize = 10 * 1024;
-
-/// Go: a client follows this many.
-const REDIRECTS_MAX: usize = 10;
 
 /// How much later than the command's own end its answer may come.
 const EXEC_ANSWER_TIME: Duration = Duration::from_secs(2);

@@ -77,6 +77,16 @@ impl Bench {
         Self::with(|_| {})
     }
 
+    /// With what people are told.
+    pub(super) fn listening() -> (Self, Arc<Mutex<Vec<String>>>) {
+        let (mut bench, told) = (Self::new(), Arc::<Mutex<Vec<String>>>::default());
+        let heard = Arc::clone(&told);
+        let tell = move |event: KubeEvent| heard.lock().unwrap().push(format!("{}: {}", event.reason, event.message));
+        let hands = Arc::into_inner(bench.hands).expect("nobody else has them");
+        bench.hands = Arc::new(hands.with_teller(Arc::new(tell)));
+        (bench, told)
+    }
+
     pub(super) fn with(change: impl FnOnce(&mut HandsConfig)) -> Self {
         let fake = Arc::new(FakeRuntime::default());
         let host = Arc::new(FakeHost::default());

@@ -45,6 +45,11 @@ fn a_node_reads_only_what_its_pods_need_and_tells_nobody() {
     let mut broken = spec.clone();
     broken["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"]["key"] = json!("missing");
     node.put("broken", &broken);
+    // One whose hook says it aloud and fails: events tell of the failure, not of the words.
+    let mut loud = spec.clone();
+    loud["containers"][0]["command"] = json!(["sleep", "1000"]);
+    loud["containers"][0]["lifecycle"] = json!({"postStart": {"exec": {"command": ["sh", "-c", "echo $E; exit 1"]}}});
+    node.put("loud", &loud);
     let pod = node.wait_phase("reader", "Succeeded");
     assert_eq!(container(&pod, "c")["state"]["terminated"]["exitCode"], 0);
     assert_eq!((status("used"), status("unused")), (200, 403));
@@ -52,6 +57,13 @@ fn a_node_reads_only_what_its_pods_need_and_tells_nobody() {
         let pod = node.get("pods", "broken")?;
         let waiting = container(&pod, "c")["state"]["waiting"].clone();
         anyhow::ensure!(waiting["reason"] == "CreateContainerConfigError", "{:#}", pod["status"]);
+        Ok(())
+    });
+    wait_until(Duration::from_secs(60), "the hook to fail", || {
+        let events = node.list("events")?;
+        let failed = |event: &&serde_json::Value| event["reason"] == "FailedPostStartHook";
+        let event = events.iter().find(failed).ok_or_else(|| anyhow::anyhow!("{events:?}"))?;
+        anyhow::ensure!(event["message"].as_str().is_some_and(|m| m.ends_with("exited with 1")), "{event:#}");
         Ok(())
     });
     let events = node.list("events").expect("events");
@@ -70,7 +82,7 @@ fn a_node_reads_only_what_its_pods_need_and_tells_nobody() {
         // As tokens of service accounts begin.
         assert!(!text.contains("eyJhbGciOi"), "{place} tells a token");
     }
-    for name in ["reader", "broken", "other"] {
+    for name in ["reader", "broken", "loud", "other"] {
         let now = json!({"gracePeriodSeconds": 0});
         let options = Some(&now).filter(|_| name == "other");
         node.plane.api().delete(&format!("{}/{name}", node.path("pods")), options).expect("deleted");

@@ -144,7 +144,7 @@ async fn http_probes_send_the_headers_they_were_given() {
 
 #[tokio::test]
 async fn redirects_on_the_same_host_are_followed() {
-    let bench = Bench::new();
+    let (bench, told) = Bench::listening();
     let server = serve(None).await;
     let port = server.address.port();
     assert_eq!(probe(&bench, http_get(&server, "/301?/200")).await, ProbeVerdict::Success);
@@ -154,6 +154,7 @@ async fn redirects_on_the_same_host_are_followed() {
     // Another host is not asked: that the redirect came is enough.
     assert_eq!(probe(&bench, http_get(&server, "/302?http://other.example/500")).await, ProbeVerdict::Success);
     assert_eq!(server.asked.lock().unwrap().len(), asked + 1);
+    assert_eq!(*told.lock().unwrap(), ["ProbeWarning: Readiness probe warning: Probe terminated redirects"]);
     server.asked.lock().unwrap().clear();
     let seen = failure(probe(&bench, http_get(&server, "/302/loop")).await);
     assert!(seen.contains("stopped after 10 redirects"), "{seen}");

@@ -7,14 +7,10 @@ use crate::objects::fake::FakeObjects;
 
 /// Hands with objects, and what they told people.
 fn bench() -> (Bench, Arc<FakeObjects>, Arc<Mutex<Vec<String>>>) {
-    let (objects, told) = (Arc::new(FakeObjects::default()), Arc::new(Mutex::new(Vec::new())));
-    let mut bench = Bench::new();
-    let heard = Arc::clone(&told);
+    let objects = Arc::new(FakeObjects::default());
+    let (mut bench, told) = Bench::listening();
     let hands = Arc::into_inner(bench.hands).expect("nobody else has them");
-    let tell = Arc::new(move |event: podwright_core::model::KubeEvent| {
-        heard.lock().unwrap().push(format!("{}: {}", event.reason, event.message));
-    });
-    bench.hands = Arc::new(hands.with_objects(objects.clone()).with_teller(tell));
+    bench.hands = Arc::new(hands.with_objects(objects.clone()));
     (bench, objects, told)
 }
 
