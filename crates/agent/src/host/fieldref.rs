@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use podwright_core::model::{Container, Pod};
+use podwright_core::model::Pod;
 use podwright_core::quantity::{Amount, QuantityError};
 
 use super::paths;
@@ -106,7 +107,15 @@ pub fn resource_value(
     if !known || !matches!(kind, "limits" | "requests") {
         return Err(unsupported());
     }
-    let amount = amount_of(&found.container, kind, name)?.filter(|a| !a.is_zero());
+    let own = amount_of(found.container.resources.as_ref(), kind, name)?.filter(|a| !a.is_zero());
+    // A container without a limit may use what its pod may (Go kubelet: `defaultPodLimitsForDownwardAPI`).
+    let of_pod = match (own, kind, name) {
+        (None, "limits", "cpu" | "memory") => {
+            amount_of(pod.spec.as_ref().and_then(|s| s.resources.as_ref()), kind, name)?
+        }
+        _ => None,
+    };
+    let amount = own.or(of_pod.filter(|a| !a.is_zero()));
     let is_cpu = name == "cpu";
     let value = match (amount, kind, name) {
         (Some(amount), ..) if is_cpu => amount.milli_value(),
@@ -124,8 +133,8 @@ pub fn resource_value(
     Ok(div_up(value, divisor).to_string())
 }
 
-fn amount_of(container: &Container, kind: &str, name: &str) -> Result<Option<Amount>, FieldError> {
-    let Some(resources) = &container.resources else { return Ok(None) };
+fn amount_of(resources: Option<&ResourceRequirements>, kind: &str, name: &str) -> Result<Option<Amount>, FieldError> {
+    let Some(resources) = resources else { return Ok(None) };
     let map = if kind == "limits" { &resources.limits } else { &resources.requests };
     Ok(map.as_ref().and_then(|m| m.get(name)).map(Amount::try_from).transpose()?)
 }
@@ -254,6 +263,19 @@ mod tests {
         {
             assert!(metadata_value(&pod(), path).is_err(), "{path}");
         }
+    }
+
+    #[test]
+    fn a_limit_of_the_whole_pod_comes_before_the_nodes() {
+        let mut pod = pod();
+        let whole = json!({"limits": {"cpu": "2", "memory": "0", "hugepages-2Mi": "2Mi"}, "requests": {"cpu": "1"}});
+        pod.spec.as_mut().unwrap().resources = Some(serde_json::from_value(whole).unwrap());
+        let value = |container, resource| resource_value(&pod, container, resource, None, &NODE).unwrap();
+        assert_eq!(value("bare", "limits.cpu"), "2");
+        assert_eq!(value("bare", "limits.memory"), (1 << 30).to_string(), "nothing is no limit");
+        assert_eq!(value("app", "limits.memory"), "104857600", "its own comes first");
+        assert_eq!(value("bare", "limits.hugepages-2Mi"), "0");
+        assert_eq!(value("bare", "requests.cpu"), "0");
     }
 
     #[test]
