@@ -207,6 +207,7 @@ fn node_facts(config: &Config, cgroups: Option<&CgroupTree>) -> NodeFacts {
         resolv_conf: config.dns.resolv_conf.clone(),
         cgroup_driver: driver(config),
         cgroup_v2: cgroups.is_some_and(|tree| tree.version() == podwright_linux::cgroup::Version::V2),
+        swap_limits: cgroups.is_some_and(CgroupTree::limits_swap),
         cpu_cfs_quota: config.cgroups.cpu_quota,
         cpu_cfs_period_us: i64::try_from(config.cgroups.cpu_period.as_micros()).unwrap_or(100_000),
         single_process_oom_kill: config.cgroups.single_process_oom_kill,

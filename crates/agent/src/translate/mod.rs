@@ -55,6 +55,8 @@ pub struct NodeFacts {
     pub cgroup_driver: CgroupDriver,
     /// The node has cgroup v2.
     pub cgroup_v2: bool,
+    /// The kernel can limit swap: then containers get none, as with `swapBehavior: NoSwap`.
+    pub swap_limits: bool,
     /// CPU limits are enforced (`cpuCFSQuota`).
     pub cpu_cfs_quota: bool,
     /// The period of that enforcement (`cpuCFSQuotaPeriod`), in microseconds.
@@ -87,6 +89,7 @@ impl Default for NodeFacts {
             resolv_conf: Some("/etc/resolv.conf".into()),
             cgroup_driver: CgroupDriver::Cgroupfs,
             cgroup_v2: false,
+            swap_limits: false,
             cpu_cfs_quota: true,
             cpu_cfs_period_us: 100_000,
             single_process_oom_kill: false,

@@ -22,7 +22,21 @@ pub(super) fn container_resources(pod: &Pod, container: &Container, facts: &Node
     if facts.cgroup_v2 && !facts.single_process_oom_kill {
         resources.unified.insert("memory.oom.group".into(), "1".into());
     }
+    no_swap(&mut resources, facts);
     resources
+}
+
+/// A limit of memory that can be swapped out is none (Go kubelet: `ConfigureNoSwap`). v1 limits both together, and only where
+/// memory is limited.
+fn no_swap(resources: &mut LinuxContainerResources, facts: &NodeFacts) {
+    if !facts.swap_limits {
+        return;
+    }
+    if facts.cgroup_v2 {
+        resources.unified.insert("memory.swap.max".into(), "0".into());
+    } else {
+        resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes;
+    }
 }
 
 /// The sum over the containers, without overhead (Go kubelet: calculateSandboxResources).

@@ -203,6 +203,17 @@ impl CgroupTree {
         limits::apply(self, path, limits)
     }
 
+    /// Swap can be limited here. The root of v2 has no limits at all: its children tell.
+    pub fn limits_swap(&self) -> bool {
+        self.made().any(|hierarchy| match hierarchy.version {
+            Version::V1 => hierarchy.root.join("memory.memsw.limit_in_bytes").exists(),
+            Version::V2 => {
+                let groups = subdirs(&hierarchy.root).unwrap_or_default();
+                groups.iter().any(|group| group.join("memory.swap.max").exists())
+            }
+        })
+    }
+
     /// It is there, in every hierarchy.
     pub fn exists(&self, path: &CgroupPath) -> bool {
         self.made().all(|h| path.under(&h.root).is_dir())

@@ -66,6 +66,21 @@ fn v2_files() {
 }
 
 #[test]
+fn a_kernel_that_limits_swap_is_known_by_its_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = CgroupTree::plain_v2(dir.path(), &["cpu", "memory", "pids"]).unwrap();
+    tree.create(&path("/kubepods"), &Limits::default()).unwrap();
+    assert!(!tree.limits_swap());
+    fs::write(dir.path().join("kubepods/memory.swap.max"), "max").unwrap();
+    assert!(tree.limits_swap());
+    let old = tempfile::tempdir().unwrap();
+    let tree = CgroupTree::plain_v1(old.path(), &["cpu", "memory"]).unwrap();
+    assert!(!tree.limits_swap());
+    fs::write(old.path().join("memory/memory.memsw.limit_in_bytes"), "0").unwrap();
+    assert!(tree.limits_swap());
+}
+
+#[test]
 fn huge_pages_are_left_alone_where_nobody_controls_them() {
     let dir = tempfile::tempdir().unwrap();
     let tree = CgroupTree::plain_v2(dir.path(), &["cpu", "memory", "pids"]).unwrap();

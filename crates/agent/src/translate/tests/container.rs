@@ -309,6 +309,20 @@ fn resources_of_a_container() {
 }
 
 #[test]
+fn containers_get_no_swap_where_it_can_be_limited() {
+    let pod = pod(json!({"containers": [{"name": "web", "resources": {"limits": {"memory": "64Mi"}}}]}));
+    let container = &pod.spec.as_ref().unwrap().containers[0];
+    for (v2, limits, both, max) in
+        [(false, false, 0, None), (false, true, 64 << 20, None), (true, false, 0, None), (true, true, 0, Some("0"))]
+    {
+        let node = NodeFacts { cgroup_v2: v2, swap_limits: limits, ..facts() };
+        let resources = crate::translate::resources::container_resources(&pod, container, &node);
+        assert_eq!(resources.memory_swap_limit_in_bytes, both, "v2: {v2}, {limits}");
+        assert_eq!(resources.unified.get("memory.swap.max").map(String::as_str), max, "v2: {v2}, {limits}");
+    }
+}
+
+#[test]
 fn resources_depend_on_the_node() {
     let node =
         NodeFacts { cgroup_v2: true, cpu_cfs_period_us: 50_000, hugepage_sizes: vec![2 << 20, 1 << 30], ..facts() };
