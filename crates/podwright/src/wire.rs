@@ -19,7 +19,7 @@ use podwright_agent::perform::{Hands, HandsConfig, PullConfig, SharedFeatures};
 use podwright_agent::recorder::{self, Recorder};
 use podwright_agent::sources::{self, Changes, Decode};
 use podwright_agent::the_loop::{self, Clock, Handle, Loop};
-use podwright_agent::translate::{self, NodeFacts};
+use podwright_agent::translate::{CgroupDriver, NodeFacts};
 use podwright_api::Cluster;
 use podwright_core::Node;
 use podwright_core::gc::ImagePolicy;
@@ -31,7 +31,7 @@ use podwright_server::{BoxFuture, listen};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{CgroupDriver, Config};
+use crate::config::Config;
 use crate::print::explain;
 use crate::{cluster, logs, memory, notify};
 
@@ -40,8 +40,13 @@ type Changed = (Source, SourceChange);
 
 /// Sources wait for the loop when it has this many of their changes before it.
 const CHANGES_MAX: usize = 16;
+/// Kubernetes: the pause between two tries to hold all pods to what the node has.
+const HOLD_AGAIN: Duration = Duration::from_secs(60);
 /// The loop turns at least this often, because of the safety list; a longer silence is a hang.
 const SILENCE_MAX: Duration = Duration::from_secs(180);
+
+/// The one there is yet; the configuration refuses the other.
+const DRIVER: CgroupDriver = CgroupDriver::Cgroupfs;
 
 /// Run the agent until told to stop. Containers go on running.
 pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
@@ -57,17 +62,18 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
     let runtime = Arc::new(RemoteRuntime::connect(&config.runtime.endpoint)?);
     let images = Arc::new(RemoteRuntime::connect(&config.runtime.image_endpoint)?);
     let limit = config.node.runtime_request_timeout;
-    check_cgroup_driver(&*runtime, driver(&config), Duration::from_secs(5)).await?;
+    check_cgroup_driver(&*runtime, DRIVER, Duration::from_secs(5)).await?;
 
     let cgroups = match config.cgroups.per_qos {
         true => Some(CgroupTree::detect().context("find the cgroup hierarchies")?),
         false => None,
     };
-    let facts = Arc::new(node_facts(&config, cgroups.as_ref()));
     let pool = Pool::new(Limits::default());
     let cluster = config.cluster.as_ref().map(|cluster| Cluster::open(&cluster.kubeconfig)).transpose()?;
     let (objects, mut object_news) = cluster::objects(cluster.as_ref());
-    let host = Host::new(host_config(&config), cgroups, pool.clone()).with_objects(objects.clone());
+    let host = Host::new(host_config(&config), cgroups.clone(), pool.clone()).with_objects(objects.clone());
+    hold_all_pods(&host, limit).await;
+    let facts = Arc::new(node_facts(&config, cgroups.as_ref()));
     let features = SharedFeatures::default();
     let (observer, mut hints) = Observer::new(runtime.clone(), features.clone(), pool.clone(), limit);
     let observer = Arc::new(observer);
@@ -148,6 +154,23 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
     Ok(())
 }
 
+/// Pods that already use more than they may together are a reason to try again, not to let them alone; as the Go kubelet does,
+/// each minute.
+async fn hold_all_pods(host: &Host, limit: Duration) {
+    let Err(error) = host.hold_all_pods(limit).await else { return };
+    tracing::warn!(%error, "all pods together are not yet held to what the node has for them");
+    let host = host.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(HOLD_AGAIN).await;
+            match host.hold_all_pods(limit).await {
+                Ok(()) => return tracing::info!("all pods together are held to what the node has for them"),
+                Err(error) => tracing::debug!(%error, "they are not held yet"),
+            }
+        }
+    });
+}
+
 fn recorded(main_loop: Loop, record: Option<recorder::Config>) -> anyhow::Result<Loop> {
     let Some(record) = record else { return Ok(main_loop) };
     let path = record.path.display().to_string();
@@ -190,13 +213,6 @@ fn decode(config: &Config, source: Source) -> Decode {
     sources::static_pods(source, &config.node.node_name, config.strictness)
 }
 
-fn driver(config: &Config) -> translate::CgroupDriver {
-    match config.cgroups.driver {
-        CgroupDriver::Cgroupfs => translate::CgroupDriver::Cgroupfs,
-        CgroupDriver::Systemd => translate::CgroupDriver::Systemd,
-    }
-}
-
 fn node_facts(config: &Config, cgroups: Option<&CgroupTree>) -> NodeFacts {
     NodeFacts {
         node_name: config.node.node_name.clone(),
@@ -205,7 +221,7 @@ fn node_facts(config: &Config, cgroups: Option<&CgroupTree>) -> NodeFacts {
         cluster_dns: config.dns.servers.clone(),
         cluster_domain: config.dns.domain.clone(),
         resolv_conf: config.dns.resolv_conf.clone(),
-        cgroup_driver: driver(config),
+        cgroup_driver: DRIVER,
         cgroup_v2: cgroups.is_some_and(|tree| tree.version() == podwright_linux::cgroup::Version::V2),
         swap_limits: cgroups.is_some_and(CgroupTree::limits_swap),
         cpu_cfs_quota: config.cgroups.cpu_quota,
@@ -229,6 +245,7 @@ fn host_config(config: &Config) -> HostConfig {
             memory: config.node.allocatable_memory,
             ephemeral_storage: config.node.allocatable_ephemeral,
         },
+        together: config.cgroups.together,
         pod_pids_limit: config.cgroups.pids_limit,
         cpu_cfs_quota: config.cgroups.cpu_quota,
         cpu_cfs_period: config.cgroups.cpu_period,

@@ -9,7 +9,7 @@ use podwright_core::qos;
 use podwright_linux::cgroup::{Bound, CgroupError, CgroupPath, CgroupTree, CpuQuota, Limits};
 use podwright_linux::hugepages;
 
-use super::{Host, HostConfig, HostError, chain, paths};
+use super::{Host, HostConfig, HostError, Together, chain, paths};
 
 impl Host {
     /// Makes the pod's cgroup, its parents included, with its limits. True if it was missing.
@@ -31,6 +31,16 @@ impl Host {
         .await
     }
 
+    /// Holds all pods together to what the node has for them: at every start, since reservations may have changed.
+    pub async fn hold_all_pods(&self, limit: Duration) -> Result<(), HostError> {
+        let Some(tree) = self.cgroups.clone() else { return Ok(()) };
+        self.run(CLASSES_KEY, limit, "", move |config| {
+            let all = cgroup_path(&qos::qos_cgroup_name(&config.paths.cgroup_root, qos::GUARANTEED));
+            all.and_then(|all| tree.create(&all, &together(config))).map_err(|e| nameless(&e))
+        })
+        .await
+    }
+
     /// Kills what is left in the pod's cgroup and removes it, whichever class it is in.
     pub async fn remove_cgroup(&self, uid: &str, limit: Duration) -> Result<(), HostError> {
         let Some(tree) = self.cgroups.clone() else { return Ok(()) };
@@ -40,12 +50,12 @@ impl Host {
         let deadline = Instant::now() + limit.mul_f32(0.9);
         let (burstable, uid) = (self.burstable.clone(), uid.to_owned());
         self.run(&key, limit, "", move |config| {
-            for class in classes(&config.paths.cgroup_root).map_err(|e| not_removed(&e))? {
-                let path = class.join(&name).map_err(|e| not_removed(&e))?;
+            for class in classes(&config.paths.cgroup_root).map_err(|e| nameless(&e))? {
+                let path = class.join(&name).map_err(|e| nameless(&e))?;
                 let left = || deadline.saturating_duration_since(Instant::now());
-                tree.kill_all(&path, left()).and_then(|()| tree.remove(&path, left())).map_err(|e| not_removed(&e))?;
+                tree.kill_all(&path, left()).and_then(|()| tree.remove(&path, left())).map_err(|e| nameless(&e))?;
             }
-            burstable.changed(&tree, config, |pods| pods.remove(&uid)).map_err(|e| not_removed(&e))
+            burstable.changed(&tree, config, |pods| pods.remove(&uid)).map_err(|e| nameless(&e))
         })
         .await
     }
@@ -102,13 +112,25 @@ fn cgroup_path(names: &[String]) -> Result<CgroupPath, CgroupError> {
 
 /// Makes the groups of the classes that are missing. Their weights are set only then: the burstable one changes later.
 fn make_classes(tree: &CgroupTree, config: &HostConfig) -> Result<(), CgroupError> {
-    let of_node = qos::milli_cpu_to_shares(config.allocatable.cpu_millis);
-    for (class, shares) in classes(&config.paths.cgroup_root)?.iter().zip([of_node, SHARES_MIN, SHARES_MIN]) {
+    let least = || Limits { cpu_shares: Some(SHARES_MIN), ..Limits::default() };
+    for (class, limits) in classes(&config.paths.cgroup_root)?.iter().zip([together(config), least(), least()]) {
         if !tree.exists(class) {
-            tree.create(class, &Limits { cpu_shares: Some(shares), ..Limits::default() })?;
+            tree.create(class, &limits)?;
         }
     }
     Ok(())
+}
+
+/// The limits of the cgroup above all pods (Go kubelet: `getCgroupConfig`).
+fn together(config: &HostConfig) -> Limits {
+    let Together { cpu_millis, memory, pids } = config.together;
+    let bound = |n: i64| Some(Bound::At(u64::try_from(n).unwrap_or(0)));
+    Limits {
+        cpu_shares: Some(qos::milli_cpu_to_shares(cpu_millis)),
+        memory: bound(memory),
+        pids: bound(pids),
+        ..Limits::default()
+    }
 }
 
 fn limits(config: &HostConfig, wanted: &qos::CgroupLimits) -> Limits {
@@ -139,7 +161,7 @@ fn failed(e: &CgroupError) -> HostError {
     HostError::new(MAKE_FAILED, chain(e))
 }
 
-fn not_removed(e: &CgroupError) -> HostError {
+fn nameless(e: &CgroupError) -> HostError {
     HostError::new("", chain(e))
 }
 

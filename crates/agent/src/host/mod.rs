@@ -50,6 +50,8 @@ pub struct HostConfig {
     pub cluster_domain: String,
     /// What pods may use in all.
     pub allocatable: Allocatable,
+    /// What all pods together are held to, by the cgroup above theirs.
+    pub together: Together,
     /// Processes a pod may have (`podPidsLimit`); `None`: as many as the node.
     pub pod_pids_limit: Option<i64>,
     /// CPU limits are enforced (`cpuCFSQuota`).
@@ -60,6 +62,17 @@ pub struct HostConfig {
     pub huge_page_sizes: Vec<u64>,
     /// The node's own hosts file, shown to pods on its network: `/etc/hosts`.
     pub hosts_file: PathBuf,
+}
+
+/// What all pods together may use (`enforceNodeAllocatable`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Together {
+    /// Thousandths of a core: their weight against the rest of the machine.
+    pub cpu_millis: i64,
+    /// Bytes.
+    pub memory: i64,
+    /// Processes and threads.
+    pub pids: i64,
 }
 
 /// The hands on this machine. Clones share the pool.

@@ -52,6 +52,7 @@ impl Bed {
             host_ips: vec!["192.0.2.1".into()],
             cluster_domain: "cluster.local".into(),
             allocatable: Allocatable { cpu_millis: 2000, memory: 1 << 30, ephemeral_storage: 1 << 30 },
+            together: Together { cpu_millis: 2000, memory: 3 << 30, pids: 4000 },
             pod_pids_limit: None,
             cpu_cfs_quota: true,
             cpu_cfs_period: Duration::from_millis(100),

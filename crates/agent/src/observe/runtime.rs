@@ -78,9 +78,9 @@ fn handler(handler: &v1::RuntimeHandler) -> Handler {
 /// Two who would both move the same processes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "cgroup drivers differ: cgroupDriver of this agent is {ours:?}, the container runtime's is {runtimes:?} \
-     (containerd: SystemdCgroup; CRI-O: cgroup_manager). Set cgroupDriver: {runtimes} in the agent's configuration \
-     (or --cgroup-driver={runtimes}), or change the runtime's setting to {ours} and restart it"
+    "cgroup drivers differ: cgroupDriver of this agent is {ours:?}, the container runtime's is {runtimes:?}. Set the \
+     runtime's to {ours} and restart it (containerd: SystemdCgroup = false; CRI-O: cgroup_manager = \"cgroupfs\"): this \
+     agent has no systemd driver yet"
 )]
 pub struct DriverMismatch {
     /// Our setting.

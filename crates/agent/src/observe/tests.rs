@@ -313,7 +313,7 @@ async fn cgroup_drivers_must_agree_where_the_runtime_tells() {
     assert_eq!(check_cgroup_driver(&*bench.fake, ours, limit).await, Ok(()));
     says(v1::CgroupDriver::Systemd);
     let text = check_cgroup_driver(&*bench.fake, ours, limit).await.unwrap_err().to_string();
-    for part in ["cgroupDriver of this agent is \"cgroupfs\"", "runtime's is \"systemd\"", "--cgroup-driver=systemd"] {
+    for part in ["cgroupDriver of this agent is \"cgroupfs\"", "runtime's is \"systemd\"", "SystemdCgroup = false"] {
         assert!(text.contains(part), "{text}");
     }
 }

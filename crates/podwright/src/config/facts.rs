@@ -22,6 +22,8 @@ pub(crate) struct Facts {
     pub(crate) memory: i64,
     /// Of the file system of the root directory, in bytes.
     pub(crate) disk: i64,
+    /// Processes and threads the kernel allows.
+    pub(crate) pids: i64,
     /// Of every size the kernel has.
     pub(crate) huge_pages: Vec<HugePages>,
     /// AppArmor is built in and switched on.
@@ -51,6 +53,7 @@ impl Facts {
             cpus: online_cpus(),
             memory,
             disk: disk_size(root_dir)?,
+            pids: pids(),
             huge_pages: hugepages::read(),
             app_armor: fs::read_to_string("/sys/module/apparmor/parameters/enabled")
                 .is_ok_and(|on| on.starts_with('Y')),
@@ -81,6 +84,13 @@ pub(super) fn cpu_count(list: &str) -> Option<usize> {
 fn online_cpus() -> usize {
     let online = fs::read_to_string("/sys/devices/system/cpu/online").ok().and_then(|text| cpu_count(&text));
     online.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// The lesser of the two limits (Go kubelet: `pidlimit.Stats`).
+fn pids() -> i64 {
+    let limits = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"];
+    let read = |path: &str| fs::read_to_string(path).ok()?.trim().parse().ok();
+    limits.into_iter().filter_map(read).min().unwrap_or(PIDS_MAX)
 }
 
 fn mem_total(meminfo: &str) -> Option<i64> {
@@ -142,6 +152,8 @@ fn lookup(hostname: &str) -> Vec<IpAddr> {
     rx.recv_timeout(LOOKUP_MAX).unwrap_or_default()
 }
 
+/// The kernel's own limit on 64 bits (PID_MAX_LIMIT).
+const PIDS_MAX: i64 = 1 << 22;
 const LOOKUP_MAX: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

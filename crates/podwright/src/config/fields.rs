@@ -73,7 +73,7 @@ pub(super) const FIELDS: &[Field] = &[
     not_yet("enableServer", Bool),
     not_yet("enableSystemLogHandler", Bool),
     not_yet("enableSystemLogQuery", Bool),
-    not_yet("enforceNodeAllocatable", Texts),
+    yes("enforceNodeAllocatable", Texts),
     not_yet("eventBurst", Int),
     not_yet("eventRecordQPS", Int),
     not_yet("evictionHard", TextMap),

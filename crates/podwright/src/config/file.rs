@@ -35,6 +35,7 @@ pub(super) struct KubeletFile {
     #[serde(rename = "cpuCFSQuotaPeriod", deserialize_with = "go_duration")]
     pub(super) cpu_cfs_quota_period: Option<Duration>,
     pub(super) crash_loop_back_off: Option<CrashLoopBackOff>,
+    pub(super) enforce_node_allocatable: Option<Vec<String>>,
     pub(super) fail_swap_on: Option<bool>,
     #[serde(deserialize_with = "go_duration")]
     pub(super) file_check_frequency: Option<Duration>,

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use podwright_agent::host::Together;
 use podwright_agent::sources::{Strictness, file as file_source, url as url_source};
 use podwright_agent::{recorder, rotate};
 use podwright_core::NodeConfig;
@@ -110,6 +111,8 @@ pub(crate) struct Capacity {
     pub(crate) memory: i64,
     /// Local storage, in bytes.
     pub(crate) ephemeral: i64,
+    /// Processes and threads.
+    pub(crate) pids: i64,
     /// Bytes in huge pages, by the resource's name.
     pub(crate) huge_pages: BTreeMap<String, i64>,
 }
@@ -149,24 +152,18 @@ pub(crate) struct Sources {
 /// How cgroups are made.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Cgroups {
-    pub(crate) driver: CgroupDriver,
     /// Above `kubepods`; begins with a slash.
     pub(crate) root: String,
     /// Pods have cgroups of their own.
     pub(crate) per_qos: bool,
+    /// What all pods together are held to.
+    pub(crate) together: Together,
     /// `None`: as many processes as the node.
     pub(crate) pids_limit: Option<i64>,
     /// CPU limits are enforced.
     pub(crate) cpu_quota: bool,
     pub(crate) cpu_period: Duration,
     pub(crate) single_process_oom_kill: bool,
-}
-
-/// Who makes them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CgroupDriver {
-    Cgroupfs,
-    Systemd,
 }
 
 /// How images come and go.

@@ -13,7 +13,7 @@ use podwright_core::model::Source;
 use podwright_core::quantity::Amount;
 
 use super::file::KubeletFile;
-use super::{CgroupDriver, Cgroups, Config, Dirs, Dns, Facts, Images, Logging, Machine, Runtime, Sources};
+use super::{Capacity, Cgroups, Config, Dirs, Dns, Facts, Images, Logging, Machine, Runtime, Sources};
 use crate::cli::{LogFormat, RunFlags};
 
 /// Puts the parts together; what is wrong is gathered, so that people see all of it at once.
@@ -34,13 +34,14 @@ impl Reader<'_> {
             self.warnings.push(format!("{flag}: a flag of the kubelet that does nothing here yet"));
         }
         let sources = self.sources();
-        let node = self.node(&sources);
+        let room = self.room();
+        let node = self.node(&sources, &room);
         let config = Config {
             capacity: self.capacity(),
             runtime: self.runtime(),
             dirs: self.dirs(),
             listen: self.listen(),
-            cgroups: self.cgroups(),
+            cgroups: self.cgroups(&room),
             images: self.images(),
             logs: self.logs(),
             logging: self.logging(),
@@ -98,8 +99,7 @@ impl Reader<'_> {
         }
     }
 
-    fn node(&mut self, sources: &Sources) -> NodeConfig {
-        let room = self.room();
+    fn node(&mut self, sources: &Sources, room: &Capacity) -> NodeConfig {
         let usual = NodeConfig::default();
         let mut on = BTreeSet::from([Source::Local]);
         on.extend(sources.file.as_ref().map(|_| Source::File));
@@ -117,7 +117,7 @@ impl Reader<'_> {
             allocatable_cpu_millis: room.cpu_millis,
             allocatable_memory: room.memory_beside_huge_pages(),
             allocatable_ephemeral: room.ephemeral,
-            allocatable_huge_pages: room.huge_pages,
+            allocatable_huge_pages: room.huge_pages.clone(),
             sync_frequency: period(self.file.sync_frequency, Duration::from_secs(60)),
             backoff_max: self.backoff_max(usual.backoff_max),
             runtime_request_timeout: period(self.file.runtime_request_timeout, usual.runtime_request_timeout),
@@ -230,16 +230,12 @@ impl Reader<'_> {
         self.flags.listen.or(from_file)
     }
 
-    fn cgroups(&mut self) -> Cgroups {
-        let driver = match text(&self.file.cgroup_driver) {
-            None | Some("cgroupfs") => CgroupDriver::Cgroupfs,
-            Some("systemd") => CgroupDriver::Systemd,
-            Some(other) => {
-                let error = format!("{other:?} must be cgroupfs or systemd");
-                self.wrong::<()>("cgroupDriver", error);
-                CgroupDriver::Cgroupfs
-            }
-        };
+    fn cgroups(&mut self, room: &Capacity) -> Cgroups {
+        let driver = text(&self.file.cgroup_driver).unwrap_or("cgroupfs").to_owned();
+        if driver != "cgroupfs" {
+            let error = if driver == "systemd" { NO_SLICES.into() } else { format!("{driver:?} must be cgroupfs") };
+            self.wrong::<()>("cgroupDriver (--cgroup-driver)", error);
+        }
         let root = text(&self.file.cgroup_root).unwrap_or("/").to_owned();
         let root = if root.starts_with('/') { root } else { format!("/{root}") };
         if Path::new(&root).components().any(|part| part == std::path::Component::ParentDir) {
@@ -250,9 +246,9 @@ impl Reader<'_> {
             self.wrong::<()>("cpuCFSQuotaPeriod", "must be between 1ms and 1s");
         }
         Cgroups {
-            driver,
             root,
             per_qos: self.file.cgroups_per_qos.unwrap_or(true),
+            together: self.together(room),
             pids_limit: self.file.pod_pids_limit.filter(|limit| *limit > 0),
             cpu_quota: self.file.cpu_cfs_quota.unwrap_or(true),
             cpu_period,
@@ -403,6 +399,9 @@ fn headers(text: &str) -> Result<Vec<(String, String)>, String> {
     pieces.into_iter().map(pair).collect()
 }
 
+/// What to do without the other driver.
+const NO_SLICES: &str = "systemd is not there yet, no slices are made. Write cgroupfs, or leave the field out, and set the \
+    container runtime to cgroupfs too (containerd: SystemdCgroup = false; CRI-O: cgroup_manager = \"cgroupfs\")";
 /// `fileCheckFrequency` and `httpCheckFrequency`.
 const CHECK_FREQUENCY: Duration = Duration::from_secs(20);
 /// Where containerd listens.

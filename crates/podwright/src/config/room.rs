@@ -1,5 +1,6 @@
 //! What the machine has, and what of it pods may use.
 
+use podwright_agent::host::Together;
 use podwright_core::quantity::Amount;
 use podwright_linux::hugepages::HugePages;
 
@@ -17,24 +18,53 @@ impl Reader<'_> {
     pub(super) fn capacity(&self) -> Capacity {
         let cpu_millis = i64::try_from(self.facts.cpus).unwrap_or(i64::MAX / 1000) * 1000;
         let huge_pages = self.facts.huge_pages.iter().map(|pages| (resource(pages.size), bytes(*pages))).collect();
-        Capacity { cpu_millis, memory: self.facts.memory, ephemeral: self.facts.disk, huge_pages }
+        Capacity {
+            cpu_millis,
+            memory: self.facts.memory,
+            ephemeral: self.facts.disk,
+            pids: self.facts.pids,
+            huge_pages,
+        }
+    }
+
+    /// What all pods together are held to: what is not reserved, or all there is (Go kubelet: `enforceNodeAllocatableCgroups`).
+    pub(super) fn together(&mut self, room: &Capacity) -> Together {
+        let per_qos = self.file.cgroups_per_qos.unwrap_or(true);
+        let given = self.file.enforce_node_allocatable.clone();
+        let mut enforced = given.is_none() && per_qos;
+        for level in given.iter().flatten() {
+            match level.as_str() {
+                "pods" if per_qos => enforced = true,
+                "pods" => self.errors.push("enforceNodeAllocatable: pods needs cgroupsPerQOS: true".into()),
+                "none" | "" => {}
+                "system-reserved" | "kube-reserved" | "system-reserved-compressible" | "kube-reserved-compressible" => {
+                    self.warnings
+                        .push(format!("enforceNodeAllocatable: {level} is not supported yet, it does nothing"));
+                }
+                other => self.errors.push(format!("enforceNodeAllocatable: {other:?} must be pods or none")),
+            }
+        }
+        let all = self.capacity();
+        let Capacity { cpu_millis, memory, pids, .. } = if enforced { room } else { &all };
+        Together { cpu_millis: *cpu_millis, memory: *memory, pids: *pids }
     }
 
     /// What is left of it for pods.
     pub(super) fn room(&mut self) -> Capacity {
-        let (cpu, memory, ephemeral) = self.reserved();
+        let (cpu, memory, ephemeral, pids) = self.reserved();
         let all = self.capacity();
         Capacity {
             cpu_millis: self.left("cpu", all.cpu_millis, cpu),
             memory: self.left("memory", all.memory, memory),
             ephemeral: self.left("ephemeral-storage", all.ephemeral, ephemeral),
+            pids: self.left("pid", all.pids, pids),
             huge_pages: all.huge_pages,
         }
     }
 
-    /// What is kept back for the system and the agent: CPU in thousandths, memory and storage in bytes.
-    fn reserved(&mut self) -> (i64, i64, i64) {
-        let (mut cpu, mut memory, mut ephemeral) = (0i64, 0i64, 0i64);
+    /// What is kept back for the system and the agent: CPU in thousandths, memory and storage in bytes, processes.
+    fn reserved(&mut self) -> (i64, i64, i64, i64) {
+        let (mut cpu, mut memory, mut ephemeral, mut pids) = (0i64, 0i64, 0i64, 0i64);
         for (field, map) in [("systemReserved", &self.file.system_reserved), ("kubeReserved", &self.file.kube_reserved)]
         {
             for (resource, text) in map.iter().flatten() {
@@ -53,7 +83,7 @@ impl Reader<'_> {
                     "cpu" => cpu = cpu.saturating_add(amount.milli_value()),
                     "memory" => memory = memory.saturating_add(amount.value()),
                     "ephemeral-storage" => ephemeral = ephemeral.saturating_add(amount.value()),
-                    "pid" => self.warnings.push(format!("{field}.pid: not supported yet, it does nothing")),
+                    "pid" => pids = pids.saturating_add(amount.value()),
                     _ => self.errors.push(format!("{field}.{resource}: can't be reserved")),
                 }
             }
@@ -65,7 +95,7 @@ impl Reader<'_> {
                 None => self.errors.push(format!("reservedSystemCPUs: {list:?} is no list like 0-1,4")),
             }
         }
-        (cpu, memory, ephemeral)
+        (cpu, memory, ephemeral, pids)
     }
 
     fn left(&mut self, resource: &str, capacity: i64, reserved: i64) -> i64 {

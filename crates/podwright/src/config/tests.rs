@@ -19,6 +19,7 @@ fn facts() -> Facts {
         cpus: 4,
         memory: 8 << 30,
         disk: 100 << 30,
+        pids: 32_768,
         huge_pages: vec![HugePages { size: 2 << 20, count: 512 }, HugePages { size: 1 << 30, count: 0 }],
         app_armor: false,
         swaps: Vec::new(),
@@ -66,7 +67,7 @@ fn a_file_is_honoured_field_by_field() {
         "staticPodPath: manifests\nstaticPodURL: http://127.0.0.1/p\nstaticPodURLHeader: {X-A: [b, c]}\n\
          fileCheckFrequency: 5s\nhttpCheckFrequency: 1m30s\nsyncFrequency: 2m\nruntimeRequestTimeout: 30s\n\
          containerRuntimeEndpoint: unix:///c.sock\nimageServiceEndpoint: /i.sock\n\
-         cgroupRoot: test\ncgroupDriver: systemd\ncgroupsPerQOS: false\nmaxPods: 7\npodPidsLimit: 100\n\
+         cgroupRoot: test\ncgroupDriver: cgroupfs\ncgroupsPerQOS: false\nmaxPods: 7\npodPidsLimit: 100\n\
          podLogsDir: /logs\ncontainerLogMaxSize: 1Mi\ncontainerLogMaxFiles: 3\ncontainerLogMonitorInterval: 3s\n\
          serializeImagePulls: false\nmaxParallelImagePulls: 9\nregistryPullQPS: 0\nimageMinimumGCAge: 1m\nimageMaximumGCAge: 24h\n\
          imageGCHighThresholdPercent: 70\nimageGCLowThresholdPercent: 60\n\
@@ -90,12 +91,20 @@ fn a_file_is_honoured_field_by_field() {
     assert_eq!(config.node.allocatable_memory, 6 << 30);
     assert_eq!(config.node.allocatable_ephemeral, 90 << 30);
     let huge_pages = config.node.allocatable_huge_pages;
-    assert_eq!(config.capacity, Capacity { cpu_millis: 4000, memory: 8 << 30, ephemeral: 100 << 30, huge_pages });
+    assert_eq!(
+        config.capacity,
+        Capacity { cpu_millis: 4000, memory: 8 << 30, ephemeral: 100 << 30, pids: 32_768, huge_pages }
+    );
+    assert_eq!(
+        config.cgroups.together,
+        Together { cpu_millis: 4000, memory: 8 << 30, pids: 32_768 },
+        "no cgroups per class"
+    );
     assert_eq!(
         (config.runtime.endpoint.as_str(), config.runtime.image_endpoint.as_str()),
         ("unix:///c.sock", "unix:///i.sock")
     );
-    assert_eq!((config.cgroups.root.as_str(), config.cgroups.driver), ("/test", CgroupDriver::Systemd));
+    assert_eq!(config.cgroups.root, "/test");
     assert_eq!((config.cgroups.per_qos, config.cgroups.pids_limit), (false, Some(100)));
     assert_eq!(config.logs, rotate::Config { max_size: 1 << 20, max_files: 3, interval: Duration::from_secs(3) });
     assert_eq!((config.images.parallel, config.images.rate), (9, None));
@@ -104,6 +113,40 @@ fn a_file_is_honoured_field_by_field() {
     assert_eq!((config.dns.domain.as_str(), config.dns.resolv_conf), ("cluster.local", None));
     assert_eq!(config.listen, Some("127.0.0.1:10255".parse().unwrap()));
     assert_eq!(config.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn all_pods_together_are_held_to_what_is_not_reserved() {
+    let reserved = "systemReserved: {cpu: 500m, memory: 1Gi, pid: '1000'}\nkubeReserved: {memory: 1Gi}\n";
+    let held = |yaml: &str| load(&format!("{reserved}{yaml}")).unwrap().cgroups.together;
+    let less = Together { cpu_millis: 3500, memory: 6 << 30, pids: 31_768 };
+    let all = Together { cpu_millis: 4000, memory: 8 << 30, pids: 32_768 };
+    assert_eq!(
+        [held(""), held("enforceNodeAllocatable: [pods]"), held("enforceNodeAllocatable: [pods, kube-reserved]")],
+        [less; 3]
+    );
+    assert_eq!([held("enforceNodeAllocatable: []"), held("enforceNodeAllocatable: [none]")], [all; 2]);
+    let warned = load("enforceNodeAllocatable: [pods, kube-reserved]").unwrap().warnings;
+    assert_eq!(warned, ["enforceNodeAllocatable: kube-reserved is not supported yet, it does nothing"]);
+    for (yaml, error) in [
+        ("enforceNodeAllocatable: [all]", "\"all\" must be pods or none"),
+        ("enforceNodeAllocatable: [pods]\ncgroupsPerQOS: false", "pods needs cgroupsPerQOS: true"),
+    ] {
+        assert_eq!(load(yaml).unwrap_err(), [format!("enforceNodeAllocatable: {error}")]);
+    }
+}
+
+#[test]
+fn slices_are_not_made_yet() {
+    let errors = load("cgroupDriver: systemd").unwrap_err();
+    for part in ["cgroupDriver (--cgroup-driver): systemd is not there yet", "Write cgroupfs", "SystemdCgroup = false"]
+    {
+        assert!(errors[0].contains(part), "{errors:?}");
+    }
+    assert_eq!(
+        load("cgroupDriver: other").unwrap_err(),
+        ["cgroupDriver (--cgroup-driver): \"other\" must be cgroupfs"]
+    );
 }
 
 #[test]
@@ -178,7 +221,7 @@ fn values_that_make_no_sense_are_fatal_all_at_once() {
         ("containerLogMaxFiles: 1", "containerLogMaxFiles: must be between"),
         ("containerLogMaxSize: big", "containerLogMaxSize: "),
         ("containerLogMonitorInterval: 1s", "containerLogMonitorInterval: must be at least"),
-        ("cgroupDriver: cgroups", "cgroupDriver: \"cgroups\" must be"),
+        ("cgroupDriver: cgroups", "cgroupDriver (--cgroup-driver): \"cgroups\" must be"),
         ("cgroupRoot: /a/../..", "cgroupRoot: must not lead upwards"),
         ("containerRuntimeEndpoint: tcp://1.2.3.4:5", "containerRuntimeEndpoint (--container-runtime-endpoint): "),
         ("clusterDNS: [dns.local]", "clusterDNS: \"dns.local\" is no address"),

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use podwright_core::qos::cpu_weight;
+use podwright_testbed::Flavor;
 use serde_json::{Value, json};
 
 use super::{Bed, container, one, sleeper};
@@ -82,6 +83,36 @@ pub(crate) fn check(bed: &Bed) {
     }
     // The class has the weight of what its pods ask for together.
     assert_eq!(shares(&format!("{}/kubepods/burstable", bed.scratch.name())), told(256));
+}
+
+/// At the start and, with other reservations, at the next one; also while pods run.
+pub(crate) fn the_group_of_all_pods_is_held_to_what_is_not_reserved(flavor: Flavor) {
+    let mut bed = Bed::start(flavor);
+    let group = format!("{}/kubepods", bed.scratch.name());
+    let total = read(Path::new("/proc/meminfo"));
+    let total =
+        total.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")).expect("told");
+    let total = total.parse::<u64>().expect("a number") << 10;
+    let held = || number("memory", &group, "memory.limit_in_bytes", "memory.max");
+    assert_eq!(held(), Some(total), "before the first pod");
+    bed.put("held", &one(&sleeper("c")));
+    let before = bed.wait_phase("held", "Running");
+    bed.agent.sigterm().expect("it ends");
+    let file = bed.scratch.path().join("podwright.yaml");
+    let mut config: Value = serde_json::from_slice(&fs::read(&file).expect("there")).expect("JSON");
+    config["systemReserved"] = json!({"memory": "64Mi", "pid": "1000"});
+    fs::write(&file, config.to_string()).expect("written");
+    bed.agent.start_again().expect("it starts");
+    assert_eq!(held(), Some(total - (64 << 20)));
+    assert!(number("pids", &group, "pids.max", "pids.max").is_some());
+    let after = bed.wait_phase("held", "Running");
+    assert_eq!(
+        container(&after, "c")["containerID"],
+        container(&before, "c")["containerID"],
+        "a container was touched"
+    );
+    bed.remove_all();
+    bed.wait_nothing_left();
 }
 
 fn score_of(pid: u32) -> i64 {
