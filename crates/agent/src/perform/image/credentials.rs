@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base64::Engine;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use k8s_openapi::api::core::v1::Secret;
 use podwright_cri::v1::AuthConfig;
 use serde::Deserialize;
@@ -162,21 +164,30 @@ fn parse(content: &[u8]) -> Result<Vec<(String, Credential)>, String> {
     let entries = match file {
         File::Config { auths } | File::Legacy(auths) => auths,
     };
-    Ok(entries.into_iter().filter_map(|(key, entry)| Some((normal_key(&key)?, credential(entry)?))).collect())
+    let mut logins = Vec::new();
+    for (key, entry) in entries {
+        match (normal_key(&key), credential(entry)) {
+            (Some(normal), Ok(Some(login))) => logins.push((normal, login)),
+            (_, Err(error)) => tracing::warn!(key, error, "a registry's login is not used"),
+            (None, _) | (_, Ok(None)) => {}
+        }
+    }
+    Ok(logins)
 }
 
-fn credential(entry: Entry) -> Option<Credential> {
+/// `None`: nothing is said. The error never quotes what is wrong.
+fn credential(entry: Entry) -> Result<Option<Credential>, &'static str> {
     let (mut username, mut password) = (entry.username, entry.password);
     if !entry.auth.is_empty() {
-        let decoded = base64::engine::general_purpose::STANDARD.decode(entry.auth.trim()).ok()?;
-        let decoded = String::from_utf8(decoded).ok()?;
-        let (user, secret) = decoded.split_once(':')?;
+        let decoded = BASE64.decode(entry.auth.trim()).map_err(|_| "its auth is not base64")?;
+        let decoded = String::from_utf8(decoded).map_err(|_| "its auth is not text")?;
+        let (user, secret) = decoded.split_once(':').ok_or("its auth is not base64 of user:password")?;
         username = user.to_owned();
         password = secret.trim_end_matches('\0').to_owned();
     }
     let credential =
         Credential { username, password, identity_token: entry.identitytoken, registry_token: entry.registrytoken };
-    (credential != Credential::default()).then_some(credential)
+    Ok((credential != Credential::default()).then_some(credential))
 }
 
 /// `https://r.example/v1/team` is `r.example/team`.
@@ -194,7 +205,7 @@ fn normal_key(key: &str) -> Option<String> {
     Some(if path.is_empty() { host.to_owned() } else { format!("{host}/{path}") })
 }
 
-/// Host part by part with wildcards, then the path as a prefix that ends where a part ends.
+/// Host part by part with wildcards, then the path as a mere prefix, which may end inside of a part (Go kubelet: `URLsMatch`).
 fn matches(key: &str, target: &str) -> bool {
     let (key_host, key_path) = key.split_once('/').unwrap_or((key, ""));
     let (host, path) = target.split_once('/').unwrap_or((target, ""));
@@ -206,11 +217,7 @@ fn matches(key: &str, target: &str) -> bool {
     let hosts_match = key_port == port
         && key_name.split('.').count() == name.split('.').count()
         && key_name.split('.').zip(name.split('.')).all(|(glob, part)| glob_match(glob.as_bytes(), part.as_bytes()));
-    let path_matches = match path.strip_prefix(key_path) {
-        Some(rest) => key_path.is_empty() || rest.is_empty() || rest.starts_with('/'),
-        None => false,
-    };
-    hosts_match && path_matches
+    hosts_match && path.starts_with(key_path)
 }
 
 fn glob_match(glob: &[u8], text: &[u8]) -> bool {
@@ -222,6 +229,12 @@ fn glob_match(glob: &[u8], text: &[u8]) -> bool {
         _ => false,
     }
 }
+
+/// With its padding or without: both are written.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 
 /// The newer form first, as the Go kubelet looks for them.
 const FILES: [&str; 2] = ["config.json", ".dockercfg"];
@@ -237,11 +250,12 @@ mod tests {
     use crate::perform::image::parse_reference;
 
     #[test]
-    fn keys_match_hosts_and_whole_path_parts() {
+    fn keys_match_hosts_and_the_beginnings_of_paths() {
         let table = [
             ("r.example", "r.example/a/b", true),
             ("r.example/a", "r.example/a/b", true),
-            ("r.example/a", "r.example/ab", false),
+            ("r.example/a", "r.example/ab", true),
+            ("r.example/ab", "r.example/a", false),
             ("*.example", "r.example/a", true),
             ("*.example", "x.r.example/a", false),
             ("r*.example", "reg.example/a", true),
@@ -259,6 +273,17 @@ mod tests {
     }
 
     #[test]
+    fn a_broken_login_is_named_and_never_quoted() {
+        let with = |auth: &str| credential(Entry { auth: auth.into(), ..Entry::default() });
+        for (auth, why) in [("%%%", "not base64"), ("dXNlcg==", "user:password"), ("/w==", "not text")] {
+            let error = with(auth).unwrap_err();
+            assert!(error.contains(why) && !error.contains(auth), "{error}");
+        }
+        assert_eq!(with("dTpw").unwrap().unwrap().username, "u");
+        assert_eq!(credential(Entry::default()), Ok(None));
+    }
+
+    #[test]
     fn a_pods_own_logins_come_first_whatever_their_form() {
         let encoded = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
         let secret = |kind: &str, key: &str, content: &str| {
@@ -270,7 +295,7 @@ mod tests {
         let mut node = Keyring::default();
         node.add(vec![(
             "r.example/team/app".into(),
-            credential(Entry { username: "node".into(), ..Entry::default() }).unwrap(),
+            credential(Entry { username: "node".into(), ..Entry::default() }).unwrap().unwrap(),
         )]);
         let keyring = node.with_secrets(&[
             secret("dockerconfigjson", ".dockerconfigjson", new),
@@ -290,7 +315,7 @@ mod tests {
         std::fs::create_dir(&home).unwrap();
         let config = r#"{"auths": {
             "r.example": {"auth": "dTE6cDE="}, "r.example/team": {"username": "u2", "password": "p2"},
-            "broken.example": {"auth": "%%%"}, "token.example": {"identitytoken": "t"}}}"#;
+            "bare.example": {"auth": "dTQ6cDQ"}, "broken.example": {"auth": "%%%"}, "token.example": {"identitytoken": "t"}}}"#;
         std::fs::write(root.join("config.json"), config).unwrap();
         std::fs::write(
             home.join(".dockercfg"),
@@ -305,6 +330,7 @@ mod tests {
         assert_eq!(users("r.example/team/app"), ["u2", "u1"]);
         assert_eq!(users("r.example/other"), ["u1"]);
         assert_eq!(users("nginx"), ["u3"]);
+        assert_eq!(users("bare.example/a"), ["u4"], "without its padding");
         assert!(users("broken.example/a").is_empty() && users("unknown.example/a").is_empty());
         let token = keyring.matching(&parse_reference("token.example/a").unwrap());
         assert_eq!(token[0].auth_config().identity_token, "t");
