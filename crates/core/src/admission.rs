@@ -128,6 +128,7 @@ impl Ledger {
 /// Decides whether the pod may run here beside those in the ledger. Enters nothing: that is the caller's to do, once.
 pub fn admit(pod: &Pod, ledger: &Ledger, config: &NodeConfig) -> Result<(), Rejection> {
     check_os(pod)?;
+    check_groups(pod, config.supplemental_groups_policy)?;
     sysctl::check(pod, &config.allowed_unsafe_sysctls)?;
     app_armor::check(pod, config.app_armor)?;
     let wanted = Requests::of(pod);
@@ -172,6 +173,19 @@ fn check_os(pod: &Pod) -> Result<(), Rejection> {
         return Err(Rejection {
             reason: "PodOSNotSupported",
             message: "Failed to admit pod as the OS field doesn't match node OS".into(),
+        });
+    }
+    Ok(())
+}
+
+/// A runtime that does not know the policy would give the groups of the image as well.
+fn check_groups(pod: &Pod, supported: Option<bool>) -> Result<(), Rejection> {
+    let context = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
+    let policy = context.and_then(|context| context.supplemental_groups_policy.as_deref());
+    if policy == Some("Strict") && supported == Some(false) {
+        return Err(Rejection {
+            reason: "SupplementalGroupsPolicyNotSupported",
+            message: "SupplementalGroupsPolicy=Strict is not supported in this node".into(),
         });
     }
     Ok(())

@@ -24,6 +24,9 @@ pub struct NodeConfig {
     pub allowed_unsafe_sysctls: Vec<String>,
     /// The kernel enforces AppArmor profiles.
     pub app_armor: bool,
+    /// The runtime follows `supplementalGroupsPolicy`, as it last said; `None`: it did not say yet.
+    #[serde(default)]
+    pub supplemental_groups_policy: Option<bool>,
     /// `maxPods`.
     pub max_pods: usize,
     /// Allocatable CPU in thousandths of a core.
@@ -55,6 +58,7 @@ impl Default for NodeConfig {
             sources: BTreeSet::from([Source::File]),
             allowed_unsafe_sysctls: vec![],
             app_armor: true,
+            supplemental_groups_policy: None,
             max_pods: 110,
             allocatable_cpu_millis: 1_000_000,
             allocatable_memory: i64::MAX,

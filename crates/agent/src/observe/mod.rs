@@ -31,7 +31,7 @@ mod runtime;
 mod sense;
 mod stream_of_events;
 
-pub use runtime::{DriverMismatch, check_cgroup_driver};
+pub use runtime::{DriverMismatch, check_cgroup_driver, follows_groups_policy};
 
 use exits::Exits;
 

@@ -116,6 +116,12 @@ pub async fn check_cgroup_driver(
     Err(DriverMismatch { ours: ours.as_str(), runtimes: runtimes.as_str() })
 }
 
+/// Whether the runtime follows `supplementalGroupsPolicy`, for the first pods: they may come before the first look at its health.
+pub async fn follows_groups_policy(runtime: &dyn RuntimeService, limit: Duration) -> Option<bool> {
+    let answer = runtime.status(false, limit).await.ok()?;
+    Some(features(&answer).supplemental_groups_policy)
+}
+
 /// Of the default handler: the only one pods are given.
 fn features(answer: &v1::StatusResponse) -> RuntimeFeatures {
     let handler = answer.runtime_handlers.iter().find(|handler| handler.name.is_empty());

@@ -207,6 +207,19 @@ fn another_system_or_another_node_is_refused() {
 }
 
 #[test]
+fn strict_groups_are_refused_where_the_runtime_cannot() {
+    let policy =
+        |policy: &str| pod("1", json!({ "containers": [], "securityContext": { "supplementalGroupsPolicy": policy } }));
+    let on = |supported| NodeConfig { supplemental_groups_policy: supported, ..config() };
+    let rejection = admit(&policy("Strict"), &Ledger::default(), &on(Some(false))).unwrap_err();
+    assert_eq!(rejection.reason, "SupplementalGroupsPolicyNotSupported");
+    assert_eq!(rejection.message, "SupplementalGroupsPolicy=Strict is not supported in this node");
+    assert_eq!(admit(&policy("Strict"), &Ledger::default(), &on(Some(true))), Ok(()));
+    assert_eq!(admit(&policy("Strict"), &Ledger::default(), &on(None)), Ok(()), "it did not say yet");
+    assert_eq!(admit(&policy("Merge"), &Ledger::default(), &on(Some(false))), Ok(()));
+}
+
+#[test]
 fn a_profile_that_nobody_enforces_is_refused_in_the_kubelets_words() {
     let without = NodeConfig { app_armor: false, ..config() };
     let confined = |of_pod: &str, own: &str| {

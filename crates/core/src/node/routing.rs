@@ -322,6 +322,9 @@ impl Node {
 
     fn runtime(&mut self, result: Result<RuntimeReady, CallError>, now: Now, out: &mut Out) -> BTreeSet<PodUid> {
         let before = self.health.facts().clone();
+        if let Ok(told) = &result {
+            self.config.supplemental_groups_policy = Some(told.supplemental_groups_policy);
+        }
         let back = self.health.checked(result, now.boot);
         if *self.health.facts() != before {
             out.effects.push(Effect::RuntimeChanged);

@@ -113,6 +113,7 @@ impl Reader<'_> {
             sources: on,
             allowed_unsafe_sysctls: self.file.allowed_unsafe_sysctls.clone().unwrap_or_default(),
             app_armor: self.facts.app_armor,
+            supplemental_groups_policy: None,
             max_pods: self.whole("maxPods", self.file.max_pods, 110, 0, 100_000),
             allocatable_cpu_millis: room.cpu_millis,
             allocatable_memory: room.memory_beside_huge_pages(),

@@ -92,7 +92,7 @@ fn strict_groups_are_had_or_refused(bed: &Bed, flavor: Flavor) {
             return Ok(());
         }
         let pod = bed.phase("strict", "Pending")?;
-        let words = "supplementalGroupsPolicy Strict: the runtime does not support it";
+        let words = "SupplementalGroupsPolicy=Strict is not supported in this node";
         ensure!(bed.agent.log().lines().any(|l| l.contains("strict") && l.contains(words)), "{:#}", pod["status"]);
         Ok(())
     });
