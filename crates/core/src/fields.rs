@@ -94,6 +94,8 @@ fn search(value: &Value, path: &str, found: &mut Vec<(String, &'static str)>) {
                     Some(Support::Not(why)) => found.push((here, why)),
                     // Below labels, annotations and the like are no fields but people's own words.
                     Some(Support::Meaningless(_)) => {}
+                    // A map's entry has no row.
+                    _ if here.ends_with("resources.limits.ephemeral-storage") => found.push((here, STORAGE)),
                     _ => search(value, &here, found),
                 }
             }
@@ -140,6 +142,9 @@ fn general(path: &str) -> String {
     }
     general
 }
+
+/// Of a limit that the node does not hold containers to.
+const STORAGE: &str = "only emptyDirs are held to their size here";
 
 const HEAD: &str = "\
 # Pod fields

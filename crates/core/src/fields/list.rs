@@ -60,7 +60,10 @@ pub(super) const FIELDS: &[Field] = &[
     f("spec.containers[].ports", Yes("`hostPort` by the runtime's network; taken ports are refused")),
     f("spec.containers[].resources", Parts),
     f("spec.containers[].resources.requests", Yes("")),
-    f("spec.containers[].resources.limits", Yes("")),
+    f(
+        "spec.containers[].resources.limits",
+        Partly("`ephemeral-storage` is not enforced: only emptyDirs are held to their size"),
+    ),
     f("spec.containers[].resources.claims", Not("no devices are allocated here")),
     f("spec.containers[].resizePolicy", Not("resources don't change while a container runs")),
     f("spec.containers[].restartPolicy", Yes("")),
@@ -71,13 +74,13 @@ pub(super) const FIELDS: &[Field] = &[
     f("spec.containers[].lifecycle.postStart.httpGet", HTTP),
     f("spec.containers[].lifecycle.postStart.httpGet.protocol", YOUNG),
     f("spec.containers[].lifecycle.postStart.sleep", Yes("")),
-    f("spec.containers[].lifecycle.postStart.tcpSocket", Not("Kubernetes has no such hook; it fails")),
+    f("spec.containers[].lifecycle.postStart.tcpSocket", TCP),
     f("spec.containers[].lifecycle.preStop", Parts),
     f("spec.containers[].lifecycle.preStop.exec", Yes("")),
     f("spec.containers[].lifecycle.preStop.httpGet", HTTP),
     f("spec.containers[].lifecycle.preStop.httpGet.protocol", YOUNG),
     f("spec.containers[].lifecycle.preStop.sleep", Yes("")),
-    f("spec.containers[].lifecycle.preStop.tcpSocket", Not("Kubernetes has no such hook; it fails")),
+    f("spec.containers[].lifecycle.preStop.tcpSocket", TCP),
     f("spec.containers[].lifecycle.stopSignal", Yes("where the runtime takes it: containerd from 2.1 on")),
     f("spec.containers[].livenessProbe", Yes("")),
     f("spec.containers[].livenessProbe.httpGet.protocol", YOUNG),
@@ -98,7 +101,7 @@ pub(super) const FIELDS: &[Field] = &[
     f("spec.containers[].securityContext.runAsGroup", Yes("")),
     f("spec.containers[].securityContext.runAsNonRoot", Yes("")),
     f("spec.containers[].securityContext.runAsUser", Yes("")),
-    f("spec.containers[].securityContext.seLinuxOptions", Yes("where the kernel has SELinux")),
+    f("spec.containers[].securityContext.seLinuxOptions", Yes(SELINUX)),
     f("spec.containers[].securityContext.seccompProfile", Yes("")),
     f("spec.containers[].securityContext.windowsOptions", WINDOWS),
     f("spec.containers[].stdin", Yes("")),
@@ -176,7 +179,7 @@ pub(super) const FIELDS: &[Field] = &[
     f("spec.securityContext.runAsGroup", Yes("")),
     f("spec.securityContext.runAsNonRoot", Yes("")),
     f("spec.securityContext.runAsUser", Yes("")),
-    f("spec.securityContext.seLinuxOptions", Yes("where the kernel has SELinux")),
+    f("spec.securityContext.seLinuxOptions", Yes(SELINUX)),
     f("spec.securityContext.seLinuxChangePolicy", Not("volumes are always relabelled file by file")),
     f("spec.securityContext.seccompProfile", Yes("")),
     f("spec.securityContext.supplementalGroups", Yes("")),
@@ -240,5 +243,10 @@ pub(super) const FIELDS: &[Field] = &[
     f("spec.volumes[].vsphereVolume", PLUGIN),
 ];
 
+/// Documented as a hook that fails.
+const TCP: Support = Yes("Kubernetes has no such hook; here it connects");
+/// What is labelled.
+const SELINUX: &str =
+    "where the kernel has SELinux; the files the agent makes get the label, hostPath and claims keep theirs";
 /// Also with HTTPS, without a look at the certificate.
 const HTTP: Support = Yes("HTTPS too");

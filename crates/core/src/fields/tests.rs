@@ -44,7 +44,8 @@ fn what_does_nothing_is_found_wherever_it_stands() {
             "schedulerName": "other",
             "volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "nfs": {"server": "s", "path": "/"}}],
             "initContainers": [{"name": "i", "resizePolicy": [{"resourceName": "cpu"}], "volumeDevices": []}],
-            "containers": [{"name": "c", "livenessProbe": {"grpc": {"port": 1, "mode": "x"}}}],
+            "containers": [{"name": "c", "resources": {"limits": {"cpu": "1", "ephemeral-storage": "1Gi"},
+                "requests": {"ephemeral-storage": "1Gi"}}, "livenessProbe": {"grpc": {"port": 1, "mode": "x"}}}],
         },
         "status": {"phase": "Running"},
     });
@@ -52,7 +53,12 @@ fn what_does_nothing_is_found_wherever_it_stands() {
     found.sort();
     assert_eq!(
         found,
-        ["spec.containers[0].livenessProbe.grpc.mode", "spec.initContainers[0].resizePolicy", "spec.volumes[1].nfs"]
+        [
+            "spec.containers[0].livenessProbe.grpc.mode",
+            "spec.containers[0].resources.limits.ephemeral-storage",
+            "spec.initContainers[0].resizePolicy",
+            "spec.volumes[1].nfs"
+        ]
     );
 }
 
