@@ -38,12 +38,12 @@ pub fn hosts_content(pod: &Pod, ips: &[String], cluster_domain: &str, node: &str
 /// Writes the file. In place, because the pod's running containers have it mounted and should see the change.
 pub(super) fn write(config: &HostConfig, pod: &Pod, ips: &[String], path: &Path) -> Result<(), String> {
     let node = match pod.spec.as_ref().and_then(|s| s.host_network) {
-        Some(true) => read_bounded(&config.hosts_file).map_err(|e| format!("{}: {e}", config.hosts_file.display()))?,
+        Some(true) => nodes_own(&config.hosts_file).map_err(|e| format!("{}: {e}", config.hosts_file.display()))?,
         _ => String::new(),
     };
     let text = hosts_content(pod, ips, &config.cluster_domain, &node).map_err(|e| e.message)?;
     let failed = |e: io::Error| format!("{}: {e}", path.display());
-    if read_bounded(path).is_ok_and(|old| old == text) {
+    if read_bounded(path, 2 * HOSTS_LEN_MAX).is_ok_and(|old| old == text) {
         return Ok(());
     }
     let nofollow = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).expect("the flags of open are an int");
@@ -54,9 +54,21 @@ pub(super) fn write(config: &HostConfig, pod: &Pod, ips: &[String], path: &Path)
     file.set_permissions(fs::Permissions::from_mode(0o644)).map_err(failed)
 }
 
-fn read_bounded(path: &Path) -> io::Result<String> {
+/// The node's hosts file. One that is too long ends with a whole line: half a name could be another's.
+fn nodes_own(path: &Path) -> io::Result<String> {
+    let mut text = read_bounded(path, HOSTS_LEN_MAX + 1)?;
+    if text.len() as u64 > HOSTS_LEN_MAX {
+        let max = usize::try_from(HOSTS_LEN_MAX).expect("a mebibyte");
+        let end = text.as_bytes()[..max].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        text.truncate(end);
+        tracing::warn!(path = %path.display(), "the node's hosts file is too long: pods get its first mebibyte");
+    }
+    Ok(text)
+}
+
+fn read_bounded(path: &Path, max: u64) -> io::Result<String> {
     let mut text = Vec::new();
-    fs::File::open(path)?.take(HOSTS_LEN_MAX).read_to_end(&mut text)?;
+    fs::File::open(path)?.take(max).read_to_end(&mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
@@ -90,6 +102,20 @@ mod tests {
         let mut spec = spec;
         spec["containers"] = json!([]);
         serde_json::from_value(json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": spec})).unwrap()
+    }
+
+    #[test]
+    fn a_nodes_file_that_is_too_long_ends_with_a_whole_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("hosts");
+        let line = "127.0.0.1 localhost\n";
+        fs::write(&path, line.repeat(3)).unwrap();
+        assert_eq!(nodes_own(&path).unwrap(), line.repeat(3));
+        fs::write(&path, line.repeat(60_000)).unwrap();
+        let cut = nodes_own(&path).unwrap();
+        assert_eq!(cut, line.repeat((1 << 20) / line.len()));
+        fs::write(&path, "x".repeat(2 << 20)).unwrap();
+        assert_eq!(nodes_own(&path).unwrap(), "");
     }
 
     #[test]

@@ -90,9 +90,10 @@ impl Hands {
         command: &[String],
         limit: Duration,
     ) -> ProbeVerdict {
-        // Only values written in the spec are known here (Go kubelet: ExpandContainerCommandOnlyStatic).
+        // Only values written in the spec are known here; others are empty (Go kubelet: ExpandContainerCommandOnlyStatic).
         let env = container.env.as_deref().unwrap_or_default();
-        let value = |name: &str| env.iter().rfind(|var| var.name == name).and_then(|var| var.value.as_deref());
+        let value =
+            |name: &str| env.iter().rfind(|var| var.name == name).map(|var| var.value.as_deref().unwrap_or_default());
         let cmd: Vec<String> = command.iter().map(|word| expand(word, value)).collect();
         let text = cmd.join(" ");
         let request = ExecSyncRequest {

@@ -3,9 +3,11 @@
 //! Only an answer of 200 that can be understood changes anything, with one exception that is the Go kubelet's: an empty
 //! body means no pods. A new connection for each fetch: twenty seconds apart, a kept one would only be idle.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -110,7 +112,7 @@ enum FetchError {
     Timeout,
     #[error("connect: {0}")]
     Connect(#[source] io::Error),
-    #[error("read the trusted certificates in {ROOTS}: {0}")]
+    #[error("read the trusted certificates: {0}")]
     Roots(String),
     #[error("{0}")]
     Http(#[from] hyper::Error),
@@ -239,13 +241,21 @@ async fn exchange(
 
 /// The machine's trusted authorities, read anew each time: the file changes with the system's updates.
 fn trusted() -> Result<rustls::RootCertStore, FetchError> {
-    let bytes = std::fs::read(ROOTS).map_err(|e| FetchError::Roots(e.to_string()))?;
+    let file = roots_file(std::env::var_os("SSL_CERT_FILE"), &ROOTS);
+    let bytes = std::fs::read(&file).map_err(|e| FetchError::Roots(format!("{}: {e}", file.display())))?;
     let mut store = rustls::RootCertStore::empty();
     store.add_parsable_certificates(CertificateDer::pem_slice_iter(&bytes).flatten());
     if store.is_empty() {
         return Err(FetchError::Roots("there are none".into()));
     }
     Ok(store)
+}
+
+/// The file people name, or the first that is there.
+fn roots_file(named: Option<OsString>, usual: &[&str]) -> PathBuf {
+    let named = named.filter(|file| !file.is_empty()).map(PathBuf::from);
+    let found = || usual.iter().map(PathBuf::from).find(|file| file.exists());
+    named.or_else(found).unwrap_or_else(|| PathBuf::from(usual[0]))
 }
 
 struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
@@ -260,8 +270,15 @@ impl<T> Drop for AbortOnDrop<T> {
 const FETCH_MAX: Duration = Duration::from_secs(10);
 /// The failure in a row after which the log goes quiet.
 const LOGGED: u32 = 3;
-/// Where Debian, and most others, keep the trusted authorities.
-const ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
+/// Where distributions keep the trusted authorities, as Go looks for them: Debian and most others, Fedora and RHEL, SUSE, Alpine.
+const ROOTS: [&str; 6] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/cacert.pem",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
 const AGENT: &str = concat!("podwright/", env!("CARGO_PKG_VERSION"));
 
 #[cfg(test)]

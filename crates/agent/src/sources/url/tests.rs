@@ -15,6 +15,15 @@ use tokio::sync::mpsc;
 
 use super::*;
 
+#[test]
+fn authorities_are_found_where_distributions_keep_them() {
+    let here = tempfile::NamedTempFile::new().unwrap();
+    let path = here.path().to_str().unwrap();
+    assert_eq!(roots_file(None, &["/no/such/file", path]), here.path());
+    assert_eq!(roots_file(Some("/named".into()), &[path]), PathBuf::from("/named"));
+    assert_eq!(roots_file(Some("".into()), &["/no/such/file"]), PathBuf::from("/no/such/file"));
+}
+
 /// What the server answers, one after the other; the last one again and again.
 type Script = Arc<Mutex<VecDeque<(u16, Vec<u8>)>>>;
 
