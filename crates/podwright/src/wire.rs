@@ -22,8 +22,8 @@ use podwright_agent::the_loop::{self, Clock, Handle, Loop};
 use podwright_agent::translate::{CgroupDriver, NodeFacts};
 use podwright_api::Cluster;
 use podwright_core::gc::ImagePolicy;
-use podwright_core::{Node, NodeConfig};
 use podwright_core::model::{Event, KubeEvent, Source, SourceChange};
+use podwright_core::{Node, NodeConfig};
 use podwright_cri::RemoteRuntime;
 use podwright_linux::cgroup::CgroupTree;
 use podwright_server::local::{Local, Socket};
@@ -231,7 +231,8 @@ fn node_facts(config: &Config, cgroups: Option<&CgroupTree>) -> NodeFacts {
         memory_capacity: config.capacity.memory,
         seccomp_default: config.seccomp_default,
         hugepage_sizes: config.machine.huge_page_sizes.clone(),
-        thermal_paths: Vec::new(),
+        selinux: config.machine.selinux,
+        thermal_paths: config.machine.thermal_paths.clone(),
     }
 }
 

@@ -43,6 +43,9 @@ pub fn container_config(
         namespaces.set_pid(NamespaceMode::Target);
         namespaces.target_id = target.as_str().to_owned();
     }
+    let mut mounts = mounts::mounts(pod, container, ask.attempt, ask.ips, &env, host, situation)?;
+    // Without SELinux there is nothing to be labelled with.
+    mounts.iter_mut().for_each(|mount| mount.selinux_relabel &= facts.selinux);
     Ok(ContainerConfig {
         metadata: Some(ContainerMetadata { name: container.name.clone(), attempt: ask.attempt }),
         image: Some(ImageSpec {
@@ -53,7 +56,7 @@ pub fn container_config(
         command: env.expand_all(container.command.as_ref()),
         args: env.expand_all(container.args.as_ref()),
         working_dir: container.working_dir.clone().unwrap_or_default(),
-        mounts: mounts::mounts(pod, container, ask.attempt, ask.ips, &env, host, situation)?,
+        mounts,
         labels: annotations::container_labels(pod, container),
         annotations: annotations::container_annotations(pod, container, ask.attempt),
         log_path: container_log_path(&container.name, ask.attempt),

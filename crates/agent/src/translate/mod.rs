@@ -67,6 +67,8 @@ pub struct NodeFacts {
     pub memory_capacity: i64,
     /// Containers without a seccomp profile get the runtime's (`seccompDefault`).
     pub seccomp_default: bool,
+    /// The kernel enforces SELinux labels.
+    pub selinux: bool,
     /// Sizes of huge pages this kernel has, in bytes.
     pub hugepage_sizes: Vec<u64>,
     /// Paths under /sys that reveal the machine's temperature, masked beside the usual ones.
@@ -95,6 +97,7 @@ impl Default for NodeFacts {
             single_process_oom_kill: false,
             memory_capacity: i64::MAX,
             seccomp_default: false,
+            selinux: false,
             hugepage_sizes: Vec::new(),
             thermal_paths: Vec::new(),
         }

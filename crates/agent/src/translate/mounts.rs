@@ -44,7 +44,7 @@ pub fn sub_paths(
     Ok(all)
 }
 
-/// All mounts of a container.
+/// All mounts of a container; those whose files are ours are marked for a label of SELinux.
 pub(super) fn mounts(
     pod: &Pod,
     container: &Container,
@@ -78,6 +78,7 @@ pub(super) fn mounts(
         all.push(Mount {
             container_path: absolute(path),
             host_path: path_text(&host.termination_log(pod, &container.name, attempt))?,
+            selinux_relabel: true,
             ..Default::default()
         });
     }
@@ -116,8 +117,18 @@ fn volume_mount(
         host_path: path_text(&host_path)?,
         readonly: mount.read_only.unwrap_or_default() || is_read_only(pod, &mount.name),
         propagation: propagation(mount).map_err(told)?.into(),
+        selinux_relabel: is_ours(pod, &mount.name),
         recursive_read_only: recursive(mount, situation.features.recursive_read_only).map_err(told)?,
         ..Default::default()
+    })
+}
+
+/// Files the agent makes itself: nobody else can have given them a label (Go kubelet: `Attributes.Managed`).
+fn is_ours(pod: &Pod, volume: &str) -> bool {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.into_iter().any(|v| {
+        let written = v.config_map.is_some() || v.secret.is_some() || v.downward_api.is_some() || v.projected.is_some();
+        v.name == volume && (v.empty_dir.is_some() || written)
     })
 }
 

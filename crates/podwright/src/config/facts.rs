@@ -28,6 +28,10 @@ pub(crate) struct Facts {
     pub(crate) huge_pages: Vec<HugePages>,
     /// AppArmor is built in and switched on.
     pub(crate) app_armor: bool,
+    /// SELinux is built in and switched on.
+    pub(crate) selinux: bool,
+    /// Where the processors tell their temperature.
+    pub(crate) thermal_paths: Vec<String>,
     /// Swap areas in use.
     pub(crate) swaps: Vec<String>,
     /// Of the addresses that were given, those no interface has.
@@ -57,6 +61,8 @@ impl Facts {
             huge_pages: hugepages::read(),
             app_armor: fs::read_to_string("/sys/module/apparmor/parameters/enabled")
                 .is_ok_and(|on| on.starts_with('Y')),
+            selinux: Path::new("/sys/fs/selinux/enforce").exists(),
+            thermal_paths: thermal_paths(Path::new("/sys/devices/system/cpu")),
             swaps: swaps(&fs::read_to_string("/proc/swaps").unwrap_or_default()),
             elsewhere: given.iter().filter_map(|text| text.trim().parse().ok()).filter(|ip| !is_here(*ip)).collect(),
             hostname,
@@ -91,6 +97,18 @@ fn pids() -> i64 {
     let limits = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"];
     let read = |path: &str| fs::read_to_string(path).ok()?.trim().parse().ok();
     limits.into_iter().filter_map(read).min().unwrap_or(PIDS_MAX)
+}
+
+/// How often each processor was too hot: it betrays what the neighbours do (Go kubelet: `defaultMaskedPaths`).
+fn thermal_paths(cpus: &Path) -> Vec<String> {
+    let number = |name: &str| name.strip_prefix("cpu")?.parse::<u32>().ok();
+    let found = fs::read_dir(cpus).into_iter().flatten().flatten();
+    let mut numbers: Vec<u32> = found
+        .filter(|cpu| cpu.path().join("thermal_throttle").exists())
+        .filter_map(|cpu| number(cpu.file_name().to_str()?))
+        .collect();
+    numbers.sort_unstable();
+    numbers.iter().map(|n| format!("{}/cpu{n}/thermal_throttle", cpus.display())).collect()
 }
 
 fn mem_total(meminfo: &str) -> Option<i64> {
@@ -171,6 +189,17 @@ mod tests {
         assert_eq!(mem_total("MemFree: 1 kB\n"), None);
         assert!(swaps("Filename\t\t\tType\t\tSize\n").is_empty());
         assert_eq!(swaps("Filename Type Size\n/dev/vdb partition 1\n"), ["/dev/vdb"]);
+    }
+
+    #[test]
+    fn processors_that_tell_their_temperature_are_found() {
+        let dir = std::env::temp_dir().join(format!("podwright-cpus-{}", std::process::id()));
+        for name in ["cpu10/thermal_throttle", "cpu2/thermal_throttle", "cpu3", "cpufreq/thermal_throttle"] {
+            fs::create_dir_all(dir.join(name)).unwrap();
+        }
+        let found = thermal_paths(&dir);
+        fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(found, [2, 10].map(|n| format!("{}/cpu{n}/thermal_throttle", dir.display())));
     }
 
     #[test]

@@ -122,6 +122,10 @@ pub(crate) struct Capacity {
 pub(crate) struct Machine {
     /// Sizes of huge pages the kernel has, in bytes.
     pub(crate) huge_page_sizes: Vec<u64>,
+    /// It has SELinux.
+    pub(crate) selinux: bool,
+    /// What must not be seen of its temperature.
+    pub(crate) thermal_paths: Vec<String>,
 }
 
 /// The container runtime.

@@ -258,7 +258,11 @@ impl Reader<'_> {
     }
 
     fn machine(&self) -> Machine {
-        Machine { huge_page_sizes: self.facts.huge_pages.iter().map(|pages| pages.size).collect() }
+        Machine {
+            huge_page_sizes: self.facts.huge_pages.iter().map(|pages| pages.size).collect(),
+            selinux: self.facts.selinux,
+            thermal_paths: self.facts.thermal_paths.clone(),
+        }
     }
 
     fn images(&mut self) -> Images {

@@ -22,6 +22,8 @@ fn facts() -> Facts {
         pids: 32_768,
         huge_pages: vec![HugePages { size: 2 << 20, count: 512 }, HugePages { size: 1 << 30, count: 0 }],
         app_armor: false,
+        selinux: true,
+        thermal_paths: vec!["/sys/cpu0".into()],
         swaps: Vec::new(),
         elsewhere: Vec::new(),
     }
@@ -50,7 +52,9 @@ fn without_a_file_everything_has_its_default() {
     );
     let pages = BTreeMap::from([("hugepages-2Mi".to_owned(), 1 << 30), ("hugepages-1Gi".to_owned(), 0)]);
     assert_eq!(config.node.allocatable_huge_pages, pages);
-    assert_eq!(config.machine.huge_page_sizes, [2 << 20, 1 << 30]);
+    let thermal_paths = vec!["/sys/cpu0".to_owned()];
+    let machine = Machine { huge_page_sizes: vec![2 << 20, 1 << 30], selinux: true, thermal_paths };
+    assert_eq!(config.machine, machine);
     assert_eq!(config.node.backoff_max, Duration::from_secs(300));
     assert_eq!(config.runtime.endpoint, "unix:///run/containerd/containerd.sock");
     assert_eq!(config.runtime.image_endpoint, config.runtime.endpoint);

@@ -309,6 +309,28 @@ fn resources_of_a_container() {
 }
 
 #[test]
+fn only_our_own_files_get_a_label() {
+    let mounts = ["e", "h", "c", "s", "d", "p"].map(|v| json!({"name": v, "mountPath": format!("/{v}")}));
+    let spec = json!({
+        "volumes": [{"name": "e", "emptyDir": {}}, {"name": "h", "hostPath": {"path": "/h"}}, {"name": "c", "configMap": {"name": "c"}},
+            {"name": "s", "secret": {"secretName": "s"}}, {"name": "d", "downwardAPI": {}}, {"name": "p", "projected": {}}],
+        "containers": [{"name": "web", "terminationMessagePath": "/dev/termination-log",
+            "volumeMounts": mounts}],
+    });
+    let (pod, image) = (pod(spec), image());
+    let references = References::default();
+    let ips = ["10.0.0.5".to_owned()];
+    let ask = ContainerAsk { name: "web", attempt: 0, image: &image, ips: &ips, target: None, references: &references };
+    let labelled = |selinux: bool| -> Vec<String> {
+        let node = NodeFacts { selinux, ..facts() };
+        let config = container_config(&pod, &ask, &node, &Situation::default(), &TestHost).unwrap();
+        config.mounts.into_iter().filter(|m| m.selinux_relabel).map(|m| m.container_path).collect()
+    };
+    assert_eq!(labelled(true), ["/e", "/c", "/s", "/d", "/p", "/etc/hosts", "/dev/termination-log"]);
+    assert!(labelled(false).is_empty());
+}
+
+#[test]
 fn containers_get_no_swap_where_it_can_be_limited() {
     let pod = pod(json!({"containers": [{"name": "web", "resources": {"limits": {"memory": "64Mi"}}}]}));
     let container = &pod.spec.as_ref().unwrap().containers[0];
