@@ -94,7 +94,7 @@ fn tls_acceptor() -> tokio_rustls::TlsAcceptor {
 async fn probe(bench: &Bench, mut spec: Value) -> ProbeVerdict {
     spec["timeoutSeconds"] = spec.get("timeoutSeconds").cloned().unwrap_or(json!(1));
     let pod = json!({"containers": [{"name": "web", "readinessProbe": spec,
-        "env": [{"name": "FILE", "value": "/ok"}],
+        "env": [{"name": "FILE", "value": "/ok"}, {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
         "ports": [{"name": "http", "containerPort": 80}]}]});
     let ips = vec!["127.0.0.1".to_owned()];
     let call = Call::Probe { kind: ProbeKind::Readiness, name: "web".into(), id: "c-1".into(), ips };
@@ -226,9 +226,9 @@ async fn a_question_that_cannot_be_asked_counts_as_nothing() {
 #[tokio::test(start_paused = true)]
 async fn exec_probes_judge_by_the_exit_code() {
     let bench = Bench::new();
-    let exec = json!({"exec": {"command": ["test", "-e", "$(FILE)"]}, "timeoutSeconds": 3});
+    let exec = json!({"exec": {"command": ["test", "-e", "$(FILE)$(NODE)$(NONE)"]}, "timeoutSeconds": 3});
     assert_eq!(probe(&bench, exec.clone()).await, ProbeVerdict::Success);
-    assert_eq!(bench.fake.asked(), ["ExecSync c-1 test -e /ok 3"]);
+    assert_eq!(bench.fake.asked(), ["ExecSync c-1 test -e /ok$(NONE) 3"]);
     let refused = ExecSyncResponse { exit_code: 1, stdout: "no".into(), stderr: " way".into() };
     bench.fake.exec.lock().unwrap().push_back(refused);
     assert_eq!(failure(probe(&bench, exec.clone()).await), "no way");
