@@ -298,7 +298,7 @@ const REDIRECTS_MAX: usize = 10;
 const BODY_BYTES_MAX: usize = 10 * 1024;
 
 /// The version of Kubernetes whose behaviour this is; servers see it in the user agent.
-pub(super) const KUBERNETES: &str = "1.37";
+pub(super) const KUBERNETES: &str = "1.36";
 
 #[cfg(test)]
 mod tests {
@@ -344,7 +344,7 @@ mod tests {
         let plain = request_headers(&url, &[], "probe").unwrap();
         let text = |name: HeaderName| plain.get(name).map(|v| v.to_str().unwrap().to_owned());
         assert_eq!(text(HOST).as_deref(), Some("[::1]:80"));
-        assert_eq!(text(USER_AGENT).as_deref(), Some("kube-probe/1.37"));
+        assert_eq!(text(USER_AGENT).as_deref(), Some("kube-probe/1.36"));
         assert_eq!(text(ACCEPT).as_deref(), Some("*/*"));
         let own = [("Host", "h"), ("user-agent", "me"), ("Accept", ""), ("X", "1"), ("x", "2")];
         let own: Vec<_> = own.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();

@@ -57,8 +57,8 @@ impl Machine {
         }
     }
 
-    /// A start that was cut off, by the agent's own death or by a deadline, leaves an instance that never ran: that is nobody's
-    /// exit code, and the instance is replaced whatever the policy.
+    /// A start that was cut off, by the agent's own death or by a deadline, leaves an instance that the runtime ended itself, before
+    /// or just after its process began: that is nobody's exit code, and the instance is replaced whatever the policy.
     pub(super) fn settle_starts(&mut self, ctx: &Ctx<'_>) {
         if !self.sight.fresh() || self.record.ending.is_some() {
             return;
@@ -73,7 +73,7 @@ impl Machine {
             self.start_is_settled(&name);
             self.bring_up.sent_again.remove(&id);
             if state == Some((RunState::Exited, false)) {
-                self.story.tell(ctx.now, &format!("{name} is made anew"), "its start was cut off and it never ran");
+                self.story.tell(ctx.now, &format!("{name} is made anew"), "its start was cut off");
                 self.record.containers.entry(name).or_default().voided = Some(id);
                 self.unsaved = true;
             }

@@ -127,7 +127,7 @@ async fn http_probes_judge_by_the_status() {
         assert_eq!(seen, format!("HTTP probe failed with statuscode: {}", path.trim_matches('/')));
     }
     let line = server.asked.lock().unwrap()[0].clone();
-    assert_eq!(line, format!("/200 {} kube-probe/1.37 -", server.address));
+    assert_eq!(line, format!("/200 {} kube-probe/1.36 -", server.address));
 }
 
 #[tokio::test]

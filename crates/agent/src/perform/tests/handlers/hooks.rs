@@ -64,10 +64,10 @@ async fn http_hooks_are_content_with_any_answer() {
             "httpHeaders": [{"name": "Authorization", "value": "secret"}]}})
     };
     hook(&bench, HookKind::PreStop, get("/500", "HTTP"), LIMIT).await.unwrap();
-    assert_eq!(server.asked.lock().unwrap()[0], format!("/500 {} kube-lifecycle/1.37 secret", server.address));
+    assert_eq!(server.asked.lock().unwrap()[0], format!("/500 {} kube-lifecycle/1.36 secret", server.address));
     // Asked for TLS and answered without: once more, without TLS and without the secret.
     hook(&bench, HookKind::PreStop, get("/x", "HTTPS"), LIMIT).await.unwrap();
-    assert_eq!(server.asked.lock().unwrap()[1], format!("/x {} kube-lifecycle/1.37 -", server.address));
+    assert_eq!(server.asked.lock().unwrap()[1], format!("/x {} kube-lifecycle/1.36 -", server.address));
     let fallback = "request to HTTPS lifecycle hook 127.0.0.1:PORT got HTTP response, retry with HTTP succeeded";
     let fallback = fallback.replace("PORT", &port.to_string());
     assert_eq!(*told.lock().unwrap(), [format!("LifecycleHTTPFallback: {fallback}")]);
