@@ -237,9 +237,11 @@ fn node_facts(config: &Config, cgroups: Option<&CgroupTree>) -> NodeFacts {
 }
 
 fn host_config(config: &Config) -> HostConfig {
+    let registers = config.cluster.as_ref().is_some_and(|cluster| cluster.register);
     HostConfig {
         paths: paths(config),
         node_name: config.node.node_name.clone(),
+        hostname_label: config.node.labels.get("kubernetes.io/hostname").filter(|_| registers).cloned(),
         host_ips: config.node.host_ips.clone(),
         cluster_domain: config.dns.domain.clone(),
         allocatable: Allocatable {

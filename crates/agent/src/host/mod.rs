@@ -44,6 +44,8 @@ pub struct HostConfig {
     pub paths: HostPaths,
     /// The node's name.
     pub node_name: String,
+    /// The node's label `kubernetes.io/hostname`; `None`: the node's object is somebody else's, and so are its labels.
+    pub hostname_label: Option<String>,
     /// The node's addresses, the preferred one first.
     pub host_ips: Vec<String>,
     /// The domain of the cluster's services; may be empty.

@@ -49,6 +49,7 @@ impl Bed {
                 cgroup_root: cgroup_root.into(),
             },
             node_name: "node".into(),
+            hostname_label: Some("node".into()),
             host_ips: vec!["192.0.2.1".into()],
             cluster_domain: "cluster.local".into(),
             allocatable: Allocatable { cpu_millis: 2000, memory: 1 << 30, ephemeral_storage: 1 << 30 },

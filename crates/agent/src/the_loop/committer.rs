@@ -232,14 +232,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_disk_that_hangs_is_told_of_and_holds_nothing_back() {
-        let (_done, progress) = watch::channel(Progress::default());
+        let (done, progress) = watch::channel(Progress::default());
         let desk = Some(Arc::new(Desk::default()));
         let mut committer = Committer { desk, progress, turn: 0, waiting: VecDeque::new(), error: None, thread: None };
         assert!(committer.commit(turn(Some("a"), 1)).is_none());
         let freed = committer.committed().await;
         assert_eq!(freed.effects.len(), 1);
         assert!(freed.changed.flatten().is_some_and(|why| why.contains("does not answer")));
-        assert!(committer.commit(turn(Some("a"), 2)).is_none(), "it may have been slow once");
+        done.send_replace(Progress { turn: 1, error: Some("it failed".into()) });
+        assert!(committer.commit(turn(Some("a"), 2)).is_none(), "it moves");
         let freed = committer.commit(turn(Some("b"), 3)).expect("it is not waited for again");
         let ids: Vec<u64> =
             freed.iter().filter_map(|e| if let Effect::Cancel { id } = e { Some(id.0) } else { None }).collect();

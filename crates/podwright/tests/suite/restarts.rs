@@ -105,11 +105,9 @@ pub(crate) fn kill_9_at_random_moments_loses_nothing_and_restarts_nothing(flavor
             Ok(())
         });
     }
-    if flavor == Flavor::V2 {
-        // It loses sight of a sandbox or task whose caller died at the wrong moment: no call of the CRI shows or removes it. It finds
-        // them, and the agent then removes them, when it starts anew.
-        bed.containerd.restart().expect("containerd restarts");
-    }
+    // containerd loses sight of a sandbox or task whose caller died at the wrong moment: no call of the CRI shows or removes it. It
+    // finds them, and the agent then removes them, when it starts anew.
+    bed.containerd.restart().expect("containerd restarts");
     for round in 0..times.saturating_sub(1) {
         wait_until(LIMIT, "deleted pods to be gone", || {
             ensure!(bed.pod(&format!("new{round}")).is_err(), "new{round} is still there");
@@ -117,7 +115,7 @@ pub(crate) fn kill_9_at_random_moments_loses_nothing_and_restarts_nothing(flavor
         });
     }
     bed.remove_all();
-    bed.wait_nothing_left_but(if flavor == Flavor::V2 { lost_shim } else { |_| false });
+    bed.wait_nothing_left_but(lost_shim);
 }
 
 /// How often the pods have been restarted: never less than before, whoever is asked. One that is not yet known says nothing.
@@ -141,7 +139,7 @@ fn lines(witness: &Path, name: &str) -> Vec<String> {
     std::fs::read_to_string(witness.join(name)).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
-/// containerd 2.x sometimes loses the shim of a RunPodSandbox whose caller died, or of a sandbox whose processes someone else
+/// containerd, 1.6 and 2.x, sometimes loses the shim of a RunPodSandbox whose caller died, or of a sandbox whose processes someone else
 /// killed: RemovePodSandbox says that it is done, and nobody can see the shim through the CRI any more.
 pub(crate) fn lost_shim(left: &str) -> bool {
     left.starts_with("process ") && left.contains("containerd-shim-runc-v2 -namespace")

@@ -42,8 +42,16 @@ pub(super) struct Place {
     read_only: bool,
 }
 
+/// What volumes call this node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Here<'a> {
+    pub(super) node: &'a str,
+    /// Its hostname label, where that is known.
+    pub(super) hostname: Option<&'a str>,
+}
+
 /// Where a claim's volume lies on this node, or why it can't be used.
-pub(super) fn place(pod: &Pod, claim: &Claim, claimed: &Claimed, node: &str) -> Result<Place, HostError> {
+pub(super) fn place(pod: &Pod, claim: &Claim, claimed: &Claimed, here: Here<'_>) -> Result<Place, HostError> {
     let told = |why: String| failed(format!("persistentvolumeclaim {:?}: {why}", claim.name));
     let found = &*claimed.claim;
     let owners = found.metadata.owner_references.iter().flatten();
@@ -58,7 +66,7 @@ pub(super) fn place(pod: &Pod, claim: &Claim, claimed: &Claimed, node: &str) -> 
         return Err(told(format!("it is not bound to a volume (phase {phase})")));
     };
     check_use(claim, claimed, volume).map_err(told)?;
-    if !may_be_on(volume, node) {
+    if !may_be(volume, here) {
         let name = volume.metadata.name.as_deref().unwrap_or_default();
         return Err(told(format!("volume {name:?} is on another node")));
     }
@@ -83,14 +91,22 @@ fn check_use(claim: &Claim, claimed: &Claimed, volume: &PersistentVolume) -> Res
 }
 
 /// A volume that lies on one machine says on which. Other labels it may ask for are the scheduler's to look at.
-fn may_be_on(volume: &PersistentVolume, node: &str) -> bool {
+fn may_be(volume: &PersistentVolume, here: Here<'_>) -> bool {
     let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref()).and_then(|a| a.required.as_ref());
     let Some(required) = affinity else { return true };
-    let names = |rule: &NodeSelectorRequirement| rule.values.iter().flatten().any(|value| value == node);
-    let allows = |rule: &NodeSelectorRequirement| match (rule.key.as_str(), rule.operator.as_str()) {
-        (HOSTNAME | NODE_NAME, "In") => names(rule),
-        (HOSTNAME | NODE_NAME, "NotIn") => !names(rule),
-        _ => true,
+    let allows = |rule: &NodeSelectorRequirement| {
+        let ours = match rule.key.as_str() {
+            HOSTNAME => here.hostname,
+            NODE_NAME => Some(here.node),
+            _ => None,
+        };
+        let Some(ours) = ours else { return true };
+        let named = rule.values.iter().flatten().any(|value| value == ours);
+        match rule.operator.as_str() {
+            "In" => named,
+            "NotIn" => !named,
+            _ => true,
+        }
     };
     required
         .node_selector_terms
@@ -179,8 +195,10 @@ mod tests {
         });
         let claimed = Claimed { claim: Arc::new(serde_json::from_value(claim).unwrap()), volume };
         let claim = Claim { name: "c".into(), read_only, of_pod: false };
-        place(&Pod::default(), &claim, &claimed, "here").map_err(|e| e.message)
+        place(&Pod::default(), &claim, &claimed, HERE).map_err(|e| e.message)
     }
+
+    const HERE: Here<'_> = Here { node: "node", hostname: Some("here") };
 
     fn local_on(values: Value) -> Value {
         let rules = json!([{"key": "kubernetes.io/hostname", "operator": "In", "values": values},
@@ -214,11 +232,18 @@ mod tests {
     }
 
     #[test]
+    fn a_hostname_that_somebody_else_gives_the_node_is_not_judged() {
+        let volume: PersistentVolume = serde_json::from_value(json!({"spec": local_on(json!(["there"]))})).unwrap();
+        assert!(!may_be(&volume, HERE));
+        assert!(may_be(&volume, Here { hostname: None, ..HERE }));
+    }
+
+    #[test]
     fn a_claim_that_is_being_deleted_begins_nothing() {
         let going = json!({"metadata": {"name": "c", "uid": "c-1", "deletionTimestamp": "2026-01-01T00:00:00Z"}});
         let claimed = Claimed { claim: Arc::new(serde_json::from_value(going).unwrap()), volume: None };
         let claim = Claim { name: "c".into(), read_only: false, of_pod: false };
-        let error = place(&Pod::default(), &claim, &claimed, "here").unwrap_err();
+        let error = place(&Pod::default(), &claim, &claimed, HERE).unwrap_err();
         assert_eq!(error.message, "persistentvolumeclaim \"c\": it is being deleted");
     }
 
@@ -239,6 +264,6 @@ mod tests {
         let claim = of(&pod, &volume).unwrap();
         assert_eq!(claim.name, "p-v");
         let claimed = Claimed { claim: Arc::default(), volume: None };
-        assert!(place(&pod, &claim, &claimed, "here").unwrap_err().message.contains("not made for this pod"));
+        assert!(place(&pod, &claim, &claimed, HERE).unwrap_err().message.contains("not made for this pod"));
     }
 }

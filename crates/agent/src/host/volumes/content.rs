@@ -72,7 +72,8 @@ impl Host {
         }
         let claim = claim::of(pod, volume).ok_or_else(|| failed("the volume claims nothing"))?;
         let claimed = self.objects().claim(paths::namespace(pod), &claim.name).await.map_err(told)?;
-        claim::place(pod, &claim, &claimed, &self.config.node_name).map(Content::Place)
+        let here = claim::Here { node: &self.config.node_name, hostname: self.config.hostname_label.as_deref() };
+        claim::place(pod, &claim, &claimed, here).map(Content::Place)
     }
 
     /// Adds the selected files of a ConfigMap or Secret.
