@@ -36,7 +36,7 @@ pub(crate) fn compare(
     case: &str,
     ours: &Fields,
     theirs: &Fields,
-    rules: &[Accepted],
+    rules: &[&Accepted],
     used: &mut BTreeSet<usize>,
 ) -> (usize, Vec<String>) {
     let has_ended = |fields: &Fields| fields.get("status.phase").is_some_and(|p| p == "Succeeded" || p == "Failed");
@@ -61,43 +61,7 @@ pub(crate) fn compare(
 }
 
 /// Rules that allowed nothing: the list must not outlive its reasons.
-pub(crate) fn stale(rules: &[Accepted], used: &BTreeSet<usize>) -> Vec<&'static str> {
+pub(crate) fn stale(rules: &[&Accepted], used: &BTreeSet<usize>) -> Vec<&'static str> {
     let unused = rules.iter().enumerate().filter(|(n, rule)| !rule.sometimes && !used.contains(n));
     unused.map(|(_, rule)| rule.why).collect()
-}
-
-/// The Go kubelet removes the dead sidecar of a job that is over before its exit is in the status.
-pub(crate) fn lost_exit(d: &Difference<'_>) -> bool {
-    let Some((_, field)) = d.path.split_once("initContainerStatuses[side].state.terminated.") else { return false };
-    d.case == "sidecar-fails-job"
-        && match field {
-            "exitCode" => d.ours.is_some_and(|v| *v == 9) && d.theirs.is_some_and(|v| *v == 137),
-            "reason" => d.is("Error", "ContainerStatusUnknown"),
-            "message" => d.ours.is_none(),
-            _ => d.theirs.is_none(),
-        }
-}
-
-/// When a rule restarts all containers, the Go kubelet removes them before their ends are in the status.
-pub(crate) fn lost_last_exit(d: &Difference<'_>) -> bool {
-    let Some((_, field)) = d.path.split_once("].lastState.terminated.") else { return false };
-    d.case == "restarts-all"
-        && match field {
-            "exitCode" => d.theirs.is_some_and(|v| *v == 137),
-            "reason" => d.theirs.is_some_and(|v| v == "RestartingAllContainers"),
-            "message" => d.ours.is_none(),
-            _ => d.theirs.is_none(),
-        }
-}
-
-/// Its last status of an ended pod may be older than the end of its sandbox.
-pub(crate) fn older_than_the_sandbox(d: &Difference<'_>) -> bool {
-    d.ended && d.path == "status.conditions[PodReadyToStartContainers].status" && d.is("False", "True")
-}
-
-/// containerd may hear of the end before it hears why, and then tells an error.
-pub(crate) fn end_without_a_reason(d: &Difference<'_>) -> bool {
-    d.case == "hungry"
-        && d.path.ends_with("terminated.reason")
-        && (d.is("OOMKilled", "Error") || d.is("Error", "OOMKilled"))
 }
