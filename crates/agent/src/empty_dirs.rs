@@ -8,9 +8,9 @@ use podwright_core::eviction::Limited;
 use podwright_core::model::{Event, Pod, PodUid};
 use podwright_linux::beneath::usage;
 
+use crate::event_loop::Handle;
 use crate::feed::{Feed, View};
 use crate::host::{HostPaths, Pool, volume_host_path};
-use crate::the_loop::Handle;
 
 /// As often as the kubelet looks.
 const PERIOD: Duration = Duration::from_secs(10);

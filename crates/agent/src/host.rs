@@ -53,7 +53,7 @@ pub struct HostConfig {
     /// What pods may use in all.
     pub allocatable: Allocatable,
     /// What all pods together are held to, by the cgroup above theirs.
-    pub together: Together,
+    pub node_allocatable: NodeAllocatable,
     /// Processes a pod may have (`podPidsLimit`); `None`: as many as the node.
     pub pod_pids_limit: Option<i64>,
     /// CPU limits are enforced (`cpuCFSQuota`).
@@ -68,7 +68,7 @@ pub struct HostConfig {
 
 /// What all pods together may use (`enforceNodeAllocatable`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Together {
+pub struct NodeAllocatable {
     /// Thousandths of a core: their weight against the rest of the machine.
     pub cpu_millis: i64,
     /// Bytes.

@@ -14,17 +14,18 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use podwright_core::model::{
-    Ask, AskError, AskResult, FullName, Manifest, ObjectRef, Pod, PodRecord, PodStatus, PodUid, Source, SourceChange,
+    FullName, Manifest, ObjectError, ObjectRef, ObjectRequest, ObjectResult, Pod, PodRecord, PodStatus, PodUid, Source,
+    SourceChange,
 };
 use podwright_core::pod::full_name;
 use podwright_core::status::is_terminal;
 use tokio::sync::Mutex;
 
+use crate::event_loop::BoxFuture;
 use crate::feed::{Feed, View};
-use crate::keeper::Keeper;
+use crate::object_store::PodObjectStore;
 use crate::sources::Changes;
-use crate::the_loop::BoxFuture;
-use disk::Shelf;
+use disk::ManifestDir;
 
 pub use admit::DeleteOptions;
 pub use disk::{POD_BYTES_MAX, PODS_MAX};
@@ -44,7 +45,7 @@ pub struct StoreError {
 /// The pods submitted to this node.
 pub struct Store {
     node: String,
-    shelf: Shelf,
+    dir: ManifestDir,
     feed: Arc<Feed>,
     changes: Changes,
     /// Held over a write to disk: one writer at a time.
@@ -64,22 +65,22 @@ impl Store {
         changes: Changes,
     ) -> Result<Arc<Self>, StoreError> {
         let failed = |source| StoreError { path: root_dir.join("manifests"), source };
-        let shelf = Shelf::open(root_dir).map_err(failed)?;
-        let (mut pods, files) = shelf.load().map_err(failed)?;
+        let dir = ManifestDir::open(root_dir).map_err(failed)?;
+        let (mut pods, files) = dir.load().map_err(failed)?;
         let mut broken = Vec::new();
         for file in files {
             let remembered = records.iter().find(|r| r.uid == file.uid && r.source == Source::Local);
-            let rescued = remembered.filter(|record| write(&shelf, &record.pod).is_ok());
+            let rescued = remembered.filter(|record| write(&dir, &record.pod).is_ok());
             if let Some(record) = rescued {
                 tracing::warn!(path = %file.path.display(), why = file.why, "a submitted pod's file is broken: rewritten from the journal");
                 pods.push(Pod::clone(&record.pod));
                 continue;
             }
-            let path = shelf.put_aside(&file.path).unwrap_or(file.path);
+            let path = dir.put_aside(&file.path).unwrap_or(file.path);
             tracing::error!(path = %path.display(), why = file.why, "a submitted pod's file is broken: put aside");
             broken.push((path.display().to_string(), file.why));
         }
-        let pods = one_of_each_name(pods, &shelf);
+        let pods = one_of_each_name(pods, &dir);
         // An agent that was here before showed versions that were smaller.
         feed.begin_after(u64::try_from(Timestamp::now().as_microsecond()).unwrap_or_default());
         let mut objects = BTreeMap::new();
@@ -88,7 +89,7 @@ impl Store {
             feed.keep(Arc::clone(&pod), Source::Local, Some(ORIGIN.into()));
             objects.insert(uid, pod);
         }
-        Ok(Arc::new(Self { node: node.into(), shelf, feed, changes, objects: Mutex::new(objects), broken }))
+        Ok(Arc::new(Self { node: node.into(), dir, feed, changes, objects: Mutex::new(objects), broken }))
     }
 
     /// Tell core what is there: the first SET.
@@ -142,16 +143,16 @@ impl Store {
     }
 
     async fn write(&self, pod: &Arc<Pod>) -> Result<(), Refusal> {
-        let (shelf, pod) = (self.shelf.clone(), Arc::clone(pod));
-        blocking(move || write(&shelf, &pod)).await
+        let (dir, pod) = (self.dir.clone(), Arc::clone(pod));
+        blocking(move || write(&dir, &pod)).await
     }
 
     async fn unlink(&self, uid: &PodUid) -> Result<(), Refusal> {
-        let (shelf, gone) = (self.shelf.clone(), uid.clone());
-        blocking(move || shelf.remove(&gone).map_err(|error| Refusal::disk(&error))).await
+        let (dir, gone) = (self.dir.clone(), uid.clone());
+        blocking(move || dir.remove(&gone).map_err(|error| Refusal::disk(&error))).await
     }
 
-    async fn patch_status(&self, object: &ObjectRef, status: Arc<PodStatus>) -> AskResult {
+    async fn patch_status(&self, object: &ObjectRef, status: Arc<PodStatus>) -> ObjectResult {
         let mut objects = self.objects.lock().await;
         let mut pod = Pod::clone(find(&objects, object)?);
         let ends = is_terminal(status.phase.as_deref());
@@ -167,19 +168,19 @@ impl Store {
         Ok(Some(pod))
     }
 
-    async fn delete_finished(&self, object: &ObjectRef) -> AskResult {
+    async fn delete_finished(&self, object: &ObjectRef) -> ObjectResult {
         let mut objects = self.objects.lock().await;
         find(&objects, object)?;
         self.remove(&mut objects, &object.uid).await.map_err(unavailable)?;
         Ok(None)
     }
 
-    async fn answer(&self, ask: Ask) -> AskResult {
-        match ask {
-            Ask::PatchStatus { object, status, .. } => self.patch_status(&object, status).await,
-            Ask::Delete { object } => self.delete_finished(&object).await,
-            Ask::CreateMirror { .. } | Ask::DeleteMirror { .. } => {
-                Err(AskError::Refused("submitted pods have no mirrors".into()))
+    async fn answer(&self, request: ObjectRequest) -> ObjectResult {
+        match request {
+            ObjectRequest::PatchStatus { object, status, .. } => self.patch_status(&object, status).await,
+            ObjectRequest::Delete { object } => self.delete_finished(&object).await,
+            ObjectRequest::CreateMirror { .. } | ObjectRequest::DeleteMirror { .. } => {
+                Err(ObjectError::Refused("submitted pods have no mirrors".into()))
             }
         }
     }
@@ -187,24 +188,24 @@ impl Store {
 
 /// The one who is asked keeps the object: what was begun is ended, whether or not the caller still waits.
 #[derive(Clone)]
-pub struct StoreKeeper(pub Arc<Store>);
+pub struct LocalObjectStore(pub Arc<Store>);
 
-impl Keeper for StoreKeeper {
-    fn ask(&self, ask: Ask) -> BoxFuture<AskResult> {
+impl PodObjectStore for LocalObjectStore {
+    fn request(&self, request: ObjectRequest) -> BoxFuture<ObjectResult> {
         let store = Arc::clone(&self.0);
         Box::pin(async move {
-            let answer = tokio::spawn(async move { store.answer(ask).await }).await;
-            answer.unwrap_or_else(|error| Err(AskError::Unavailable { message: error.to_string(), after: None }))
+            let answer = tokio::spawn(async move { store.answer(request).await }).await;
+            answer.unwrap_or_else(|error| Err(ObjectError::Unavailable { message: error.to_string(), after: None }))
         })
     }
 }
 
-fn find<'a>(objects: &'a Objects, object: &ObjectRef) -> Result<&'a Arc<Pod>, AskError> {
+fn find<'a>(objects: &'a Objects, object: &ObjectRef) -> Result<&'a Arc<Pod>, ObjectError> {
     match objects.get(&object.uid) {
         Some(pod) if full_name(pod) == object.full_name => Ok(pod),
-        Some(_) => Err(AskError::OtherUid),
-        None if of_name(objects, &object.full_name).is_some() => Err(AskError::OtherUid),
-        None => Err(AskError::NotFound),
+        Some(_) => Err(ObjectError::OtherUid),
+        None if of_name(objects, &object.full_name).is_some() => Err(ObjectError::OtherUid),
+        None => Err(ObjectError::NotFound),
     }
 }
 
@@ -213,14 +214,14 @@ fn of_name<'a>(objects: &'a Objects, name: &FullName) -> Option<&'a Arc<Pod>> {
 }
 
 /// Two of one name are there when an agent died while one took the other's place: the older one goes.
-fn one_of_each_name(mut pods: Vec<Pod>, shelf: &Shelf) -> Vec<Pod> {
+fn one_of_each_name(mut pods: Vec<Pod>, dir: &ManifestDir) -> Vec<Pod> {
     let ended = |pod: &Pod| pod.status.as_ref().is_some_and(|status| is_terminal(status.phase.as_deref()));
     let age = |pod: &Pod| (pod.metadata.creation_timestamp.as_ref().map(|at| at.0), !ended(pod));
     pods.sort_by_key(|pod| std::cmp::Reverse(age(pod)));
     let mut names = BTreeSet::new();
     pods.retain(|pod| {
         let first = names.insert(full_name(pod));
-        if !first && let Err(error) = shelf.remove(&uid_of(pod)) {
+        if !first && let Err(error) = dir.remove(&uid_of(pod)) {
             tracing::warn!(name = %full_name(pod), %error, "the file of an earlier life can't be removed");
         }
         first
@@ -236,9 +237,9 @@ fn uid_of(pod: &Pod) -> PodUid {
     PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default())
 }
 
-fn write(shelf: &Shelf, pod: &Pod) -> Result<(), Refusal> {
+fn write(dir: &ManifestDir, pod: &Pod) -> Result<(), Refusal> {
     let text = serde_json::to_vec(pod).map_err(|error| Refusal::disk(&error.into()))?;
-    shelf.write(&uid_of(pod), &text).map_err(|error| Refusal::disk(&error))
+    dir.write(&uid_of(pod), &text).map_err(|error| Refusal::disk(&error))
 }
 
 async fn blocking(work: impl FnOnce() -> Result<(), Refusal> + Send + 'static) -> Result<(), Refusal> {
@@ -246,8 +247,8 @@ async fn blocking(work: impl FnOnce() -> Result<(), Refusal> + Send + 'static) -
     done.unwrap_or_else(|error| Err(Refusal::Disk { message: error.to_string() }))
 }
 
-fn unavailable(refusal: Refusal) -> AskError {
-    AskError::Unavailable { message: refusal.to_string(), after: None }
+fn unavailable(refusal: Refusal) -> ObjectError {
+    ObjectError::Unavailable { message: refusal.to_string(), after: None }
 }
 
 /// Where submitted pods come from, in words.

@@ -25,11 +25,11 @@ use crate::host::Pool;
 use crate::perform::{SharedFeatures, harmless};
 
 mod convert;
+mod event_stream;
 mod exits;
-mod last_words;
 mod runtime;
-mod sense;
-mod stream_of_events;
+mod termination_message;
+mod validate_response;
 
 pub use runtime::{DriverMismatch, check_cgroup_driver, follows_groups_policy};
 
@@ -135,7 +135,9 @@ impl Observer {
         // A runtime that ignores the filter shows other pods' too.
         sandboxes.retain(|sandbox| Owner::of(&sandbox.labels).is_some_and(|owner| owner.uid == uid.as_str()));
         containers.retain(|container| Owner::of(&container.labels).is_some_and(|owner| owner.uid == uid.as_str()));
-        sense::sandboxes(&sandboxes).and_then(|()| sense::containers(&containers)).map_err(failed)?;
+        validate_response::sandboxes(&sandboxes)
+            .and_then(|()| validate_response::containers(&containers))
+            .map_err(failed)?;
         self.remember(uid, &sandboxes, &containers);
         let looks = (self.sandboxes(sandboxes, limit), self.containers(uid, containers, limit));
         let (sandboxes, containers) = tokio::join!(looks.0, looks.1);
@@ -158,7 +160,7 @@ impl Observer {
         let Some(newest) = seen.first_mut().filter(|newest| newest.ready) else { return Ok(seen) };
         match self.runtime.pod_sandbox_status(newest.id.as_str(), false, limit).await {
             Ok(answer) => {
-                let status = sense::sandbox_status(answer, newest.id.as_str()).map_err(failed)?;
+                let status = validate_response::sandbox_status(answer, newest.id.as_str()).map_err(failed)?;
                 newest.ready = convert::is_ready(status.state);
                 newest.ips = convert::addresses(status.network);
             }
@@ -197,8 +199,8 @@ impl Observer {
             if let Some(pid) = exits::pid_of(&answer.info) {
                 pids.insert(container.id.as_str().into(), pid);
             }
-            let status = sense::container_status(answer, &container.id).map_err(failed)?;
-            let words = last_words::of(&self.pool, uid, &status, limit).await;
+            let status = validate_response::container_status(answer, &container.id).map_err(failed)?;
+            let words = termination_message::of(&self.pool, uid, &status, limit).await;
             seen.extend(convert::container(&container, status, words));
         }
         Ok((seen, pids))

@@ -100,7 +100,7 @@ impl SharedFeatures {
 pub type Tell = Arc<dyn Fn(KubeEvent) + Send + Sync>;
 
 /// Performs calls.
-pub struct Hands {
+pub struct CallExecutor {
     runtime: Arc<dyn RuntimeService>,
     facts: Arc<NodeFacts>,
     host: Arc<dyn HostHands>,
@@ -119,8 +119,8 @@ pub struct Hands {
     pool: Pool,
 }
 
-/// What [`Hands`] are made of.
-pub struct HandsConfig {
+/// What [`CallExecutor`] are made of.
+pub struct CallExecutorConfig {
     /// Sandboxes and containers.
     pub runtime: Arc<dyn RuntimeService>,
     /// Images.
@@ -141,9 +141,9 @@ pub struct HandsConfig {
     pub max_pods: usize,
 }
 
-impl Hands {
-    /// Hands that are ready to work.
-    pub fn new(config: HandsConfig) -> Self {
+impl CallExecutor {
+    /// CallExecutor that are ready to work.
+    pub fn new(config: CallExecutorConfig) -> Self {
         let sandboxes = config.sandbox_parallel.max(1);
         Self {
             userns: userns::Ranges::new(config.facts.paths.pods_dir(), config.max_pods),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  kubeconfig ─▶ Cluster (one HTTP/2 connection) ─┬─ pods: list and watch ─▶ SourceChange
-//!                                                 ├─ keeper: Ask ─▶ patch, delete, create
+//!                                                 ├─ pod_objects: ObjectRequest ─▶ patch, delete, create
 //!                                                 ├─ node: the Node object and its status
 //!                                                 └─ events
 //!                another connection of its own ───── lease
@@ -16,11 +16,11 @@ pub mod backoff;
 pub mod client;
 pub mod error;
 pub mod events;
-pub mod keeper;
 pub mod kubeconfig;
 pub mod lease;
 pub mod node;
 pub mod objects;
+pub mod pod_objects;
 pub mod pods;
 pub mod services;
 pub mod token;
@@ -29,7 +29,7 @@ pub mod trimmed;
 mod connect;
 mod exec;
 mod lines;
-mod past;
+mod staleness;
 
 pub use client::Cluster;
 pub use error::ApiError;

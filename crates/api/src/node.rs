@@ -60,50 +60,50 @@ pub async fn run(
     cluster: Cluster,
     registration: Registration,
     mut runtime: watch::Receiver<RuntimeFacts>,
-    object: watch::Sender<Option<Registered>>,
+    presence: watch::Sender<Option<Registered>>,
 ) {
     let mut news = News::new(&cluster, &registration.facts.name);
     let backoff = Backoff::new(RETRY_FIRST, RETRY_MAX);
-    let mut keeper = Keeper { cluster, registration, backoff, sent: None, version: 0, unschedulable: false };
+    let mut object = NodeObject { cluster, registration, backoff, sent: None, version: 0, unschedulable: false };
     let node = loop {
         let facts = runtime.borrow_and_update().clone();
-        match keeper.registered(&facts).await {
+        match object.registered(&facts).await {
             Ok(node) => break node,
-            Err(error) => keeper.failed("register the node", &error).await,
+            Err(error) => object.failed("register the node", &error).await,
         }
         if runtime.has_changed().is_err() {
             return;
         }
     };
-    tracing::info!(node = keeper.name(), "the node is registered");
-    object.send_replace(registered(&node));
+    tracing::info!(node = object.name(), "the node is registered");
+    presence.send_replace(registered(&node));
     let mut known = Some(node);
-    if keeper.sent.is_none() {
+    if object.sent.is_none() {
         // It may say Ready, and rightly so: that stands until the runtime has had the time to answer.
         let _ = tokio::time::timeout(FIRST_WORD_MAX, runtime.wait_for(RuntimeFacts::is_known)).await;
     }
     loop {
         let facts = runtime.borrow_and_update().clone();
-        match keeper.keep(known.take(), &facts).await {
+        match object.keep(known.take(), &facts).await {
             Ok(found) => {
-                keeper.worked();
-                object.send_if_modified(|object| std::mem::replace(object, found.clone()) != found);
+                object.worked();
+                presence.send_if_modified(|object| std::mem::replace(object, found.clone()) != found);
             }
             Err(error) => {
                 if error.is_not_found() {
                     // Whoever deleted it meant it: as with the kubelet, only a new start makes it again.
-                    object.send_if_modified(|object| object.take().is_some());
+                    presence.send_if_modified(|object| object.take().is_some());
                 }
-                keeper.failed("update the node's status", &error).await;
+                object.failed("update the node's status", &error).await;
                 continue;
             }
         }
-        let Some(heard) = keeper.wait(&mut runtime, &mut news).await else { return };
+        let Some(heard) = object.wait(&mut runtime, &mut news).await else { return };
         known = heard;
     }
 }
 
-struct Keeper {
+struct NodeObject {
     cluster: Cluster,
     registration: Registration,
     backoff: Backoff,
@@ -115,7 +115,7 @@ struct Keeper {
     unschedulable: bool,
 }
 
-impl Keeper {
+impl NodeObject {
     /// The object, made or mended.
     async fn registered(&mut self, runtime: &RuntimeFacts) -> Result<Node, ApiError> {
         let mut forbidden = None;

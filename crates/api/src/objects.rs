@@ -25,13 +25,13 @@ use crate::error::ApiError;
 use crate::services::Services;
 use crate::token::Tokens;
 
-mod followed;
-mod kept;
-mod places;
-mod shelf;
+mod cacheable;
 mod trust;
+mod watch_cache;
+mod watch_connections;
+mod watched;
 
-pub(crate) use shelf::{Line, Shelf};
+pub(crate) use watch_cache::{WatchCache, WatchContext};
 
 use trust::TrustBundle;
 
@@ -43,9 +43,9 @@ pub struct Objects {
 
 struct Inner {
     cluster: Cluster,
-    config_maps: Shelf<ConfigMap>,
-    secrets: Shelf<Secret>,
-    trust_bundles: Shelf<TrustBundle>,
+    config_maps: WatchCache<ConfigMap>,
+    secrets: WatchCache<Secret>,
+    trust_bundles: WatchCache<TrustBundle>,
     services: Services,
     tokens: Tokens,
     /// Handlers as last read: they never change, and a server that is away must not stop a sandbox.
@@ -55,11 +55,11 @@ struct Inner {
 impl Objects {
     /// Nothing is asked for before a pod needs it. Changes go to `events`.
     pub fn new(cluster: &Cluster, events: mpsc::Sender<Event>) -> Self {
-        let line = Line::new(cluster, events.clone());
+        let line = WatchContext::new(cluster, events.clone());
         let inner = Inner {
-            config_maps: Shelf::new(line.clone()),
-            secrets: Shelf::new(line.clone()),
-            trust_bundles: Shelf::new(line.clone()),
+            config_maps: WatchCache::new(line.clone()),
+            secrets: WatchCache::new(line.clone()),
+            trust_bundles: WatchCache::new(line.clone()),
             services: Services::new(line),
             tokens: Tokens::new(cluster.clone(), events),
             handlers: Mutex::default(),

@@ -24,7 +24,7 @@ use crate::client::{Cluster, request};
 use crate::error::ApiError;
 use crate::lines::Lines;
 use crate::node::Registered;
-use crate::past::{Past, Word, patience, was_deaf};
+use crate::staleness::{Freshness, Staleness, never_delivered, patience};
 use known::{Kind, Known, Object};
 
 /// Follow the pods of `node` once its object is there; ends when nobody listens any more.
@@ -43,7 +43,7 @@ pub async fn run(
         node,
         changes,
         backoff: Backoff::new(RETRY_FIRST, RETRY_MAX),
-        past: Past::default(),
+        freshness: Freshness::default(),
     };
     while !pods.changes.is_closed() {
         let version = pods.list().await;
@@ -58,7 +58,7 @@ struct Pods {
     changes: mpsc::Sender<(Source, SourceChange)>,
     known: Known,
     backoff: Backoff,
-    past: Past,
+    freshness: Freshness,
 }
 
 impl Pods {
@@ -66,15 +66,15 @@ impl Pods {
     async fn list(&mut self) -> String {
         loop {
             match self.pages().await {
-                Ok((objects, version)) => match self.past.judge(self.known.is_behind(&version), &version) {
-                    Word::Old => {
+                Ok((objects, version)) => match self.freshness.judge(self.known.is_behind(&version), &version) {
+                    Staleness::Old => {
                         let behind = format!("its list (version {version}) is older than what it said before");
                         self.failed("list", &ApiError::Garbage(behind)).await;
                     }
                     word => {
                         self.worked();
-                        if word == Word::Anew {
-                            let _ = self.changes.send((Source::Api, SourceChange::Anew)).await;
+                        if word == Staleness::HistoryReset {
+                            let _ = self.changes.send((Source::Api, SourceChange::HistoryReset)).await;
                         }
                         let change = self.known.set(objects, &version);
                         let _ = self.changes.send((Source::Api, change)).await;
@@ -116,7 +116,7 @@ impl Pods {
         while !self.changes.is_closed() {
             let began = Instant::now();
             match self.watch(&mut version).await {
-                Ok(heard) if was_deaf(heard, began.elapsed()) => {
+                Ok(heard) if never_delivered(heard, began.elapsed()) => {
                     tracing::info!("the watch said nothing at all: listing anew");
                     return;
                 }
@@ -150,7 +150,7 @@ impl Pods {
         let query = format!("&watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={version}");
         let path = format!("{}{query}", self.path());
         let response = self.cluster.send(request(Method::GET, &path, None)).await?;
-        if self.backoff.failures() > 0 && self.changes.send((Source::Api, SourceChange::Back)).await.is_err() {
+        if self.backoff.failures() > 0 && self.changes.send((Source::Api, SourceChange::Reconnected)).await.is_err() {
             return Ok(true);
         }
         let began = Instant::now();

@@ -6,23 +6,23 @@ use k8s_openapi::api::core::v1::Service;
 use podwright_core::model::PodUid;
 
 use crate::error::ApiError;
-use crate::objects::{Line, Shelf};
+use crate::objects::{WatchCache, WatchContext};
 
 /// The services of namespaces that pods here want links to.
 pub struct Services {
-    shelf: Shelf<Service>,
+    cache: WatchCache<Service>,
 }
 
 impl Services {
-    pub(crate) fn new(line: Line) -> Self {
-        Self { shelf: Shelf::new(line) }
+    pub(crate) fn new(line: WatchContext) -> Self {
+        Self { cache: WatchCache::new(line) }
     }
 
     /// The services a pod is told of. `links`: those of its namespace too.
     pub async fn of_pod(&self, uid: &PodUid, namespace: &str, links: bool) -> Result<Vec<Arc<Service>>, ApiError> {
-        let (master, own) = tokio::join!(self.shelf.all(uid, MASTER_NAMESPACE, Some(MASTER)), async {
+        let (master, own) = tokio::join!(self.cache.all(uid, MASTER_NAMESPACE, Some(MASTER)), async {
             match links {
-                true => self.shelf.all(uid, namespace, None).await,
+                true => self.cache.all(uid, namespace, None).await,
                 false => Ok(Default::default()),
             }
         });
@@ -31,13 +31,13 @@ impl Services {
 
     /// As far as they are known at this moment.
     pub fn known_to_pod(&self, uid: &PodUid, namespace: &str, links: bool) -> Vec<Arc<Service>> {
-        let master = self.shelf.known(uid, MASTER_NAMESPACE, Some(MASTER));
-        let own = if links { self.shelf.known(uid, namespace, None) } else { Default::default() };
+        let master = self.cache.known(uid, MASTER_NAMESPACE, Some(MASTER));
+        let own = if links { self.cache.known(uid, namespace, None) } else { Default::default() };
         merged(master.into_values(), own.into_values())
     }
 
     pub(crate) fn release(&self, uid: &PodUid) {
-        self.shelf.release(uid);
+        self.cache.release(uid);
     }
 }
 

@@ -12,7 +12,7 @@
 //! speaks of (another agent made it, or the journal was lost). The rules are those of the kubelet's `computePodActions`.
 
 mod facts;
-mod kill;
+mod kill_reason;
 mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,15 +20,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::backoff;
 use crate::model::{
     Backoff, Container, ContainerId, ContainerMemory, Cursor, HookState, Name, Now, Pod, PodRecord, PodSeen, PodSpec,
     ProbeKind, SandboxId, SandboxSeen,
 };
-use crate::restart;
 
 pub use facts::exit_of;
 pub(crate) use facts::{Fact, Within, lost};
-pub use kill::{Kill, KillReason};
+pub use kill_reason::{Kill, KillReason};
 use plan::{Init, Plan};
 
 /// What the plan is made of. Asked only for pods that are not ending.
@@ -134,7 +134,7 @@ pub(crate) fn is_restarting_all(spec: &PodSpec, seen: &PodSeen, record: &PodReco
     let Some(sandbox) = current_sandbox(seen, record) else { return false };
     spec.init_containers.iter().flatten().chain(&spec.containers).any(|c| {
         matches!(Fact::of(seen, record, &c.name, Within::Sandbox(&sandbox.id)), Fact::Ended(exit)
-            if restart::restarts_all(c, exit.code) && !is_voided(record, &c.name, &exit.id))
+            if backoff::restarts_all(c, exit.code) && !is_voided(record, &c.name, &exit.id))
     })
 }
 
@@ -184,7 +184,7 @@ fn without_sandbox(i: &Inputs<'_>, spec: &PodSpec) -> Actions {
     let last = i.seen.sandbox();
     // A sandbox that dies as soon as it is made is not made again at once: 1 s after its creation, 2 s, 4 s, … 64 s.
     let pause = last.map(|s| (s.created_at, Duration::from_secs(1 << s.attempt.min(6))));
-    let not_before = pause.map(|(since, delay)| restart::expires(&Backoff { delay, since }, i.now.wall));
+    let not_before = pause.map(|(since, delay)| backoff::expires(&Backoff { delay, since }, i.now.wall));
     if not_before.is_some_and(|at| i.now.wall < at) {
         out.wake_at = not_before;
         return out;
@@ -199,7 +199,7 @@ fn without_sandbox(i: &Inputs<'_>, spec: &PodSpec) -> Actions {
 fn wants_sandbox(i: &Inputs<'_>, spec: &PodSpec) -> bool {
     let fact = |c: &Container| Fact::of(i.seen, i.record, &c.name, Within::Any);
     let over = |c: &Container| match fact(c) {
-        Fact::Ended(exit) => (!is_voided(i.record, &c.name, &exit.id) && !restart::should_restart(c, spec, exit.code))
+        Fact::Ended(exit) => (!is_voided(i.record, &c.name, &exit.id) && !backoff::should_restart(c, spec, exit.code))
             .then_some(exit.code),
         _ => None,
     };
@@ -207,7 +207,7 @@ fn wants_sandbox(i: &Inputs<'_>, spec: &PodSpec) -> bool {
     if spec.restart_policy.as_deref() == Some("Never") && inits.clone().chain(&spec.containers).any(|c| fact(c).ran()) {
         return false;
     }
-    let init_failed = inits.any(|c| !restart::is_sidecar(c) && over(c).is_some_and(|code| code != 0));
+    let init_failed = inits.any(|c| !backoff::is_sidecar(c) && over(c).is_some_and(|code| code != 0));
     !init_failed && spec.containers.iter().any(|c| over(c).is_none())
 }
 

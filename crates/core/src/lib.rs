@@ -5,6 +5,7 @@
 
 pub mod actions;
 pub mod admission;
+pub mod backoff;
 pub mod config;
 pub mod defaults;
 pub mod eviction;
@@ -24,7 +25,6 @@ pub mod qos;
 pub mod quantity;
 pub mod record;
 mod resize;
-pub mod restart;
 pub mod sources;
 pub mod static_pod;
 pub mod status;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Ask, AskError, AskId, AskResult, FullName, ObjectRef, Pod, PodUid, Time};
+use crate::model::{FullName, ObjectError, ObjectRef, ObjectRequest, ObjectResult, Pod, PodUid, RequestId, Time};
 use crate::pod::{full_name, jitter};
 use crate::record::pairs;
 use crate::sources::{forget_version, is_older};
@@ -20,7 +20,7 @@ use crate::static_pod::{CONFIG_HASH, CONFIG_MIRROR};
 const RETRY: Duration = Duration::from_secs(1);
 /// And ends here.
 const RETRY_MAX: Duration = Duration::from_secs(30);
-/// A keeper that asks for more patience than this gets this.
+/// A store that asks for more patience than this gets this.
 const PATIENCE_MAX: Duration = Duration::from_secs(60);
 /// The API server shows within this time that a mirror is gone.
 const SHOWN_GONE: Duration = Duration::from_secs(10);
@@ -32,7 +32,7 @@ pub(crate) struct Mirrors {
     by_name: BTreeMap<FullName, Mirror>,
     #[serde(with = "pairs")]
     tries: BTreeMap<FullName, Try>,
-    asked: BTreeMap<AskId, FullName>,
+    asked: BTreeMap<RequestId, FullName>,
     /// Names to which something happened.
     touched: BTreeSet<FullName>,
 }
@@ -49,7 +49,7 @@ struct Mirror {
 /// What was asked about one name.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Try {
-    under_way: Option<AskId>,
+    under_way: Option<RequestId>,
     /// The mirror that is to be removed; `None`: one is being made.
     removes: Option<PodUid>,
     /// The mirror that was shown and is gone, while the answer that it was made is on its way.
@@ -110,7 +110,7 @@ impl Mirrors {
     }
 
     /// The API server's history was set back: versions that are known mean nothing.
-    pub(crate) fn begin_anew(&mut self) {
+    pub(crate) fn history_reset(&mut self) {
         self.by_name.values_mut().for_each(|m| forget_version(&mut m.pod));
     }
 
@@ -183,9 +183,9 @@ impl Mirrors {
         owner: Option<Owner<'_>>,
         now: Time,
         draw: &mut u64,
-    ) -> Option<(AskId, Ask)> {
-        let ask = self.missing(name, wanted, owner);
-        let Some(ask) = ask else {
+    ) -> Option<(RequestId, ObjectRequest)> {
+        let request = self.missing(name, wanted, owner);
+        let Some(request) = request else {
             // Nothing is missing: what failed before is forgiven.
             self.tries.retain(|n, t| n != name || t.under_way.is_some());
             return None;
@@ -195,21 +195,21 @@ impl Mirrors {
             return None;
         }
         *draw += 1;
-        let id = AskId(*draw);
+        let id = RequestId(*draw);
         trial.under_way = Some(id);
-        trial.removes = match &ask {
-            Ask::DeleteMirror { object } => Some(object.uid.clone()),
+        trial.removes = match &request {
+            ObjectRequest::DeleteMirror { object } => Some(object.uid.clone()),
             _ => None,
         };
         self.asked.insert(id, name.clone());
-        Some((id, ask))
+        Some((id, request))
     }
 
-    fn missing(&self, name: &FullName, wanted: &Wanted, owner: Option<Owner<'_>>) -> Option<Ask> {
+    fn missing(&self, name: &FullName, wanted: &Wanted, owner: Option<Owner<'_>>) -> Option<ObjectRequest> {
         let there = self.by_name.get(name).filter(|m| !m.gone).map(|m| &m.pod);
         let remove = |pod: &Pod| {
             let uid = PodUid::from(pod.metadata.uid.as_deref()?);
-            Some(Ask::DeleteMirror { object: ObjectRef { full_name: name.clone(), uid } })
+            Some(ObjectRequest::DeleteMirror { object: ObjectRef { full_name: name.clone(), uid } })
         };
         match (wanted, there) {
             (Wanted::Nothing, Some(mirror)) => remove(mirror),
@@ -218,13 +218,20 @@ impl Mirrors {
                 let stays = same && mirror.metadata.deletion_timestamp.is_none();
                 if stays { None } else { remove(mirror) }
             }
-            (Wanted::Shown(pod), None) => owner.map(|owner| Ask::CreateMirror { pod: Arc::new(mirror(pod, owner)) }),
+            (Wanted::Shown(pod), None) => {
+                owner.map(|owner| ObjectRequest::CreateMirror { pod: Arc::new(mirror(pod, owner)) })
+            }
             (Wanted::Nothing, None) | (Wanted::AsIs, _) => None,
         }
     }
 
     /// The API server answers; `None` if it was not asked from here. The text is for people.
-    pub(crate) fn answered(&mut self, id: AskId, result: &AskResult, now: Time) -> Option<(FullName, Option<String>)> {
+    pub(crate) fn answered(
+        &mut self,
+        id: RequestId,
+        result: &ObjectResult,
+        now: Time,
+    ) -> Option<(FullName, Option<String>)> {
         let name = self.asked.remove(&id)?;
         self.touched.insert(name.clone());
         let trial = self.tries.get_mut(&name)?;
@@ -238,13 +245,13 @@ impl Mirrors {
             // Made: known before the watch shows it.
             (Ok(Some(pod)), None) => self.made(pod),
             (Ok(None), None) => {}
-            (Ok(_) | Err(AskError::OtherUid), Some(uid)) => self.is_removed(&name, &uid, None),
-            (Err(AskError::NotFound), Some(uid)) => self.is_removed(&name, &uid, Some(now + SHOWN_GONE)),
+            (Ok(_) | Err(ObjectError::OtherUid), Some(uid)) => self.is_removed(&name, &uid, None),
+            (Err(ObjectError::NotFound), Some(uid)) => self.is_removed(&name, &uid, Some(now + SHOWN_GONE)),
             (Err(error), _) => {
                 trial.fail(error, now, &name);
                 told = first.then(|| explain(error)).flatten();
                 // A server that has just started may call what it has not read yet "not found": then it is there still.
-                if let Some(mirror) = self.by_name.get_mut(&name).filter(|_| *error == AskError::OtherUid) {
+                if let Some(mirror) = self.by_name.get_mut(&name).filter(|_| *error == ObjectError::OtherUid) {
                     mirror.gone = false;
                 }
             }
@@ -260,7 +267,7 @@ impl Mirrors {
     }
 
     /// What could not be done because the API server was away is done now.
-    pub(crate) fn keeper_is_back(&mut self, now: Time) {
+    pub(crate) fn store_reconnected(&mut self, now: Time) {
         for trial in self.tries.values_mut().filter(|t| t.at.is_some()) {
             // It was told once; only the waits begin anew.
             (trial.at, trial.failures) = (Some(now), trial.failures.min(1));
@@ -287,11 +294,11 @@ impl Mirrors {
 }
 
 impl Try {
-    fn fail(&mut self, error: &AskError, now: Time, name: &FullName) {
+    fn fail(&mut self, error: &ObjectError, now: Time, name: &FullName) {
         let asked = match error {
-            AskError::Unavailable { after, .. } => after.unwrap_or_default().min(PATIENCE_MAX),
-            AskError::Refused(_) => RETRY_MAX,
-            AskError::NotFound | AskError::OtherUid => Duration::ZERO,
+            ObjectError::Unavailable { after, .. } => after.unwrap_or_default().min(PATIENCE_MAX),
+            ObjectError::Refused(_) => RETRY_MAX,
+            ObjectError::NotFound | ObjectError::OtherUid => Duration::ZERO,
         };
         let wait = (RETRY * 2u32.pow(self.failures.min(5))).min(RETRY_MAX).max(asked);
         self.failures += 1;
@@ -340,12 +347,12 @@ fn mirror(pod: &Pod, owner: Owner<'_>) -> Pod {
 }
 
 /// What people should hear: a server that is away speaks for itself.
-fn explain(error: &AskError) -> Option<String> {
+fn explain(error: &ObjectError) -> Option<String> {
     match error {
-        AskError::Refused(message) => Some(format!("the API server refuses its mirror: {message}")),
-        AskError::OtherUid => Some("another pod has the name of its mirror".into()),
-        AskError::NotFound => Some("the namespace of its mirror does not exist".into()),
-        AskError::Unavailable { .. } => None,
+        ObjectError::Refused(message) => Some(format!("the API server refuses its mirror: {message}")),
+        ObjectError::OtherUid => Some("another pod has the name of its mirror".into()),
+        ObjectError::NotFound => Some("the namespace of its mirror does not exist".into()),
+        ObjectError::Unavailable { .. } => None,
     }
 }
 

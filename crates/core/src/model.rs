@@ -14,7 +14,7 @@ pub use effect::{Effect, KubeEvent, Out, Record, Transition};
 pub use event::{Event, Manifest, RuntimeReady, SourceChange};
 pub use ids::{ContainerId, FullName, Name, PodUid, SandboxId, Source};
 pub use memory::{Backoff, Cause, ContainerMemory, Cursor, Ending, Exit, HookState, PodRecord};
-pub use object::{Ask, AskError, AskId, AskResult, ObjectRef};
+pub use object::{ObjectError, ObjectRef, ObjectRequest, ObjectResult, RequestId};
 pub use seen::{ContainerSeen, Listing, PodListed, PodSeen, RunState, SandboxSeen};
 pub use time::{Now, SavedTime, Seq, Time};
 

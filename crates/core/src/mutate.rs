@@ -25,7 +25,7 @@ pub enum Mutant {
     KillIsLost,
     /// The object of a deleted pod goes before its end is known.
     DeletedEarly,
-    /// What a keeper answers is not what the next patch is made from.
+    /// What a store answers is not what the next patch is made from.
     BaseIsOld,
     /// What was asked of an image holds for the one that took its place.
     ImageOfBefore,

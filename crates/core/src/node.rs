@@ -2,7 +2,7 @@
 
 mod guard;
 mod housekeeping;
-mod keepers;
+mod object_stores;
 mod routing;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -14,7 +14,7 @@ use crate::mirror::Mirrors;
 use crate::model::{CallId, Effect, Event, FullName, Now, Out, Pod, PodRecord, PodUid, Record, Seq, Source, Time};
 use crate::node_status::RuntimeFacts;
 use crate::pleg::Pleg;
-use crate::pod::{Ctx, Machine, State, Story};
+use crate::pod::{Ctx, History, Machine, State};
 use crate::sources::Sources;
 use crate::status_sync::StatusSync;
 use crate::workers::Workers;
@@ -37,7 +37,7 @@ pub struct Node {
     mirrors: Mirrors,
     /// The Node object's UID, while it may own mirrors.
     node_uid: Option<String>,
-    drawn: Drawn,
+    sequences: Sequences,
     wakes: Wakes,
     housekeeping: housekeeping::Housekeeping,
     gone: VecDeque<Gone>,
@@ -49,10 +49,10 @@ pub struct Node {
 
 /// Numbers that were given out.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
-struct Drawn {
+struct Sequences {
     seq: Seq,
     call: u64,
-    ask: u64,
+    request: u64,
     owners: BTreeMap<CallId, PodUid>,
 }
 
@@ -73,7 +73,7 @@ pub struct Gone {
     /// Its name.
     pub full_name: FullName,
     /// What happened to it.
-    pub story: Story,
+    pub history: History,
 }
 
 impl Node {
@@ -91,7 +91,7 @@ impl Node {
             status_sync: StatusSync::default(),
             mirrors: Mirrors::default(),
             node_uid: None,
-            drawn: Drawn::default(),
+            sequences: Sequences::default(),
             wakes: Wakes::default(),
             housekeeping: housekeeping::Housekeeping::default(),
             gone: VecDeque::new(),
@@ -113,14 +113,14 @@ impl Node {
     pub fn handle(&mut self, event: Event, now: Now, out: &mut Out) {
         let touched = self.route(event, now, out);
         self.touched.extend(touched);
-        self.go_on(now, out);
+        self.settle_and_schedule(now, out);
     }
 
     /// A panic was caught while handling an event: the pod it was about is left as it is, and what it asked for half-way is
-    /// taken out of `out`, which holds what others asked for too. [`Node::go_on`] does what is left of the event.
+    /// taken out of `out`, which holds what others asked for too. [`Node::settle_and_schedule`] does what is left of the event.
     pub fn quarantine_current(&mut self, why: &str, now: Now, out: &mut Out) -> Option<PodUid> {
         let uid = self.current.take()?;
-        let owners = &self.drawn.owners;
+        let owners = &self.sequences.owners;
         out.records.retain(|record| !matches!(record, Record::Put(put) if put.uid == uid));
         out.effects.retain(|effect| match effect {
             Effect::Call { uid: of, .. } | Effect::Observe { uid: of, .. } => *of != uid,
@@ -133,23 +133,23 @@ impl Node {
 
     /// The second half of every event, and what follows a panic: the pods that were touched are stepped, and the next looks and
     /// the next wake are asked for.
-    pub fn go_on(&mut self, now: Now, out: &mut Out) {
+    pub fn settle_and_schedule(&mut self, now: Now, out: &mut Out) {
         self.settle(now, out);
         self.mirror(now, out);
-        self.look_around(now, out);
+        self.schedule_observation(now, out);
         self.ask_for_wake(now, out);
     }
 
     /// Step every pod that something happened to, until nothing follows from it.
     fn settle(&mut self, now: Now, out: &mut Out) {
-        self.give_turns(now, out);
+        self.try_admit_waiting(now, out);
         while let Some(uid) = self.touched.pop_first() {
             self.current = Some(uid.clone());
             let room = self.settle_one(uid, now, out);
             self.current = None;
             if room {
                 self.touched.extend(self.held());
-                self.give_turns(now, out);
+                self.try_admit_waiting(now, out);
             }
         }
     }
@@ -202,7 +202,7 @@ impl Node {
             self.gone.pop_front();
         }
         let full_name = machine.full_name().clone();
-        self.gone.push_back(Gone { uid: uid.clone(), full_name, story: machine.story().clone() });
+        self.gone.push_back(Gone { uid: uid.clone(), full_name, history: machine.history().clone() });
         // The same UID was asked for again while the old life ended: it begins now.
         if let Some((source, manifest)) = self.sources.get(uid) {
             let manifest = manifest.clone();
@@ -220,7 +220,7 @@ impl Node {
         out: &mut Out,
         f: impl FnOnce(&mut Machine, &mut Ctx<'_>, &mut Out),
     ) -> bool {
-        let heard = self.has_spoken(Source::Api);
+        let heard = self.source_synced(Source::Api);
         let Some(machine) = self.workers.get_mut(uid) else { return false };
         let before = self.current.replace(uid.clone());
         let mut ctx = Ctx {
@@ -229,11 +229,11 @@ impl Node {
             runtime_up: self.health.up && self.pleg.as_of.is_some(),
             no_network: self.health.no_network(),
             runtime: &self.health.name,
-            seq: &mut self.drawn.seq,
-            last_call: &mut self.drawn.call,
-            owners: &mut self.drawn.owners,
+            seq: &mut self.sequences.seq,
+            last_call: &mut self.sequences.call,
+            owners: &mut self.sequences.owners,
             outages: self.health.outages,
-            unheard: machine.record().source == Source::Api && !heard,
+            source_not_synced: machine.record().source == Source::Api && !heard,
         };
         f(machine, &mut ctx, out);
         self.current = before;
@@ -241,16 +241,16 @@ impl Node {
     }
 
     /// The list and the health check, when they are due.
-    fn look_around(&mut self, now: Now, out: &mut Out) {
+    fn schedule_observation(&mut self, now: Now, out: &mut Out) {
         if self.health.begin(now.boot) {
             out.effects.push(Effect::CheckRuntime);
         }
         if self.health.up
-            && let Some(seq) = self.pleg.begin(&mut self.drawn.seq, now.boot)
+            && let Some(seq) = self.pleg.begin(&mut self.sequences.seq, now.boot)
         {
             out.effects.push(Effect::List { seq });
         }
-        if let Some(seq) = self.housekeeping.begin(&mut self.drawn.seq, now.boot) {
+        if let Some(seq) = self.housekeeping.begin(&mut self.sequences.seq, now.boot) {
             out.effects.push(Effect::FindLeftovers { seq });
         }
     }

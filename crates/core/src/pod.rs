@@ -15,14 +15,14 @@ mod bring_up;
 mod calls;
 mod cgroup;
 mod clean_up;
+mod history;
+mod inputs;
 mod kill;
+mod observed;
 mod probing;
-mod questions;
-mod sight;
-mod story;
+mod queries;
 mod stuck;
 mod sync;
-mod told;
 mod update;
 mod volumes;
 mod waits;
@@ -38,7 +38,7 @@ use crate::model::{
 };
 use crate::status;
 
-pub use story::Story;
+pub use history::History;
 pub use waits::Wait;
 
 pub(crate) use calls::jitter;
@@ -46,8 +46,8 @@ pub(crate) use kill::GRACE_OF_LABELS;
 
 use calls::Calls;
 use kill::Killing;
+use observed::Observed;
 use probing::Probing;
-use sight::Sight;
 
 /// Where a pod is in its life. It only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,7 +80,7 @@ pub(crate) struct Ctx<'a> {
     /// How often the runtime was away.
     pub(crate) outages: u64,
     /// Its source has yet to say whether it is still wanted: what runs goes on, nothing is begun.
-    pub(crate) unheard: bool,
+    pub(crate) source_not_synced: bool,
 }
 
 /// How a kill is to be done.
@@ -104,14 +104,14 @@ pub struct Machine {
     has_config: bool,
     /// Why it isn't its turn: reason and message.
     hold: Option<Waiting>,
-    sight: Sight,
+    observed: Observed,
     calls: Calls,
     /// Host-side work done by this process: cgroup, directories, volumes.
     setup: sync::Setup,
     bring_up: bring_up::BringUp,
     killing: Killing,
     probing: Probing,
-    story: Story,
+    history: History,
     /// A bug was met: nothing is done for this pod any more.
     quarantine: Option<String>,
     /// Those who wait for the end of this pod.
@@ -132,20 +132,20 @@ impl Machine {
 
     /// A pod the journal remembers.
     pub(crate) fn from_record(record: PodRecord) -> Self {
-        let (full_name, story) = (full_name(&record.pod), Story::remembered(&record.story));
+        let (full_name, history) = (full_name(&record.pod), History::remembered(&record.history));
         Self {
             record,
             unsaved: false,
             full_name,
             has_config: true,
             hold: None,
-            sight: Sight::default(),
+            observed: Observed::default(),
             calls: Calls::default(),
             setup: sync::Setup::default(),
             bring_up: bring_up::BringUp::default(),
             killing: Killing::default(),
             probing: Probing::default(),
-            story,
+            history,
             quarantine: None,
             waiters: vec![],
             cleaned: clean_up::Cleaned::default(),
@@ -166,10 +166,10 @@ impl Machine {
                     break;
                 }
                 let after = self.state();
-                self.story.tell(ctx.now, &format!("{before:?} → {after:?}"), &self.why(after));
+                self.history.record(ctx.now, &format!("{before:?} → {after:?}"), &self.why(after));
             }
             if ctx.runtime_up {
-                self.sight.look(&self.record.uid, ctx.seq, ctx.now.boot, &mut out.effects);
+                self.observed.look(&self.record.uid, ctx.seq, ctx.now.boot, &mut out.effects);
             }
             self.publish(ctx, out);
             self.check();
@@ -179,7 +179,7 @@ impl Machine {
             self.release_waiters(out);
         }
         if std::mem::take(&mut self.unsaved) {
-            self.record.story = self.story.tail();
+            self.record.history = self.history.tail();
             out.records.push(Record::Put(Box::new(self.record.clone())));
         }
     }
@@ -214,7 +214,7 @@ impl Machine {
         let stuck = self.stuck(ctx.now);
         let mark = |status| status::stuck(status, self.record.status.as_ref(), stuck.as_ref(), ctx.now.wall);
         // Before the first look a remembered status is truer than anything computed from nothing.
-        if let Some(remembered) = self.record.status.as_ref().filter(|_| !self.sight.known()) {
+        if let Some(remembered) = self.record.status.as_ref().filter(|_| !self.observed.known()) {
             return stuck.is_some().then(|| mark(remembered.clone()));
         }
         let computed = mark(self.compute_status(ctx));
@@ -243,7 +243,7 @@ impl Machine {
         let trouble = self.trouble();
         f(&status::StatusInput {
             pod: &self.record.pod,
-            seen: &self.sight.seen,
+            seen: &self.observed.seen,
             record: &self.record,
             waiting: &self.bring_up.waiting,
             hold: self.hold.as_ref(),
@@ -257,7 +257,7 @@ impl Machine {
     }
 
     fn may_run_unseen(&self) -> bool {
-        !self.sight.fresh() || self.calls.starting() || self.calls.in_doubt()
+        !self.observed.fresh() || self.calls.starting() || self.calls.in_doubt()
     }
 
     fn note_phase(&mut self, status: &PodStatus, ctx: &Ctx<'_>) {
@@ -265,7 +265,7 @@ impl Machine {
         if old != status.phase {
             let (old, new) = (old.unwrap_or_else(|| "none".into()), status.phase.clone().unwrap_or_default());
             let cause = status.reason.clone().unwrap_or_else(|| "as its containers are".into());
-            self.story.tell(ctx.now, &format!("phase {old} → {new}"), &cause);
+            self.history.record(ctx.now, &format!("phase {old} → {new}"), &cause);
         }
     }
 
@@ -292,7 +292,7 @@ impl Machine {
     pub(crate) fn done(&mut self, id: CallId, result: Result<Answer, CallError>, ctx: &mut Ctx<'_>, out: &mut Out) {
         let Some(sent) = self.calls.returned(id) else { return };
         if sent.call.is_runtime() {
-            self.sight.acted(ctx.seq.draw());
+            self.observed.acted(ctx.seq.draw());
         }
         self.answered(sent, result, ctx, out);
     }

@@ -81,8 +81,8 @@ impl Sources {
                     out.remove.push(uid);
                 }
             }
-            SourceChange::Back => {}
-            SourceChange::Anew => set.pods.values_mut().for_each(|m| forget_version(&mut m.pod)),
+            SourceChange::Reconnected => {}
+            SourceChange::HistoryReset => set.pods.values_mut().for_each(|m| forget_version(&mut m.pod)),
         }
         out
     }

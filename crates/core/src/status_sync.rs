@@ -4,18 +4,18 @@
 //!  our status ─┐                                    ┌─ done ─▶ the newest known of the object: base of the next patch
 //!              ├─▶ merge ─ differs? ─▶ one ask ────┤
 //!  the object ─┘      └─ equal, finished, deleted,  └─ failed ─▶ later
-//!                        keeper's phase terminal ─▶ Delete
+//!                        store's phase terminal ─▶ Delete
 //! ```
 //!
 //! At most one ask per pod is under way, and each is made from what is known when it is made: the newest always wins, and
-//! nothing has to be queued. All this is per object: a mirror made anew gets everything. A keeper that drops a field is not
+//! nothing has to be queued. All this is per object: a mirror made anew gets everything. A store that drops a field is not
 //! asked for it again and again.
 
 mod merge;
 mod object;
-mod pace;
 mod patch;
 mod retry;
+mod token_bucket;
 mod urgency;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,32 +25,33 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    Ask, AskError, AskId, AskResult, FullName, ObjectRef, Pod, PodSpec, PodStatus, PodUid, Source, Time,
+    FullName, ObjectError, ObjectRef, ObjectRequest, ObjectResult, Pod, PodSpec, PodStatus, PodUid, RequestId, Source,
+    Time,
 };
 
 pub(crate) use merge::foreign;
 pub use merge::{keep_ends, merge};
-use object::{Listening, Object, Turn, UnderWay};
-use pace::Pace;
+use object::{Object, Presence, Turn, UnderWay};
 pub use patch::patch;
+use token_bucket::TokenBucket;
 use urgency::{Urgency, is_urgent, urgency};
 
 /// Everything is compared so often, whatever was heard.
 const COMPARE: Duration = Duration::from_secs(10);
 /// An answer is waited for so long.
-pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 
 /// The objects of our pods.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct StatusSync {
     /// By the pod's own UID; of a static pod it is its mirror.
     objects: BTreeMap<PodUid, Object>,
-    asked: BTreeMap<AskId, PodUid>,
+    asked: BTreeMap<RequestId, PodUid>,
     /// Ordinary news: a few at once, then five a second.
-    pace: Pace<200, 10>,
+    pace: TokenBucket<200, 10>,
     /// Pods that begin: fifty a second.
     #[serde(default)]
-    beginnings: Pace<20, 50>,
+    start_limiter: TokenBucket<20, 50>,
     compare_at: Time,
 }
 
@@ -77,12 +78,12 @@ pub(crate) struct Answered {
 
 impl StatusSync {
     /// The source shows an object of this pod.
-    pub(crate) fn seen(&mut self, pod: &PodUid, keeper: Source, object: &Pod, is_mirror: bool) {
+    pub(crate) fn seen(&mut self, pod: &PodUid, store: Source, object: &Pod, is_mirror: bool) {
         let uid = PodUid::from(object.metadata.uid.as_deref().unwrap_or_default());
         match self.objects.get_mut(pod) {
             Some(had) if had.uid == uid => had.shown(object),
             _ => {
-                self.objects.insert(pod.clone(), Object::new(keeper, uid, object, is_mirror));
+                self.objects.insert(pod.clone(), Object::new(store, uid, object, is_mirror));
             }
         }
     }
@@ -91,24 +92,24 @@ impl StatusSync {
     pub(crate) fn forget(&mut self, pod: &PodUid) {
         self.objects.remove(pod);
         self.pace.leave(pod);
-        self.beginnings.leave(pod);
+        self.start_limiter.leave(pod);
     }
 
-    /// A keeper has said everything it has: these.
-    pub(crate) fn retain(&mut self, keeper: Source, pods: &BTreeSet<PodUid>) {
-        self.objects.retain(|uid, o| o.keeper != keeper || o.is_mirror || pods.contains(uid));
+    /// A store has said everything it has: these.
+    pub(crate) fn retain(&mut self, store: Source, pods: &BTreeSet<PodUid>) {
+        self.objects.retain(|uid, o| o.store != store || o.is_mirror || pods.contains(uid));
     }
 
-    /// What is to be asked of the keeper now, if anything.
+    /// What is to be asked of the store now, if anything.
     pub(crate) fn next(
         &mut self,
         pod: &PodUid,
         ours: Ours<'_>,
         now: Time,
         draw: &mut u64,
-    ) -> Option<(Source, AskId, Ask)> {
+    ) -> Option<(Source, RequestId, ObjectRequest)> {
         let object = self.objects.get_mut(pod)?;
-        if object.under_way.is_some() || object.listening != Listening::Yes {
+        if object.under_way.is_some() || object.presence != Presence::Yes {
             return None;
         }
         let urgency = if ours.finished { Urgency::Urgent } else { urgency(&object.kept.status, ours.status) };
@@ -125,7 +126,7 @@ impl StatusSync {
             let turn = object.turn_for(urgency);
             let may_tell = match turn {
                 Turn::Has => true,
-                Turn::WaitsToBegin => self.beginnings.take(pod, now),
+                Turn::WaitsToBegin => self.start_limiter.take(pod, now),
                 Turn::Waits | Turn::NotAsked => self.pace.take(pod, now),
             };
             // What is told takes along what waited; what waits is in one line only.
@@ -134,34 +135,34 @@ impl StatusSync {
                 self.pace.leave(pod);
             }
             if had == Turn::WaitsToBegin {
-                self.beginnings.leave(pod);
+                self.start_limiter.leave(pod);
             }
             if !may_tell {
                 return None;
             }
         }
         let name = || ObjectRef { full_name: ours.full_name.clone(), uid: object.uid.clone() };
-        let (ask, sent) = if let Some(status) = status {
+        let (request, sent) = if let Some(status) = status {
             let (base, urgent) = (Arc::clone(&object.kept.status), is_urgent(&object.kept.status, &status));
             let sent = Some((Arc::clone(&base), Arc::clone(&status)));
-            (Ask::PatchStatus { object: name(), base, status, urgent }, sent)
+            (ObjectRequest::PatchStatus { object: name(), base, status, urgent }, sent)
         } else if object.may_go(ours.finished) {
-            (Ask::Delete { object: name() }, None)
+            (ObjectRequest::Delete { object: name() }, None)
         } else {
             if is_new {
-                object.even = Some(ours.status.clone());
+                object.last_equal_status = Some(ours.status.clone());
             }
             return None;
         };
         *draw += 1;
-        let id = AskId(*draw);
+        let id = RequestId(*draw);
         object.under_way = Some(UnderWay { id, sent, overtaken: false });
         self.asked.insert(id, pod.clone());
-        Some((object.keeper, id, ask))
+        Some((object.store, id, request))
     }
 
-    /// A keeper answers; `None` if it was not asked from here, or nobody waits for it any more.
-    pub(crate) fn answered(&mut self, id: AskId, result: &AskResult, now: Time) -> Option<Answered> {
+    /// A store answers; `None` if it was not asked from here, or nobody waits for it any more.
+    pub(crate) fn answered(&mut self, id: RequestId, result: &ObjectResult, now: Time) -> Option<Answered> {
         let uid = self.asked.remove(&id)?;
         let object = self.objects.get_mut(&uid)?;
         let UnderWay { sent, overtaken, .. } = object.under_way.take_if(|u| u.id == id)?;
@@ -171,21 +172,21 @@ impl StatusSync {
                 object.done(sent, kept.as_deref(), overtaken);
                 None
             }
-            Err(AskError::NotFound) => {
-                object.listening = Listening::NotFound;
+            Err(ObjectError::NotFound) => {
+                object.presence = Presence::NotFound;
                 None
             }
-            Err(AskError::OtherUid) => {
-                object.listening = Listening::Over;
+            Err(ObjectError::OtherUid) => {
+                object.presence = Presence::Over;
                 None
             }
-            Err(AskError::Refused(message)) => {
+            Err(ObjectError::Refused(message)) => {
                 let first = !object.retry.told;
                 object.retry.refuse(sent.map(|(_, status)| status), now);
                 let what = if deleted { "end" } else { "status" };
-                first.then(|| format!("the keeper of this pod's object refuses its {what}: {message}"))
+                first.then(|| format!("the store of this pod's object refuses its {what}: {message}"))
             }
-            Err(AskError::Unavailable { after, .. }) => {
+            Err(ObjectError::Unavailable { after, .. }) => {
                 object.retry.fail(*after, now, uid.as_str());
                 None
             }
@@ -193,17 +194,17 @@ impl StatusSync {
         Some(Answered { uid, told, is_newest: !overtaken && !deleted })
     }
 
-    /// A keeper's history was set back: versions and deletions that are known mean nothing.
-    pub(crate) fn begin_anew(&mut self, keeper: Source) {
-        for object in self.objects.values_mut().filter(|o| o.keeper == keeper) {
+    /// A store's history was set back: versions and deletions that are known mean nothing.
+    pub(crate) fn history_reset(&mut self, store: Source) {
+        for object in self.objects.values_mut().filter(|o| o.store == store) {
             (object.kept.version, object.kept.deleting) = (None, false);
         }
     }
 
-    /// What could not be told because the keeper was away is told now.
-    pub(crate) fn keeper_is_back(&mut self, keeper: Source, now: Time) {
-        let objects = self.objects.values_mut().filter(|o| o.keeper == keeper);
-        objects.for_each(|o| o.retry.keeper_is_back(now));
+    /// What could not be told because the store was away is told now.
+    pub(crate) fn store_reconnected(&mut self, store: Source, now: Time) {
+        let objects = self.objects.values_mut().filter(|o| o.store == store);
+        objects.for_each(|o| o.retry.store_reconnected(now));
     }
 
     /// Pods whose retry has come; from time to time, all.
@@ -212,10 +213,10 @@ impl StatusSync {
         if all {
             self.compare_at = now + COMPARE;
             // A server that has just started says of much that it is not there.
-            let unfound = self.objects.values_mut().filter(|o| o.listening == Listening::NotFound);
-            unfound.for_each(|o| o.listening = Listening::Yes);
+            let unfound = self.objects.values_mut().filter(|o| o.presence == Presence::NotFound);
+            unfound.for_each(|o| o.presence = Presence::Yes);
         }
-        let mut turns = self.beginnings.turns(now);
+        let mut turns = self.start_limiter.turns(now);
         turns.extend(self.pace.turns(now));
         for uid in &turns {
             if let Some(object) = self.objects.get_mut(uid) {
@@ -231,7 +232,7 @@ impl StatusSync {
     pub(crate) fn wake(&self) -> Option<Time> {
         let retries = self.objects.values().filter_map(|o| o.retry.at);
         let compare = (!self.objects.is_empty()).then_some(self.compare_at);
-        retries.chain(compare).chain(self.pace.wake()).chain(self.beginnings.wake()).min()
+        retries.chain(compare).chain(self.pace.wake()).chain(self.start_limiter.wake()).min()
     }
 }
 

@@ -92,7 +92,7 @@ impl Workers {
     }
 
     /// A pod of its name runs, or is ending after only the runtime knew it.
-    pub(crate) fn beside(&self, uid: &PodUid) -> Option<Waiting> {
+    pub(crate) fn running_namesake(&self, uid: &PodUid) -> Option<Waiting> {
         let machine = self.machines.get(uid).filter(|m| m.is_static())?;
         let ends = |m: &Machine| {
             let orphan = m.record().ending.as_ref().is_some_and(|e| e.cause == Cause::Orphan);

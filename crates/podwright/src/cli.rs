@@ -10,15 +10,15 @@ use clap_complete::Shell;
 mod act;
 mod ask;
 mod examples;
-mod foreign;
+mod kubelet_flags;
 mod offline;
 mod target;
 
 pub(crate) use act::{ApplyFlags, Awaited, DeleteFlags, ExecFlags, LogFlags, RestartFlags, StopFlags, WaitFlags};
 pub(crate) use ask::{Ask, DescribeFlags, EventFlags, ExplainFlags, GetFlags, Output, Resource, Scope};
 #[cfg(test)]
-pub(crate) use foreign::SETTINGS;
-pub(crate) use foreign::Setting;
+pub(crate) use kubelet_flags::SETTINGS;
+pub(crate) use kubelet_flags::Setting;
 pub(crate) use offline::{CheckFlags, CheckOutput, Judge, LogFormat, ReplayFlags, WatchingFlags};
 
 /// What scripts can rely on; `run`, `exec`, `check` and `replay` say more on their own pages.
@@ -213,14 +213,14 @@ impl Cli {
             args[0] = "podwright".into();
             args.insert(1, "run".into());
         }
-        let sifted = match args.get(1).is_some_and(|verb| verb == "run") {
-            true => foreign::sift(args),
-            false => foreign::Sifted { kept: args, ..foreign::Sifted::default() },
+        let split = match args.get(1).is_some_and(|verb| verb == "run") {
+            true => kubelet_flags::split_kubelet_flags(args),
+            false => kubelet_flags::SplitFlags { kept: args, ..kubelet_flags::SplitFlags::default() },
         };
-        let mut cli = Self::from_arg_matches(&Self::definition().try_get_matches_from(sifted.kept)?)?;
+        let mut cli = Self::from_arg_matches(&Self::definition().try_get_matches_from(split.kept)?)?;
         if let Command::Run(flags) = &mut cli.command {
             flags.as_kubelet = as_kubelet;
-            (flags.settings, flags.ignored) = (sifted.settings, sifted.ignored);
+            (flags.settings, flags.ignored) = (split.settings, split.ignored);
         }
         Ok(cli)
     }

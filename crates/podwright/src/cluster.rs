@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use podwright_agent::keeper::Keeper;
-use podwright_agent::the_loop::{BoxFuture, Handle};
-use podwright_api::keeper::PodKeeper;
+use podwright_agent::event_loop::{BoxFuture, Handle};
+use podwright_agent::object_store::PodObjectStore;
 use podwright_api::node::Registered;
+use podwright_api::pod_objects::PodObjects;
 use podwright_api::{Cluster, events as event_sink, lease, node, pods};
-use podwright_core::model::{Ask, AskResult, Event, Source, SourceChange};
+use podwright_core::model::{Event, ObjectRequest, ObjectResult, Source, SourceChange};
 use podwright_cri::ImageService;
 use tokio::sync::{mpsc, watch};
 
@@ -27,17 +27,17 @@ pub(crate) struct Parts {
     pub(crate) changes: mpsc::Sender<(Source, SourceChange)>,
 }
 
-/// The API server as the keeper of pod objects.
-pub(crate) fn keeper(cluster: &Cluster) -> Arc<dyn Keeper> {
-    Arc::new(ApiKeeper(Arc::new(PodKeeper::new(cluster.clone()))))
+/// The API server as the store of pod objects.
+pub(crate) fn object_store(cluster: &Cluster) -> Arc<dyn PodObjectStore> {
+    Arc::new(ApiObjectStore(Arc::new(PodObjects::new(cluster.clone()))))
 }
 
-struct ApiKeeper(Arc<PodKeeper>);
+struct ApiObjectStore(Arc<PodObjects>);
 
-impl Keeper for ApiKeeper {
-    fn ask(&self, ask: Ask) -> BoxFuture<AskResult> {
-        let keeper = Arc::clone(&self.0);
-        Box::pin(async move { keeper.ask(ask).await })
+impl PodObjectStore for ApiObjectStore {
+    fn request(&self, request: ObjectRequest) -> BoxFuture<ObjectResult> {
+        let pods = Arc::clone(&self.0);
+        Box::pin(async move { pods.request(request).await })
     }
 }
 

@@ -8,13 +8,14 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use podwright_agent::host::Together;
+use podwright_agent::host::NodeAllocatable;
 use podwright_agent::sources::{Strictness, file as file_source, url as url_source};
 use podwright_agent::{recorder, rotate};
 use podwright_core::NodeConfig;
 
 use crate::cli::{LogFormat, RunFlags};
 
+mod allocatable;
 mod check;
 mod cluster;
 pub(crate) mod duration;
@@ -22,7 +23,6 @@ mod facts;
 mod fields;
 mod file;
 mod reader;
-mod room;
 mod settings;
 
 pub(crate) use cluster::{Cluster, go_arch};
@@ -161,7 +161,7 @@ pub(crate) struct Cgroups {
     /// Pods have cgroups of their own.
     pub(crate) per_qos: bool,
     /// What all pods together are held to.
-    pub(crate) together: Together,
+    pub(crate) node_allocatable: NodeAllocatable,
     /// `None`: as many processes as the node.
     pub(crate) pids_limit: Option<i64>,
     /// CPU limits are enforced.

@@ -66,7 +66,7 @@ fn main() -> ExitCode {
 }
 
 fn run(flags: &RunFlags) -> ExitCode {
-    memory::be_modest();
+    memory::limit_malloc_arenas();
     let config = match Config::load(flags) {
         Ok(config) => config,
         Err(error) => {

@@ -14,12 +14,12 @@ const START: Duration = Duration::from_secs(5);
 const WORTH: u64 = 256 << 10;
 
 /// Before the first thread.
-pub(crate) fn be_modest() {
+pub(crate) fn limit_malloc_arenas() {
     memory::limit_heaps(HEAPS);
 }
 
 /// Give back what is not needed, whenever there is more of it than last time.
-pub(crate) async fn stay_small() {
+pub(crate) async fn trim_heap_periodically() {
     let (mut wait, mut least) = (START, 0);
     loop {
         tokio::time::sleep(wait).await;

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-use podwright_agent::the_loop::{Handle, Shown};
+use podwright_agent::event_loop::{Handle, Shown};
 use tokio_util::sync::CancellationToken;
 
 /// How often the status is told when nobody watches.

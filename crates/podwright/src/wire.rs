@@ -7,18 +7,18 @@ use std::time::Duration;
 use anyhow::Context;
 use bytes::Bytes;
 use podwright_agent::empty_dirs::EmptyDirs;
-use podwright_agent::hands::{MachineClock, MachineHands};
+use podwright_agent::event_loop::{self, Clock, EventLoop, Handle};
 use podwright_agent::host::pool::{Limits, Pool};
 use podwright_agent::host::{Allocatable, Host, HostConfig, HostPaths};
 use podwright_agent::images_gc::{self, ImageGc};
 use podwright_agent::journal::Journal;
-use podwright_agent::keeper::Keeper;
-use podwright_agent::local::{Store, StoreKeeper};
+use podwright_agent::local::{LocalObjectStore, Store};
+use podwright_agent::node_executor::{MachineClock, NodeExecutor};
+use podwright_agent::object_store::PodObjectStore;
 use podwright_agent::observe::{Observer, check_cgroup_driver, follows_groups_policy};
-use podwright_agent::perform::{Hands, HandsConfig, PullConfig, SharedFeatures};
+use podwright_agent::perform::{CallExecutor, CallExecutorConfig, PullConfig, SharedFeatures};
 use podwright_agent::recorder::{self, Recorder};
 use podwright_agent::sources::{self, Changes, Decode};
-use podwright_agent::the_loop::{self, Clock, Handle, Loop};
 use podwright_agent::translate::{CgroupDriver, NodeFacts};
 use podwright_api::Cluster;
 use podwright_core::gc::ImagePolicy;
@@ -72,12 +72,12 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
     let cluster = config.cluster.as_ref().map(|cluster| Cluster::open(&cluster.kubeconfig)).transpose()?;
     let (objects, mut object_news) = cluster::objects(cluster.as_ref());
     let host = Host::new(host_config(&config), cgroups.clone(), pool.clone()).with_objects(objects.clone());
-    hold_all_pods(&host, limit).await;
+    enforce_node_allocatable(&host, limit).await;
     let facts = Arc::new(node_facts(&config, cgroups.as_ref()));
     let features = SharedFeatures::default();
     let (observer, mut hints) = Observer::new(runtime.clone(), features.clone(), pool.clone(), limit);
     let observer = Arc::new(observer);
-    let perform = Hands::new(HandsConfig {
+    let perform = CallExecutor::new(CallExecutorConfig {
         runtime: runtime.clone(),
         images: images.clone(),
         facts,
@@ -88,21 +88,21 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
         sandbox_parallel: config.node.sandbox_parallel,
         max_pods: config.node.max_pods,
     });
-    let (views, (changes, taken)) = (Arc::<the_loop::Views>::default(), mpsc::channel(CHANGES_MAX));
+    let (views, (changes, taken)) = (Arc::<event_loop::Views>::default(), mpsc::channel(CHANGES_MAX));
     let told = Arc::clone(&views);
     let tell = Arc::new(move |event: KubeEvent| told.tell(&event, MachineClock.now()));
     let perform = perform.with_objects(objects).with_teller(tell);
     let feed = Arc::clone(views.feed());
     let store = Store::open(&config.dirs.root, &config.node.node_name, &records, feed.clone(), changes.clone())?;
-    let submitted: Arc<dyn Keeper> = Arc::new(StoreKeeper(store.clone()));
-    let keepers = cluster.iter().map(|cluster| (Source::Api, cluster::keeper(cluster)));
-    let keepers = keepers.chain([(Source::Local, submitted)]).collect();
-    let hands = Arc::new(MachineHands::new(Arc::new(perform), observer.clone(), host, keepers));
+    let submitted: Arc<dyn PodObjectStore> = Arc::new(LocalObjectStore(store.clone()));
+    let stores = cluster.iter().map(|cluster| (Source::Api, cluster::object_store(cluster)));
+    let stores = stores.chain([(Source::Local, submitted)]).collect();
+    let executor = Arc::new(NodeExecutor::new(Arc::new(perform), observer.clone(), host, stores));
     let known = records.len();
     let supplemental_groups_policy = follows_groups_policy(&*runtime, Duration::from_secs(5)).await;
     let node = Node::new(NodeConfig { supplemental_groups_policy, ..config.node.clone() }, records);
-    let (main_loop, handle) = Loop::shown_by(views, node, Some(journal), hands, Arc::new(MachineClock));
-    let main_loop = recorded(main_loop, config.record.clone())?;
+    let (event_loop, handle) = EventLoop::shown_by(views, node, Some(journal), executor, Arc::new(MachineClock));
+    let event_loop = recorded(event_loop, config.record.clone())?;
     tracing::info!(node = config.node.node_name, root = %config.dirs.root.display(), known, "started");
 
     let follow = { (observer.clone(), stop.clone()) };
@@ -130,7 +130,7 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
     tokio::spawn(empty_dirs.watch(handle.clone()));
     let gc = ImageGc::new(runtime.clone(), images.clone(), images_gc::measure(pool), image_policy(&config), limit);
     tokio::spawn(collect_images(gc, config.node.node_name.clone(), handle.clone()));
-    tokio::spawn(memory::stay_small());
+    tokio::spawn(memory::trim_heap_periodically());
     tokio::spawn(logs::rotate(config.logs, runtime.clone(), limit));
     let shown = Arc::new(Shown { handle: handle.clone(), unseen_max: SILENCE_MAX.max(config.node.sync_frequency * 3) });
     if let Some(listener) = listener {
@@ -148,7 +148,7 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
     };
     let api = tokio::spawn(socket.serve(local, stop.clone()));
     let notified = tokio::spawn(notify::tell(handle, stop.clone()));
-    main_loop.run(stop).await;
+    event_loop.run(stop).await;
     // The socket goes with its task; a call under way may hold that up for a moment.
     let _ = tokio::time::timeout(Duration::from_secs(1), async { (api.await, notified.await) }).await;
     tracing::info!("ended; containers go on running");
@@ -157,27 +157,27 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
 
 /// Pods that already use more than they may together are a reason to try again, not to let them alone; as the Go kubelet does,
 /// each minute.
-async fn hold_all_pods(host: &Host, limit: Duration) {
-    let Err(error) = host.hold_all_pods(limit).await else { return };
-    tracing::warn!(%error, "all pods together are not yet held to what the node has for them");
+async fn enforce_node_allocatable(host: &Host, limit: Duration) {
+    let Err(error) = host.enforce_node_allocatable(limit).await else { return };
+    tracing::warn!(%error, "all pods node_allocatable are not yet held to what the node has for them");
     let host = host.clone();
     tokio::spawn(async move {
         loop {
             tokio::time::sleep(HOLD_AGAIN).await;
-            match host.hold_all_pods(limit).await {
-                Ok(()) => return tracing::info!("all pods together are held to what the node has for them"),
+            match host.enforce_node_allocatable(limit).await {
+                Ok(()) => return tracing::info!("all pods node_allocatable are held to what the node has for them"),
                 Err(error) => tracing::debug!(%error, "they are not held yet"),
             }
         }
     });
 }
 
-fn recorded(main_loop: Loop, record: Option<recorder::Config>) -> anyhow::Result<Loop> {
-    let Some(record) = record else { return Ok(main_loop) };
+fn recorded(event_loop: EventLoop, record: Option<recorder::Config>) -> anyhow::Result<EventLoop> {
+    let Some(record) = record else { return Ok(event_loop) };
     let path = record.path.display().to_string();
     let recorder = Recorder::start(record).with_context(|| format!("record to {path}"))?;
     tracing::info!(path, core = podwright_core::record::CORE, "everything core is told is recorded");
-    Ok(main_loop.recorded_by(recorder))
+    Ok(event_loop.recorded_by(recorder))
 }
 
 /// Start the sources of static pods, and take the changes of all sources to the loop.
@@ -249,7 +249,7 @@ fn host_config(config: &Config) -> HostConfig {
             memory: config.node.allocatable_memory,
             ephemeral_storage: config.node.allocatable_ephemeral,
         },
-        together: config.cgroups.together,
+        node_allocatable: config.cgroups.node_allocatable,
         pod_pids_limit: config.cgroups.pids_limit,
         cpu_cfs_quota: config.cgroups.cpu_quota,
         cpu_cfs_period: config.cgroups.cpu_period,

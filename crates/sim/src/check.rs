@@ -68,7 +68,7 @@ pub struct Checks {
     exits: BTreeSet<ContainerId>,
     waiters: BTreeSet<u64>,
     /// What core was told of objects.
-    objects: keeper::Told,
+    objects: keeper::Explanation,
     /// Pods whose end someone asked for, in this life.
     kills: BTreeSet<PodUid>,
     restarts: BTreeSet<PodUid>,

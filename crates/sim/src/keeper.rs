@@ -15,7 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use podwright_core::model::{
-    Ask, AskError, AskId, AskResult, Event, FullName, Manifest, ObjectRef, Pod, PodStatus, PodUid, Source, SourceChange,
+    Event, FullName, Manifest, ObjectError, ObjectRef, ObjectRequest, ObjectResult, Pod, PodStatus, PodUid, RequestId,
+    Source, SourceChange,
 };
 use podwright_core::pod::full_name;
 use podwright_core::static_pod::CONFIG_MIRROR;
@@ -49,7 +50,7 @@ pub struct Keeper {
 #[derive(Clone, Debug)]
 pub(crate) enum Wire {
     /// An ask of this agent arrives.
-    Ask { epoch: u32, id: AskId, ask: Ask },
+    ObjectRequest { epoch: u32, id: RequestId, request: ObjectRequest },
     /// A watch delivers.
     Watch { stream: u32, change: SourceChange },
     /// It can't be reached.
@@ -123,9 +124,9 @@ impl Keeper {
         pod
     }
 
-    fn find(&self, object: &ObjectRef) -> Result<Arc<Pod>, AskError> {
-        let pod = self.objects.get(&object.full_name).ok_or(AskError::NotFound)?;
-        if uid_of(pod) == object.uid { Ok(Arc::clone(pod)) } else { Err(AskError::OtherUid) }
+    fn find(&self, object: &ObjectRef) -> Result<Arc<Pod>, ObjectError> {
+        let pod = self.objects.get(&object.full_name).ok_or(ObjectError::NotFound)?;
+        if uid_of(pod) == object.uid { Ok(Arc::clone(pod)) } else { Err(ObjectError::OtherUid) }
     }
 }
 
@@ -146,9 +147,9 @@ impl World {
 
     pub(crate) fn wire(&mut self, wire: Wire) {
         match wire {
-            Wire::Ask { epoch, id, ask } => {
+            Wire::ObjectRequest { epoch, id, request } => {
                 if epoch == self.epoch {
-                    self.ask_arrives(id, ask);
+                    self.ask_arrives(id, request);
                 }
             }
             Wire::Watch { stream, change } => self.deliver(stream, change),
@@ -172,27 +173,27 @@ impl World {
     }
 
     /// An ask goes out.
-    pub(crate) fn ask(&mut self, id: AskId, ask: Ask) {
+    pub(crate) fn request(&mut self, id: RequestId, request: ObjectRequest) {
         let (delay, epoch) = (self.rng.millis(0, 10), self.epoch);
-        self.after(delay, Item::Wire(Wire::Ask { epoch, id, ask }));
+        self.after(delay, Item::Wire(Wire::ObjectRequest { epoch, id, request }));
     }
 
-    fn ask_arrives(&mut self, id: AskId, ask: Ask) {
+    fn ask_arrives(&mut self, id: RequestId, request: ObjectRequest) {
         let fate = self.ask_fate();
-        let unavailable = |message: &str, after| Err(AskError::Unavailable { message: message.into(), after });
+        let unavailable = |message: &str, after| Err(ObjectError::Unavailable { message: message.into(), after });
         let result = match fate {
-            Fate::Fine => self.serve(ask),
+            Fate::Fine => self.serve(request),
             Fate::Busy => unavailable("429", Some(Duration::from_secs(1))),
             Fate::Lost => unavailable("connection refused", None),
-            Fate::Refused => Err(AskError::Refused("422".into())),
+            Fate::Refused => Err(ObjectError::Refused("422".into())),
             Fate::Unheard => {
-                let _ = self.serve(ask);
+                let _ = self.serve(request);
                 unavailable("connection reset", None)
             }
         };
         let delay =
             if self.rng.chance(self.faults.watch_late) { self.rng.millis(0, 3000) } else { self.rng.millis(0, 5) };
-        self.send(delay, Event::Answered { id, result });
+        self.send(delay, Event::ObjectAnswered { id, result });
     }
 
     fn ask_fate(&mut self) -> Fate {
@@ -207,30 +208,30 @@ impl World {
         }
     }
 
-    fn serve(&mut self, ask: Ask) -> AskResult {
-        match ask {
-            Ask::PatchStatus { object, base, status, .. } => self.patch(&object, &base, &status),
-            Ask::Delete { object } => {
+    fn serve(&mut self, request: ObjectRequest) -> ObjectResult {
+        match request {
+            ObjectRequest::PatchStatus { object, base, status, .. } => self.patch(&object, &base, &status),
+            ObjectRequest::Delete { object } => {
                 let pod = self.keeper.find(&object)?;
                 self.check_final_delete(&pod);
                 self.remove_object(&pod);
                 Ok(None)
             }
-            Ask::DeleteMirror { object } => {
+            ObjectRequest::DeleteMirror { object } => {
                 let pod = self.keeper.find(&object)?;
                 self.check_mirror_delete(&pod);
                 self.remove_object(&pod);
                 Ok(None)
             }
-            Ask::CreateMirror { .. } if self.keeper.is_local() => {
+            ObjectRequest::CreateMirror { .. } if self.keeper.is_local() => {
                 self.broken("8 submitted pods have no mirrors", "one is to be made".into());
-                Err(AskError::Refused("submitted pods have no mirrors".into()))
+                Err(ObjectError::Refused("submitted pods have no mirrors".into()))
             }
-            Ask::CreateMirror { pod } => self.create_mirror(&pod),
+            ObjectRequest::CreateMirror { pod } => self.create_mirror(&pod),
         }
     }
 
-    fn patch(&mut self, object: &ObjectRef, base: &PodStatus, status: &PodStatus) -> AskResult {
+    fn patch(&mut self, object: &ObjectRef, base: &PodStatus, status: &PodStatus) -> ObjectResult {
         let pod = self.keeper.find(object)?;
         if self.keeper.is_local() {
             return Ok(Some(self.take_status(&pod, status)));
@@ -242,7 +243,7 @@ impl World {
             return Ok(Some(pod));
         }
         if let Some(name) = pod.spec.as_ref().and_then(|spec| taken_back(spec, &before, &after)) {
-            return Err(AskError::Refused(format!("422 {name} may not be transitioned to non-terminated state")));
+            return Err(ObjectError::Refused(format!("422 {name} may not be transitioned to non-terminated state")));
         }
         self.check_patched(&pod, &before, &after);
         let pod = self.keeper.store(Pod { status: Some(after), ..Pod::clone(&pod) });
@@ -251,9 +252,9 @@ impl World {
         Ok(Some(pod))
     }
 
-    fn create_mirror(&mut self, pod: &Pod) -> AskResult {
+    fn create_mirror(&mut self, pod: &Pod) -> ObjectResult {
         if self.keeper.objects.contains_key(&full_name(pod)) {
-            return Err(AskError::OtherUid);
+            return Err(ObjectError::OtherUid);
         }
         self.keeper.made += 1;
         let mut pod = pod.clone();

@@ -48,7 +48,7 @@ impl World {
                 self.after(delay, Item::Wake { epoch, token });
                 self.wake = Some(token);
             }
-            Effect::Ask { id, ask, .. } => self.ask(id, ask),
+            Effect::RequestObject { id, request, .. } => self.request(id, request),
             Effect::Event(_) | Effect::KeepAside { .. } | Effect::StatusChanged { .. } | Effect::RuntimeChanged => {}
         }
     }

@@ -2,15 +2,15 @@
 //! time. Paused, that makes minutes of hangs and waits a matter of milliseconds.
 //!
 //! ```text
-//!   test ─▶ Rig ─▶ Loop + core ─▶ perform::Hands, Observer ─▶ FakeRuntime   rules, dice, outages, garbage
+//!   test ─▶ Rig ─▶ EventLoop + core ─▶ perform::CallExecutor, Observer ─▶ FakeRuntime   rules, dice, outages, garbage
 //!                      │                    └───────────────▶ FakeHost      hung volumes
 //!                      └─▶ Journal (only on running time: its thread is real, and paused time does not wait for threads)
 //! ```
 
 mod clock;
+mod executor;
 mod faults;
 mod garbage;
-mod hands;
 mod host;
 mod runtime;
 mod service;
@@ -21,11 +21,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
+use podwright_agent::event_loop::{Clock, CorrelatedEvent, EventLoop, Handle, Shown};
 use podwright_agent::host::pool::{Limits, Pool};
 use podwright_agent::journal::Journal;
 use podwright_agent::observe::Observer;
-use podwright_agent::perform::{self, HandsConfig, PullConfig, SharedFeatures};
-use podwright_agent::the_loop::{Clock, Handle, KeptEvent, Loop, Shown};
+use podwright_agent::perform::{self, CallExecutorConfig, PullConfig, SharedFeatures};
 use podwright_agent::translate::NodeFacts;
 use podwright_core::model::{Event, Manifest, PodRecord, Source, SourceChange};
 use podwright_core::{Node, NodeConfig, static_pod};
@@ -35,8 +35,8 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 pub use clock::RigClock;
+pub use executor::Counts;
 pub use faults::{Dice, EventFaults, Fate, Garbage, Rule};
-pub use hands::Counts;
 pub use host::FakeHost;
 pub use runtime::FakeRuntime;
 pub use state::{Asked, Program};
@@ -105,7 +105,7 @@ impl Rig {
         let limit = self.config.runtime_request_timeout;
         let (observer, mut hints) = Observer::new(runtime.clone(), features.clone(), pool.clone(), limit);
         let observer = Arc::new(observer);
-        let perform = perform::Hands::new(HandsConfig {
+        let perform = perform::CallExecutor::new(CallExecutorConfig {
             runtime: runtime.clone(),
             images: runtime,
             // Files are read on threads, which paused time does not wait for.
@@ -118,7 +118,7 @@ impl Rig {
             max_pods: self.config.max_pods,
         });
         let (dead, counts) = (CancellationToken::new(), Arc::new(Counts::default()));
-        let hands = hands::RigHands {
+        let executor = executor::RigExecutor {
             perform: Arc::new(perform),
             observer: observer.clone(),
             host: self.host.clone(),
@@ -126,7 +126,7 @@ impl Rig {
             counts: counts.clone(),
         };
         let node = Node::new(self.config.clone(), records);
-        let (main_loop, handle) = Loop::new(node, journal, Arc::new(hands), Arc::new(self.clock.clone()));
+        let (event_loop, handle) = EventLoop::new(node, journal, Arc::new(executor), Arc::new(self.clock.clone()));
         let stop = CancellationToken::new();
         let follow = tokio::spawn({
             let stop = stop.clone();
@@ -138,7 +138,7 @@ impl Rig {
                 hinted.tell(hint).await;
             }
         });
-        let run = tokio::spawn(main_loop.run(stop));
+        let run = tokio::spawn(event_loop.run(stop));
         let tasks = vec![follow.abort_handle(), pass_hints.abort_handle(), run.abort_handle()];
         self.agent = Some(Agent { handle, counts, dead, tasks });
     }
@@ -215,7 +215,7 @@ impl Rig {
     }
 
     /// Warnings about a pod, with their words.
-    pub fn warnings(&self, uid: &str) -> Vec<KeptEvent> {
+    pub fn warnings(&self, uid: &str) -> Vec<CorrelatedEvent> {
         let all = self.handle().views().events().into_iter();
         all.filter(|kept| kept.event.uid.as_str() == uid && kept.event.warning).collect()
     }
@@ -277,7 +277,7 @@ impl Rig {
             let name = pod.metadata.name.clone().unwrap_or_default();
             for told in self.handle().explain(name).await.unwrap_or_default() {
                 tale.push_str(&format!("{} {:?} waits {:?}\n", told.uid, told.state, told.waits));
-                for line in told.story.iter().rev().take(25).rev() {
+                for line in told.history.iter().rev().take(25).rev() {
                     tale.push_str(&format!("  {:?} {}: {}\n", line.at.boot, line.what, line.cause));
                 }
             }

@@ -9,7 +9,7 @@ use podwright_core::qos;
 use podwright_linux::cgroup::{Bound, CgroupError, CgroupPath, CgroupTree, CpuQuota, Limits};
 use podwright_linux::hugepages;
 
-use super::{Host, HostConfig, HostError, Together, chain, paths};
+use super::{Host, HostConfig, HostError, NodeAllocatable, chain, paths};
 
 impl Host {
     /// Makes the pod's cgroup, its parents included, with its limits. True if it was missing.
@@ -32,11 +32,11 @@ impl Host {
     }
 
     /// Holds all pods together to what the node has for them: at every start, since reservations may have changed.
-    pub async fn hold_all_pods(&self, limit: Duration) -> Result<(), HostError> {
+    pub async fn enforce_node_allocatable(&self, limit: Duration) -> Result<(), HostError> {
         let Some(tree) = self.cgroups.clone() else { return Ok(()) };
         self.run(CLASSES_KEY, limit, "", move |config| {
             let all = cgroup_path(&qos::qos_cgroup_name(&config.paths.cgroup_root, qos::GUARANTEED));
-            all.and_then(|all| tree.create(&all, &together(config))).map_err(|e| nameless(&e))
+            all.and_then(|all| tree.create(&all, &node_allocatable(config))).map_err(|e| nameless(&e))
         })
         .await
     }
@@ -113,7 +113,8 @@ fn cgroup_path(names: &[String]) -> Result<CgroupPath, CgroupError> {
 /// Makes the groups of the classes that are missing. Their weights are set only then: the burstable one changes later.
 fn make_classes(tree: &CgroupTree, config: &HostConfig) -> Result<(), CgroupError> {
     let least = || Limits { cpu_shares: Some(SHARES_MIN), ..Limits::default() };
-    for (class, limits) in classes(&config.paths.cgroup_root)?.iter().zip([together(config), least(), least()]) {
+    for (class, limits) in classes(&config.paths.cgroup_root)?.iter().zip([node_allocatable(config), least(), least()])
+    {
         if !tree.exists(class) {
             tree.create(class, &limits)?;
         }
@@ -122,8 +123,8 @@ fn make_classes(tree: &CgroupTree, config: &HostConfig) -> Result<(), CgroupErro
 }
 
 /// The limits of the cgroup above all pods (Go kubelet: `getCgroupConfig`).
-fn together(config: &HostConfig) -> Limits {
-    let Together { cpu_millis, memory, pids } = config.together;
+fn node_allocatable(config: &HostConfig) -> Limits {
+    let NodeAllocatable { cpu_millis, memory, pids } = config.node_allocatable;
     let bound = |n: i64| Some(Bound::At(u64::try_from(n).unwrap_or(0)));
     Limits {
         cpu_shares: Some(qos::milli_cpu_to_shares(cpu_millis)),

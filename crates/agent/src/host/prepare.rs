@@ -31,8 +31,8 @@ impl Host {
             let told = |(path, e): (String, io::Error)| failed(format!("make {path}: {e}"));
             dirs::make_all(&paths.container_logs(pod, &name), 0o755).map_err(told)?;
             dirs::make_all(&paths.container_dir(paths::uid(pod), &name), 0o750).map_err(told)?;
-            let last_words = paths.termination_log(paths::uid(pod), &name, attempt);
-            make_last_words(&last_words).map_err(|e| told((last_words.display().to_string(), e)))?;
+            let termination_message = paths.termination_log(paths::uid(pod), &name, attempt);
+            make_last_words(&termination_message).map_err(|e| told((termination_message.display().to_string(), e)))?;
             hosts::write(config, pod, &ips, &paths.etc_hosts(paths::uid(pod)))
                 .map_err(|e| failed(format!("hosts file: {e}")))
         })

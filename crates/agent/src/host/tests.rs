@@ -53,7 +53,7 @@ impl Bed {
             host_ips: vec!["192.0.2.1".into()],
             cluster_domain: "cluster.local".into(),
             allocatable: Allocatable { cpu_millis: 2000, memory: 1 << 30, ephemeral_storage: 1 << 30 },
-            together: Together { cpu_millis: 2000, memory: 3 << 30, pids: 4000 },
+            node_allocatable: NodeAllocatable { cpu_millis: 2000, memory: 3 << 30, pids: 4000 },
             pod_pids_limit: None,
             cpu_cfs_quota: true,
             cpu_cfs_period: Duration::from_millis(100),
@@ -153,16 +153,16 @@ async fn a_container_finds_its_files() {
     bed.set_up(&pod, &[]).await;
     bed.prepare(&pod, 3, &[]).await.unwrap();
     assert_eq!(mode(&bed.at("logs/shop_web_u1/app")), 0o755);
-    let last_words = bed.host.paths().termination_log("u1", "app", 3);
-    assert_eq!(mode(&last_words), 0o666);
-    fs::write(&last_words, "from a try that failed").unwrap();
+    let termination_message = bed.host.paths().termination_log("u1", "app", 3);
+    assert_eq!(mode(&termination_message), 0o666);
+    fs::write(&termination_message, "from a try that failed").unwrap();
     let hosts = bed.host.paths().etc_hosts("u1");
     assert_eq!(mode(&hosts), 0o644);
     assert!(fs::read_to_string(&hosts).unwrap().ends_with("10.0.0.5\tweb\n"));
     let inode = fs::metadata(&hosts).unwrap().ino();
     fs::write(&hosts, "rubbish from a container").unwrap();
     bed.prepare(&pod, 3, &[]).await.unwrap();
-    assert_eq!(fs::read_to_string(&last_words).unwrap(), "");
+    assert_eq!(fs::read_to_string(&termination_message).unwrap(), "");
     assert!(fs::read_to_string(&hosts).unwrap().ends_with("10.0.0.5\tweb\n"));
     assert_eq!(fs::metadata(&hosts).unwrap().ino(), inode, "running containers have it mounted");
 }

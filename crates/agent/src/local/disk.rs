@@ -24,7 +24,7 @@ pub const PODS_MAX: usize = 1000;
 
 /// The directory of the files.
 #[derive(Clone, Debug)]
-pub(super) struct Shelf {
+pub(super) struct ManifestDir {
     dir: PathBuf,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct BrokenFile {
     pub(super) why: String,
 }
 
-impl Shelf {
+impl ManifestDir {
     pub(super) fn open(root_dir: &Path) -> io::Result<Self> {
         let dir = root_dir.join("manifests");
         match DirBuilder::new().mode(0o700).create(&dir) {
@@ -153,13 +153,13 @@ mod tests {
     #[test]
     fn what_was_written_is_read_and_what_was_cut_short_is_not() {
         let dir = tempfile::tempdir().unwrap();
-        let shelf = Shelf::open(dir.path()).unwrap();
+        let shelf = ManifestDir::open(dir.path()).unwrap();
         shelf.write(&"a".into(), text("a").as_bytes()).unwrap();
         shelf.write(&"a".into(), text("a").as_bytes()).unwrap();
         fs::write(dir.path().join("manifests/.b"), &text("b")[..20]).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&shelf.path(&"a".into())), mode(&dir.path().join("manifests"))), (0o600, 0o700));
-        let (pods, broken) = Shelf::open(dir.path()).unwrap().load().unwrap();
+        let (pods, broken) = ManifestDir::open(dir.path()).unwrap().load().unwrap();
         assert_eq!((pods.len(), pods[0].metadata.uid.as_deref(), broken.len()), (1, Some("a"), 0));
         assert!(!dir.path().join("manifests/.b").exists());
         shelf.remove(&"a".into()).unwrap();
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn whatever_lies_there_is_named_and_never_followed() {
         let dir = tempfile::tempdir().unwrap();
-        let shelf = Shelf::open(dir.path()).unwrap();
+        let shelf = ManifestDir::open(dir.path()).unwrap();
         let at = |name: &str| dir.path().join("manifests").join(name);
         fs::write(at("cut.json"), &text("cut")[..20]).unwrap();
         fs::write(at("other.json"), text("mine")).unwrap();

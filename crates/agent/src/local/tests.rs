@@ -56,8 +56,8 @@ impl Bed {
                     format!("put {} {:?}", meta.name.as_deref().unwrap(), meta.deletion_grace_period_seconds)
                 }
                 SourceChange::Remove(uid) => format!("remove {uid}"),
-                SourceChange::Back => "back".into(),
-                SourceChange::Anew => "anew".into(),
+                SourceChange::Reconnected => "back".into(),
+                SourceChange::HistoryReset => "anew".into(),
             });
         }
         heard
@@ -82,13 +82,13 @@ fn object(view: &View) -> ObjectRef {
     ObjectRef { full_name: of(view.name()), uid: view.uid() }
 }
 
-async fn ask(bed: &Bed, ask: Ask) -> AskResult {
-    StoreKeeper(Arc::clone(&bed.store)).ask(ask).await
+async fn ask(bed: &Bed, request: ObjectRequest) -> ObjectResult {
+    LocalObjectStore(Arc::clone(&bed.store)).request(request).await
 }
 
-fn patch(view: &View, phase: &str) -> Ask {
+fn patch(view: &View, phase: &str) -> ObjectRequest {
     let status = Arc::new(PodStatus { phase: Some(phase.into()), ..PodStatus::default() });
-    Ask::PatchStatus { object: object(view), base: Arc::default(), status, urgent: false }
+    ObjectRequest::PatchStatus { object: object(view), base: Arc::default(), status, urgent: false }
 }
 
 #[tokio::test]
@@ -230,9 +230,9 @@ async fn a_delete_sets_the_time_which_only_gets_shorter_and_the_end_removes_ever
     let Some((_, SourceChange::Set { pods, .. })) = bed.told.recv().await else { panic!("no set") };
     assert_eq!(pods[0].pod.metadata.deletion_grace_period_seconds, Some(5));
     let stranger = ObjectRef { uid: "other".into(), ..object(&shown) };
-    assert_eq!(ask(&bed, Ask::Delete { object: stranger }).await, Err(AskError::OtherUid));
-    assert_eq!(ask(&bed, Ask::Delete { object: object(&shown) }).await, Ok(None));
-    assert_eq!(ask(&bed, Ask::Delete { object: object(&shown) }).await, Err(AskError::NotFound));
+    assert_eq!(ask(&bed, ObjectRequest::Delete { object: stranger }).await, Err(ObjectError::OtherUid));
+    assert_eq!(ask(&bed, ObjectRequest::Delete { object: object(&shown) }).await, Ok(None));
+    assert_eq!(ask(&bed, ObjectRequest::Delete { object: object(&shown) }).await, Err(ObjectError::NotFound));
     assert_eq!((bed.files(), bed.heard()), (0, vec![format!("remove {}", shown.uid())]));
     assert!(bed.feed.all().1.is_empty());
 }

@@ -8,7 +8,7 @@ use podwright_cri::labels::{self, containers_of_pod};
 use podwright_cri::v1::{ContainerState, ContainerStateValue, CreateContainerRequest};
 use tokio::time::{Instant, timeout};
 
-use super::{Hands, Turn, failure, failure_to_make, harmless, left, logs};
+use super::{CallExecutor, Turn, failure, failure_to_make, harmless, left, logs};
 use crate::translate::{
     ContainerAsk, References, TranslateError, container_config, effective_run_as_user, find_container, sandbox_config,
 };
@@ -23,7 +23,7 @@ pub(super) struct Create {
     pub(super) ips: Vec<String>,
 }
 
-impl Hands {
+impl CallExecutor {
     pub(super) async fn create_container(
         &self,
         uid: &PodUid,

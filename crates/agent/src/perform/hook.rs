@@ -9,7 +9,7 @@ use podwright_cri::v1::ExecSyncRequest;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{Hands, harmless, http, probe, target};
+use super::{CallExecutor, harmless, http, probe, target};
 use crate::translate::{display_name, find_container};
 
 /// [`podwright_core::model::Call::Hook`], unpacked.
@@ -21,7 +21,7 @@ pub(super) struct Ask {
     pub(super) ips: Vec<String>,
 }
 
-impl Hands {
+impl CallExecutor {
     /// Runs one hook to its end, or to the end of its time.
     pub(super) async fn run_hook(&self, pod: &Pod, ask: &Ask, limit: Duration) -> Result<Answer, CallError> {
         let (handler, container) = handler(pod, ask).map_err(|why| CallError::new(reason(ask.kind), why))?;

@@ -15,9 +15,9 @@ use crate::objects::Held;
 
 mod credentials;
 mod known;
-mod pace;
 mod pull_secrets;
 mod pulls;
+mod rate_limit;
 mod reference;
 
 pub use reference::{ImageReference, parse_reference};

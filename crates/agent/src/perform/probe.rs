@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::http::{self, HttpError, Url};
-use super::{Hands, grpc, target};
+use super::{CallExecutor, grpc, target};
 use crate::translate::{expand, find_container};
 
 /// [`podwright_core::model::Call::Probe`], unpacked.
@@ -23,7 +23,7 @@ pub(super) struct Ask {
     pub(super) ips: Vec<String>,
 }
 
-impl Hands {
+impl CallExecutor {
     pub(super) async fn run_probe(&self, pod: &Pod, ask: &Ask, limit: Duration) -> Result<Answer, CallError> {
         let Some(found) = find_container(pod, ask.name.as_str()) else {
             return Err(CallError::new("", format!("the pod has no container {:?}", ask.name)));

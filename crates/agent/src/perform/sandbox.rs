@@ -7,10 +7,10 @@ use podwright_cri::v1::RunPodSandboxRequest;
 use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
 
-use super::{Hands, Turn, failure, failure_to_make};
+use super::{CallExecutor, Turn, failure, failure_to_make};
 use crate::translate::sandbox_config;
 
-impl Hands {
+impl CallExecutor {
     pub(super) async fn run_sandbox(
         &self,
         uid: &PodUid,

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use podwright_core::model::{CallError, Pod, PodUid};
 
-use super::Hands;
+use super::CallExecutor;
 use crate::host::Pool;
 use crate::translate::{HostDns, Situation};
 
-impl Hands {
+impl CallExecutor {
     /// Looked up for every call, because the files may change and the pod must get what is there now.
     pub(super) async fn situation(&self, uid: &PodUid, pod: &Pod, limit: Duration) -> Result<Situation, CallError> {
         let mut situation = Situation { features: self.features.get(), ..Situation::default() };

@@ -65,11 +65,11 @@ impl HostHands for FakeHost {
     }
 }
 
-/// Hands over a fake runtime.
+/// CallExecutor over a fake runtime.
 pub(super) struct Bench {
     pub(super) fake: Arc<FakeRuntime>,
     pub(super) host: Arc<FakeHost>,
-    pub(super) hands: Arc<Hands>,
+    pub(super) hands: Arc<CallExecutor>,
 }
 
 impl Bench {
@@ -87,11 +87,11 @@ impl Bench {
         (bench, told)
     }
 
-    pub(super) fn with(change: impl FnOnce(&mut HandsConfig)) -> Self {
+    pub(super) fn with(change: impl FnOnce(&mut CallExecutorConfig)) -> Self {
         let fake = Arc::new(FakeRuntime::default());
         let host = Arc::new(FakeHost::default());
         let node = NodeFacts { resolv_conf: None, ..facts() };
-        let mut config = HandsConfig {
+        let mut config = CallExecutorConfig {
             runtime: Arc::clone(&fake) as Arc<dyn RuntimeService>,
             images: Arc::clone(&fake) as Arc<dyn ImageService>,
             facts: Arc::new(node),
@@ -103,7 +103,7 @@ impl Bench {
             max_pods: 10,
         };
         change(&mut config);
-        Self { fake, host, hands: Arc::new(Hands::new(config)) }
+        Self { fake, host, hands: Arc::new(CallExecutor::new(config)) }
     }
 
     pub(super) async fn call(&self, spec: Value, call: Call) -> Result<Answer, CallError> {

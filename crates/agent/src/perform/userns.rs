@@ -17,7 +17,7 @@ use super::situation::{blocking, read_bounded};
 use crate::host::Pool;
 use crate::translate::IdRange;
 
-/// Hands ranges out.
+/// CallExecutor ranges out.
 pub(super) struct Ranges {
     pods_dir: PathBuf,
     count: u32,

@@ -8,8 +8,8 @@ use podwright_core::model::PodUid;
 use serde::Deserialize;
 
 use super::Objects;
-use super::kept::{Kept, metadata};
-use super::shelf::{Selection, not_found};
+use super::cacheable::{Cacheable, metadata};
+use super::watch_cache::{Selection, not_found};
 use crate::error::ApiError;
 use crate::trimmed::Who;
 
@@ -19,7 +19,7 @@ pub(super) struct TrustBundle {
     certificates: String,
 }
 
-impl Kept for TrustBundle {
+impl Cacheable for TrustBundle {
     const RESOURCE: &'static str = "clustertrustbundles";
     const TOLD: bool = true;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::asks::facts;
 use crate::fake::{Fake, Reply, Seen, status, until};
+use crate::pod_objects::facts;
 use jiff::Timestamp;
 use podwright_api::node::{self, Registration};
 use podwright_core::node_status::{RuntimeFacts, initial};

@@ -64,8 +64,8 @@ impl Followed {
             }
             SourceChange::Put(manifest) => format!("put {}", name(&manifest.pod)),
             SourceChange::Remove(uid) => format!("remove {uid}"),
-            SourceChange::Back => "back".into(),
-            SourceChange::Anew => "anew".into(),
+            SourceChange::Reconnected => "back".into(),
+            SourceChange::HistoryReset => "anew".into(),
         }
     }
 
@@ -223,7 +223,7 @@ async fn a_history_that_was_set_back_is_believed_in_the_end() {
     // Time that nothing happens in passes at once.
     tokio::time::pause();
     let next = tokio::time::timeout(Duration::from_secs(1200), followed.changes.recv()).await;
-    assert!(matches!(next, Ok(Some((_, SourceChange::Anew)))), "{next:?}");
+    assert!(matches!(next, Ok(Some((_, SourceChange::HistoryReset)))), "{next:?}");
     let waited = begun.elapsed().as_secs();
     assert!((750..800).contains(&waited), "a silent watch is doubted while it lasts: {waited} s");
     tokio::time::resume();

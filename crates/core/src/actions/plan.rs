@@ -3,8 +3,8 @@
 use super::{
     Actions, Fact, Inputs, Kill, KillReason, Start, Waiting, Within, is_hooked, is_started, is_voided, pod_text,
 };
+use crate::backoff;
 use crate::model::{Backoff, Container, ContainerMemory, Cursor, Name, PodSpec, SandboxId};
-use crate::restart;
 
 /// How far the init containers are.
 pub(super) enum Init {
@@ -62,15 +62,15 @@ impl<'a> Plan<'a> {
         if self.i.record.cursor.as_ref() != Some(&cursor) {
             self.out.cursor = Some(cursor);
         }
-        for c in inits[..done].iter().filter(|c| restart::is_sidecar(c)) {
+        for c in inits[..done].iter().filter(|c| backoff::is_sidecar(c)) {
             self.keep_up(c);
         }
         let Some(c) = inits.get(done) else { return Init::Done };
         match self.fact(c) {
             Fact::Ended(exit)
-                if !restart::is_sidecar(c)
+                if !backoff::is_sidecar(c)
                     && !is_voided(self.i.record, &c.name, &exit.id)
-                    && !restart::should_restart(c, self.spec, exit.code) =>
+                    && !backoff::should_restart(c, self.spec, exit.code) =>
             {
                 Init::Failed
             }
@@ -97,11 +97,11 @@ impl<'a> Plan<'a> {
     fn init_done(&self, c: &Container) -> bool {
         let memory = self.memory(&c.name);
         match self.fact(c) {
-            Fact::Running(seen) if restart::is_sidecar(c) => {
+            Fact::Running(seen) if backoff::is_sidecar(c) => {
                 is_started(c, memory, &seen.id) && is_hooked(c, memory, &seen.id)
             }
             Fact::Ended(exit) => {
-                !restart::is_sidecar(c) && exit.code == 0 && !is_voided(self.i.record, &c.name, &exit.id)
+                !backoff::is_sidecar(c) && exit.code == 0 && !is_voided(self.i.record, &c.name, &exit.id)
             }
             _ => false,
         }
@@ -112,7 +112,7 @@ impl<'a> Plan<'a> {
         if let Fact::Nothing | Fact::Ended(_) = self.fact(c)
             && let Fact::Ended(exit) = Fact::of(self.i.seen, self.i.record, &c.name, Within::Any)
             && !is_voided(self.i.record, &c.name, &exit.id)
-            && !restart::should_restart(c, self.spec, exit.code)
+            && !backoff::should_restart(c, self.spec, exit.code)
         {
             return false;
         }
@@ -163,22 +163,22 @@ impl<'a> Plan<'a> {
         let fresh = ContainerMemory::default();
         let memory = self.memory(&c.name).unwrap_or(&fresh);
         // What we killed to replace it is no crash. What made everything restart by its own end is.
-        let killed = memory.voided.as_ref() == Some(&exit.id) && !restart::restarts_all(c, exit.code);
+        let killed = memory.voided.as_ref() == Some(&exit.id) && !backoff::restarts_all(c, exit.code);
         let (wait, next) = match (killed, &memory.previous_exit) {
-            (false, _) => (restart::wait(memory, &exit), Some(restart::next(memory, &exit, now, max))),
+            (false, _) => (backoff::wait(memory, &exit), Some(backoff::next(memory, &exit, now, max))),
             (true, Some(before)) => {
-                (restart::wait_after_kill(memory, &exit), Some(restart::next(memory, before, now, max)))
+                (backoff::wait_after_kill(memory, &exit), Some(backoff::next(memory, before, now, max)))
             }
             (true, None) => (None, None),
         };
         let Some(wait) = wait.filter(|_| !self.i.restart_now.contains(name)) else { return Some(next) };
-        let until = restart::expires(&wait, now);
+        let until = backoff::expires(&wait, now);
         if until <= now {
             return Some(next);
         }
         let message = format!(
             "back-off {} restarting failed container={} pod={}",
-            restart::go_duration(wait.delay),
+            backoff::go_duration(wait.delay),
             c.name,
             pod_text(self.i.pod)
         );

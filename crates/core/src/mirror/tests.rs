@@ -32,14 +32,14 @@ fn kept(hash: &str, uid: &str, version: &str, deleting: bool) -> Arc<Pod> {
     Arc::new(pod)
 }
 
-fn next(mirrors: &mut Mirrors, wanted: &Wanted, now: Time) -> Option<(AskId, Ask)> {
+fn next(mirrors: &mut Mirrors, wanted: &Wanted, now: Time) -> Option<(RequestId, ObjectRequest)> {
     let mut drawn = mirrors.asked.keys().last().map_or(100, |id| id.0);
     mirrors.next(&name(), wanted, Some(OWNER), now, &mut drawn)
 }
 
-fn deletes(asked: &Option<(AskId, Ask)>) -> Option<&str> {
+fn deletes(asked: &Option<(RequestId, ObjectRequest)>) -> Option<&str> {
     match asked {
-        Some((_, Ask::DeleteMirror { object })) => Some(object.uid.as_str()),
+        Some((_, ObjectRequest::DeleteMirror { object })) => Some(object.uid.as_str()),
         _ => None,
     }
 }
@@ -83,7 +83,7 @@ fn a_missing_one_is_made_once_and_known_from_the_answer() {
     let mut mirrors = Mirrors::default();
     let wanted = Wanted::Shown(static_pod("h"));
     let (id, ask) = next(&mut mirrors, &wanted, at(1)).unwrap();
-    assert!(matches!(ask, Ask::CreateMirror { .. }));
+    assert!(matches!(ask, ObjectRequest::CreateMirror { .. }));
     assert_eq!(next(&mut mirrors, &wanted, at(1)), None, "one is under way");
     mirrors.answered(id, &Ok(Some(kept("h", "m", "2", false))), at(1));
     assert_eq!(next(&mut mirrors, &wanted, at(1)), None, "it is there");
@@ -110,7 +110,7 @@ fn one_that_was_replaced_is_not_seen_again_by_late_news() {
     mirrors.answered(id, &Ok(None), at(1));
     mirrors.seen(kept("old", "m1", "6", true));
     let (id, ask) = next(&mut mirrors, &wanted, at(1)).unwrap();
-    assert!(matches!(ask, Ask::CreateMirror { .. }), "m1 is gone: {ask:?}");
+    assert!(matches!(ask, ObjectRequest::CreateMirror { .. }), "m1 is gone: {ask:?}");
     mirrors.answered(id, &Ok(Some(kept("h", "m2", "8", false))), at(1));
     mirrors.seen(kept("old", "m1", "7", true));
     assert!(!mirrors.removed(&"m1".into()));
@@ -122,7 +122,7 @@ fn failures_wait_are_told_once_and_end() {
     let mut mirrors = Mirrors::default();
     let wanted = Wanted::Shown(static_pod("h"));
     let (id, _) = next(&mut mirrors, &wanted, at(1)).unwrap();
-    let told = mirrors.answered(id, &Err(AskError::OtherUid), at(1)).unwrap().1;
+    let told = mirrors.answered(id, &Err(ObjectError::OtherUid), at(1)).unwrap().1;
     assert!(told.is_some_and(|t| t.contains("another pod")));
     assert_eq!(next(&mut mirrors, &wanted, at(1)), None);
     let wake = mirrors.wake().unwrap();
@@ -130,7 +130,7 @@ fn failures_wait_are_told_once_and_end() {
     mirrors.due(wake);
     assert!(mirrors.take_touched().contains(&name()));
     let (id, _) = next(&mut mirrors, &wanted, wake).unwrap();
-    assert_eq!(mirrors.answered(id, &Err(AskError::OtherUid), wake).unwrap().1, None, "told already");
+    assert_eq!(mirrors.answered(id, &Err(ObjectError::OtherUid), wake).unwrap().1, None, "told already");
     mirrors.seen(kept("h", "m", "9", false));
     assert_eq!(next(&mut mirrors, &wanted, wake), None);
     assert_eq!(mirrors.wake(), None, "all is well");
@@ -142,15 +142,15 @@ fn a_server_that_is_back_is_asked_at_once() {
     let wanted = Wanted::Shown(static_pod("h"));
     for second in [1, 100, 200, 300, 400] {
         let (id, _) = next(&mut mirrors, &wanted, at(second)).unwrap();
-        let away = AskError::Unavailable { message: "away".into(), after: None };
+        let away = ObjectError::Unavailable { message: "away".into(), after: None };
         mirrors.answered(id, &Err(away), at(second));
         mirrors.due(at(second + 99));
         mirrors.take_touched();
     }
     let (id, _) = next(&mut mirrors, &wanted, at(500)).unwrap();
-    mirrors.answered(id, &Err(AskError::Unavailable { message: "away".into(), after: None }), at(500));
+    mirrors.answered(id, &Err(ObjectError::Unavailable { message: "away".into(), after: None }), at(500));
     assert!(mirrors.wake() > Some(at(510)));
-    mirrors.keeper_is_back(at(501));
+    mirrors.store_reconnected(at(501));
     assert_eq!(mirrors.wake(), Some(at(501)));
     mirrors.due(at(501));
     assert!(mirrors.take_touched().contains(&name()) && next(&mut mirrors, &wanted, at(501)).is_some());
@@ -165,11 +165,11 @@ fn one_that_was_said_to_be_gone_and_is_not_is_removed_again() {
     let mut waits = vec![];
     for _ in 0..3 {
         let (id, ask) = next(&mut mirrors, &wanted, now).unwrap();
-        assert!(matches!(ask, Ask::DeleteMirror { .. }), "{ask:?}");
-        mirrors.answered(id, &Err(AskError::NotFound), now);
+        assert!(matches!(ask, ObjectRequest::DeleteMirror { .. }), "{ask:?}");
+        mirrors.answered(id, &Err(ObjectError::NotFound), now);
         let (id, ask) = next(&mut mirrors, &wanted, now).unwrap();
-        assert!(matches!(ask, Ask::CreateMirror { .. }), "{ask:?}");
-        mirrors.answered(id, &Err(AskError::OtherUid), now);
+        assert!(matches!(ask, ObjectRequest::CreateMirror { .. }), "{ask:?}");
+        mirrors.answered(id, &Err(ObjectError::OtherUid), now);
         let wake = mirrors.wake().unwrap();
         waits.push(wake - now);
         now = wake;
@@ -184,7 +184,7 @@ fn an_orphan_that_was_said_to_be_gone_and_is_shown_on_is_removed_again() {
     mirrors.seen(kept("h", "m", "1", false));
     let asked = next(&mut mirrors, &Wanted::Nothing, at(1));
     assert_eq!(deletes(&asked), Some("m"));
-    mirrors.answered(asked.unwrap().0, &Err(AskError::NotFound), at(1));
+    mirrors.answered(asked.unwrap().0, &Err(ObjectError::NotFound), at(1));
     mirrors.seen(kept("h", "m", "1", false));
     assert_eq!(next(&mut mirrors, &Wanted::Nothing, at(1)), None);
     let wake = mirrors.wake().unwrap();
@@ -193,7 +193,7 @@ fn an_orphan_that_was_said_to_be_gone_and_is_shown_on_is_removed_again() {
     assert!(mirrors.take_touched().contains(&name()));
     let asked = next(&mut mirrors, &Wanted::Nothing, wake);
     assert_eq!(deletes(&asked), Some("m"));
-    mirrors.answered(asked.unwrap().0, &Err(AskError::NotFound), wake);
+    mirrors.answered(asked.unwrap().0, &Err(ObjectError::NotFound), wake);
     assert!(mirrors.removed(&"m".into()));
     assert_eq!(next(&mut mirrors, &Wanted::Nothing, wake), None);
     assert_eq!(mirrors.wake(), None, "it is gone indeed");
@@ -206,7 +206,10 @@ fn a_list_is_everything() {
     mirrors.take_touched();
     mirrors.set(vec![]);
     assert!(mirrors.take_touched().contains(&name()));
-    assert!(matches!(next(&mut mirrors, &Wanted::Shown(static_pod("h")), at(1)), Some((_, Ask::CreateMirror { .. }))));
+    assert!(matches!(
+        next(&mut mirrors, &Wanted::Shown(static_pod("h")), at(1)),
+        Some((_, ObjectRequest::CreateMirror { .. }))
+    ));
 }
 
 #[test]
@@ -215,7 +218,7 @@ fn after_history_was_set_back_a_mirror_of_a_smaller_version_is_news() {
     mirrors.seen(kept("h", "m1", "100", false));
     mirrors.set(vec![kept("h", "m1", "50", true)]);
     assert!(deletes(&next(&mut mirrors, &Wanted::Shown(static_pod("h")), at(1))).is_none(), "old news");
-    mirrors.begin_anew();
+    mirrors.history_reset();
     mirrors.set(vec![kept("h", "m1", "50", true)]);
     assert_eq!(deletes(&next(&mut mirrors, &Wanted::Shown(static_pod("h")), at(1))), Some("m1"));
 }
@@ -228,7 +231,7 @@ fn a_mirror_that_was_made_is_there_whatever_the_version_of_the_one_before() {
     let (id, _) = next(&mut mirrors, &wanted, at(1)).unwrap();
     mirrors.answered(id, &Ok(None), at(1));
     let (id, ask) = next(&mut mirrors, &wanted, at(1)).unwrap();
-    assert!(matches!(ask, Ask::CreateMirror { .. }));
+    assert!(matches!(ask, ObjectRequest::CreateMirror { .. }));
     mirrors.answered(id, &Ok(Some(kept("h", "m2", "50", false))), at(1));
     assert!(next(&mut mirrors, &wanted, at(1)).is_none(), "it is there");
 }

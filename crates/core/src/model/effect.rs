@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Ask, AskId, Call, CallId, FullName, Name, Now, Pod, PodRecord, PodUid, Seq, Source, Time};
+use super::{Call, CallId, FullName, Name, Now, ObjectRequest, Pod, PodRecord, PodUid, RequestId, Seq, Source, Time};
 
 /// What to do about it. Performed in order, none before the records of the same turn are on disk.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,14 +64,14 @@ pub enum Effect {
     },
     /// Send [`super::Event::Wake`] then. A later effect of this kind replaces an earlier one.
     WakeAt(Time),
-    /// Ask the keeper of pod objects for one thing.
-    Ask {
-        /// Comes back in [`super::Event::Answered`].
-        id: AskId,
-        /// Which keeper: the source whose objects it has.
-        keeper: Source,
+    /// Send one request to an object store.
+    RequestObject {
+        /// Comes back in [`super::Event::ObjectAnswered`].
+        id: RequestId,
+        /// Which store: the source whose objects it has.
+        store: Source,
         /// What is asked.
-        ask: Ask,
+        request: ObjectRequest,
         /// How long it may take.
         limit: Duration,
     },

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, AskId, AskResult, CallError, CallId, Listing, Name, Pod, PodSeen, PodUid, Seq, Source};
+use super::{Answer, CallError, CallId, Listing, Name, ObjectResult, Pod, PodSeen, PodUid, RequestId, Seq, Source};
 use crate::node_status::Handler;
 
 /// What happened.
@@ -87,12 +87,12 @@ pub enum Event {
         /// Pods that have cgroups, directories or logs on this machine.
         found: Result<BTreeSet<PodUid>, CallError>,
     },
-    /// The answer to [`super::Effect::Ask`].
-    Answered {
+    /// The answer to [`super::Effect::RequestObject`].
+    ObjectAnswered {
         /// As given in the effect.
-        id: AskId,
-        /// What the keeper said.
-        result: AskResult,
+        id: RequestId,
+        /// What the store said.
+        result: ObjectResult,
     },
     /// The Node object is there, with this UID; or it is going, and nothing may belong to it any more.
     NodeKnown {
@@ -154,9 +154,9 @@ pub enum SourceChange {
     /// One pod is gone.
     Remove(PodUid),
     /// It can be reached again, and goes on where it was.
-    Back,
+    Reconnected,
     /// Its history was set back, by a restored backup: versions that it gave before mean nothing. What it has comes next.
-    Anew,
+    HistoryReset,
 }
 
 /// A pod and the place it was read from.

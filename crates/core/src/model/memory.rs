@@ -46,7 +46,7 @@ pub struct PodRecord {
     pub status: Option<PodStatus>,
     /// The last lines of its story, as of the last time anything else was written.
     #[serde(default)]
-    pub story: Vec<Transition>,
+    pub history: Vec<Transition>,
 }
 
 impl PodRecord {
@@ -68,7 +68,7 @@ impl PodRecord {
             restart_requested: false,
             resize_refused: false,
             status: None,
-            story: vec![],
+            history: vec![],
         }
     }
 }

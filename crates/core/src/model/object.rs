@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{FullName, Pod, PodStatus, PodUid};
 
-/// The number of one question to a keeper.
+/// The number of one question to a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct AskId(pub u64);
+pub struct RequestId(pub u64);
 
 /// One object: its name, and the UID without which a name may mean another one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,14 +22,14 @@ pub struct ObjectRef {
     pub uid: PodUid,
 }
 
-/// One question to the keeper of pod objects.
+/// One question to the store of pod objects.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Ask {
+pub enum ObjectRequest {
     /// Make the object's status this: only what differs from `base` is sent, and the UID with it.
     PatchStatus {
         /// Which object.
         object: ObjectRef,
-        /// The newest status the keeper is known to have.
+        /// The newest status the store is known to have.
         base: Arc<PodStatus>,
         /// The status it is to have. Conditions and fields that are not ours are in it as they are in `base`.
         status: Arc<PodStatus>,
@@ -53,17 +53,17 @@ pub enum Ask {
     },
 }
 
-/// The keeper's answer: the object as it has it now, if it has one.
-pub type AskResult = Result<Option<Arc<Pod>>, AskError>;
+/// The store's answer: the object as it has it now, if it has one.
+pub type ObjectResult = Result<Option<Arc<Pod>>, ObjectError>;
 
-/// Why a keeper did not do it.
+/// Why a store did not do it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum AskError {
+pub enum ObjectError {
     /// There is no such object.
     NotFound,
     /// An object of this name is there, and it is another one.
     OtherUid,
-    /// The keeper won't, and would say the same again soon.
+    /// The store won't, and would say the same again soon.
     Refused(String),
     /// It could not be asked, or is busy, or nobody knows whether it was done.
     Unavailable {

@@ -26,7 +26,7 @@ impl Node {
             let uid = self.quarantine_current(&why, now, out);
             let about_a_pod = uid.is_some();
             caught.push(Caught { uid, why });
-            handled = catch_unwind(AssertUnwindSafe(|| self.go_on(now, out)));
+            handled = catch_unwind(AssertUnwindSafe(|| self.settle_and_schedule(now, out)));
             if !about_a_pod {
                 break;
             }

@@ -65,7 +65,7 @@ impl Node {
     pub(super) fn sync_known(&mut self, now: Now, out: &mut Out) -> BTreeSet<PodUid> {
         let gate = !mutate::made(Mutant::GateOverAllSources) || self.all_ready();
         let orphan =
-            |m: &Machine| gate && self.has_spoken(m.record().source) && self.sources.get(&m.record().uid).is_none();
+            |m: &Machine| gate && self.source_synced(m.record().source) && self.sources.get(&m.record().uid).is_none();
         let orphans = self.workers.iter().filter(|(_, m)| m.has_config() && orphan(m));
         let orphans: BTreeSet<PodUid> = orphans.map(|(uid, _)| uid.clone()).collect();
         for uid in &orphans {
@@ -83,7 +83,7 @@ impl Node {
         let spoken = unknown.filter(|(_, listed)| {
             // Whose source nobody knows makes room for a pod that is wanted; a source that has yet to speak may want its own.
             let awaited = || self.is_awaited(&listed.full_name) || self.all_ready();
-            listed.source.map_or_else(awaited, |s| self.has_spoken(s))
+            listed.source.map_or_else(awaited, |s| self.source_synced(s))
         });
         let orphans: Vec<_> = spoken.map(|(uid, l)| (uid.clone(), l.full_name.clone(), l.source)).collect();
         let mut touched = BTreeSet::new();
@@ -112,7 +112,7 @@ impl Node {
     }
 
     /// A pod of this name that is in the runtime and has no machine yet is ended first.
-    pub(super) fn stranger(&self, uid: &PodUid) -> Option<crate::actions::Waiting> {
+    pub(super) fn conflicting_runtime_pod(&self, uid: &PodUid) -> Option<crate::actions::Waiting> {
         let machine = self.workers.get(uid).filter(|m| m.is_static())?;
         let mut listed = self.pleg.listing.pods.iter();
         listed
@@ -147,7 +147,7 @@ impl Node {
     }
 
     /// A source has said what it wants. One that is switched off never will: what it had belongs to nobody, once all others have spoken.
-    pub(super) fn has_spoken(&self, source: Source) -> bool {
+    pub(super) fn source_synced(&self, source: Source) -> bool {
         match self.config.sources.contains(&source) {
             true => self.sources.is_ready(source),
             false => self.all_ready(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use super::Node;
-use super::keepers::warning;
+use super::object_stores::warning;
 use crate::actions::Waiting;
 use crate::admission;
 use crate::model::{
@@ -24,7 +24,7 @@ impl Node {
     /// Tell the pods; returns those that have to be stepped.
     pub(super) fn route(&mut self, event: Event, now: Now, out: &mut Out) -> BTreeSet<PodUid> {
         match event {
-            Event::Source { source, change } => self.sourced(source, change, now, out),
+            Event::Source { source, change } => self.on_source_change(source, change, now, out),
             Event::Listed { seq, result } => self.listed(seq, result, now),
             Event::Observed { uid, seq, result, covered } => {
                 // An answer that comes after the pod is gone must leave nothing behind.
@@ -61,7 +61,7 @@ impl Node {
             }
             Event::Runtime { result } => self.runtime(result, now, out),
             Event::Done { id, result } => {
-                let Some(uid) = self.drawn.owners.remove(&id) else { return BTreeSet::new() };
+                let Some(uid) = self.sequences.owners.remove(&id) else { return BTreeSet::new() };
                 if result.as_ref().is_err_and(|e| e.unavailable) {
                     self.health.suspect(now.boot);
                 }
@@ -84,7 +84,7 @@ impl Node {
                 self.sweep(seq, found, out);
                 BTreeSet::new()
             }
-            Event::Answered { id, result } => {
+            Event::ObjectAnswered { id, result } => {
                 self.answered(id, &result, now, out);
                 BTreeSet::new()
             }
@@ -105,10 +105,10 @@ impl Node {
         }
     }
 
-    fn sourced(&mut self, source: Source, change: SourceChange, now: Now, out: &mut Out) -> BTreeSet<PodUid> {
+    fn on_source_change(&mut self, source: Source, change: SourceChange, now: Now, out: &mut Out) -> BTreeSet<PodUid> {
         let is_set = matches!(change, SourceChange::Set { .. });
-        if is_set || matches!(change, SourceChange::Back) {
-            self.keeper_is_back(source, now);
+        if is_set || matches!(change, SourceChange::Reconnected) {
+            self.store_reconnected(source, now);
         }
         let remembered = self.remembered(source);
         let change = self.keep(source, change, out);
@@ -204,7 +204,7 @@ impl Node {
     }
 
     /// Where several wait for their turn, what runs already comes first, then the oldest: there may not be room for all.
-    pub(super) fn give_turns(&mut self, now: Now, out: &mut Out) {
+    pub(super) fn try_admit_waiting(&mut self, now: Now, out: &mut Out) {
         let waiting = self
             .touched
             .iter()
@@ -238,11 +238,19 @@ impl Node {
         // One that had its turn goes on, unless it has nothing running and a stranger of its name has: a record can be lost.
         if machine.record().admitted {
             let idle = machine.sight_at().is_some() && machine.seen().is_stopped();
-            let hold = if idle { self.workers.beside(uid).or_else(|| self.stranger(uid)) } else { None };
+            let hold = if idle {
+                self.workers.running_namesake(uid).or_else(|| self.conflicting_runtime_pod(uid))
+            } else {
+                None
+            };
             self.with(uid, now, out, |machine, ctx, _| machine.hold(hold, ctx));
             return;
         }
-        let hold = self.workers.predecessor(uid).or_else(|| self.stranger(uid)).or_else(|| self.admit(uid, now, out));
+        let hold = self
+            .workers
+            .predecessor(uid)
+            .or_else(|| self.conflicting_runtime_pod(uid))
+            .or_else(|| self.admit(uid, now, out));
         self.with(uid, now, out, |machine, ctx, _| machine.hold(hold, ctx));
     }
 

@@ -5,8 +5,8 @@ mod doubts;
 mod ends;
 mod hooks;
 mod images;
-mod keepers;
 mod lab;
+mod object_stores;
 mod troubles;
 mod turns;
 
@@ -156,8 +156,8 @@ fn a_restarted_agent_adopts_what_runs_and_touches_nothing() {
     lab.set(&[&pod("a", "1")]);
     lab.host_is_ready();
     assert!(lab.calls.is_empty(), "{:?}", lab.calls);
-    let story = lab.node.workers().get(&PodUid::from("1")).unwrap().story();
-    assert!(story.lines().any(|line| line.what == "c started"), "its story goes on: {story:?}");
+    let history = lab.node.workers().get(&PodUid::from("1")).unwrap().history();
+    assert!(history.lines().any(|line| line.what == "c started"), "its history goes on: {history:?}");
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_pod_only_the_runtime_knows_is_ended_once_its_source_has_spoken() {
     let mut lab = Lab::new(listing("9", "stranger"));
     assert_eq!(lab.state("9"), None);
     lab.set(&[]);
-    let seq = lab.node.drawn.seq;
+    let seq = lab.node.sequences.seq;
     lab.tell(Event::Listed { seq, result: Ok(listing("9", "stranger")) });
     assert_eq!(lab.state("9"), Some(State::Terminating));
     let stop = Call::StopContainer { name: "c".into(), id: "id".into(), timeout: Duration::from_secs(2) };
@@ -294,7 +294,7 @@ fn tell_caught(lab: &mut Lab, event: Event) -> (Option<PodUid>, Out) {
     let caught = |lab: &mut Lab, out: &mut Out, event: Option<Event>| {
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match event {
             Some(event) => lab.node.handle(event, now, out),
-            None => lab.node.go_on(now, out),
+            None => lab.node.settle_and_schedule(now, out),
         }))
     };
     assert!(caught(lab, &mut out, Some(event)).is_err());

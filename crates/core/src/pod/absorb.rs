@@ -12,11 +12,11 @@ use crate::mutate::{self, Mutant};
 impl Machine {
     pub(super) fn absorb(&mut self, ctx: &Ctx<'_>) {
         let before = (self.record.containers.clone(), self.record.sandbox_attempts);
-        let attempts = self.sight.seen.sandboxes.iter().map(|s| s.attempt + 1).max().unwrap_or(0);
+        let attempts = self.observed.seen.sandboxes.iter().map(|s| s.attempt + 1).max().unwrap_or(0);
         self.record.sandbox_attempts = self.record.sandbox_attempts.max(attempts);
         let known = |(name, memory): (&Name, &ContainerMemory)| memory.created.then(|| name.clone());
         let known: BTreeSet<Name> = self.record.containers.iter().filter_map(known).collect();
-        for c in newest_two(&self.sight.seen.containers) {
+        for c in newest_two(&self.observed.seen.containers) {
             let memory = self.record.containers.entry(c.name.clone()).or_default();
             if c.state == RunState::Running && !known.contains(&c.name) {
                 // Ours are seen before they run: another agent began this one, and its hook.
@@ -25,13 +25,13 @@ impl Machine {
             let new_exit = learn(memory, c);
             if new_exit {
                 let what = format!("{} exited with {}", c.name, c.exit_code);
-                self.story.tell(ctx.now, &what, if c.reason.is_empty() { "its process ended" } else { &c.reason });
+                self.history.record(ctx.now, &what, if c.reason.is_empty() { "its process ended" } else { &c.reason });
             }
         }
         if before != (self.record.containers.clone(), self.record.sandbox_attempts) {
             self.unsaved = true;
         }
-        let seen = &self.sight.seen;
+        let seen = &self.observed.seen;
         self.killing.retain(|id| seen.container(id).is_some_and(|c| c.state.may_run()));
     }
 
@@ -60,20 +60,20 @@ impl Machine {
     /// A start that was cut off, by the agent's own death or by a deadline, leaves an instance that the runtime ended itself, before
     /// or just after its process began: that is nobody's exit code, and the instance is replaced whatever the policy.
     pub(super) fn settle_starts(&mut self, ctx: &Ctx<'_>) {
-        if !self.sight.fresh() || self.record.ending.is_some() {
+        if !self.observed.fresh() || self.record.ending.is_some() {
             return;
         }
         let open = self.record.containers.iter().filter_map(|(name, m)| Some((name.clone(), m.starting.clone()?)));
         let open: Vec<_> = open.filter(|(_, id)| !self.calls.unsettled(&CallKey::Instance(id.clone()))).collect();
         for (name, id) in open {
-            let state = self.sight.seen.container(&id).map(|c| (c.state, c.started_at.is_some()));
+            let state = self.observed.seen.container(&id).map(|c| (c.state, c.started_at.is_some()));
             if state == Some((RunState::Created, false)) {
                 continue;
             }
             self.start_is_settled(&name);
             self.bring_up.sent_again.remove(&id);
             if state == Some((RunState::Exited, false)) {
-                self.story.tell(ctx.now, &format!("{name} is made anew"), "its start was cut off");
+                self.history.record(ctx.now, &format!("{name} is made anew"), "its start was cut off");
                 self.record.containers.entry(name).or_default().voided = Some(id);
                 self.unsaved = true;
             }
@@ -83,13 +83,13 @@ impl Machine {
     /// An instance that ran and is nowhere now has ended, and nobody can say how. Only the last status tells that it ran, and
     /// the next one will not: so it is written down.
     pub(super) fn absorb_lost(&mut self, ctx: &Ctx<'_>) {
-        if !self.sight.fresh() {
+        if !self.observed.fresh() {
             return;
         }
         let names: Vec<Name> = self.record.containers.keys().cloned().collect();
         for name in names {
-            let Some(exit) = actions::lost(&self.sight.seen, &self.record, name.as_str()) else { continue };
-            self.story.tell(ctx.now, &format!("{name} is lost"), "the runtime has forgotten it");
+            let Some(exit) = actions::lost(&self.observed.seen, &self.record, name.as_str()) else { continue };
+            self.history.record(ctx.now, &format!("{name} is lost"), "the runtime has forgotten it");
             let memory = self.record.containers.entry(name).or_default();
             memory.previous_exit = memory.exit.take();
             memory.exit = Some(exit);
@@ -102,7 +102,7 @@ impl Machine {
         if !self.calls.in_doubt() {
             return;
         }
-        let seen = &self.sight.seen;
+        let seen = &self.observed.seen;
         let answered = |call: &Call| match call {
             Call::RunSandbox { attempt } => seen.sandboxes.iter().any(|s| s.attempt >= *attempt),
             Call::CreateContainer { name, attempt, sandbox, .. } => {
@@ -111,16 +111,16 @@ impl Machine {
             Call::StartContainer { id, .. } => seen.container(id).is_none_or(|c| c.state != RunState::Created),
             _ => true,
         };
-        let (given_up, last_look) = self.calls.settle(ctx.now.boot, self.sight.fresh(), answered);
+        let (given_up, last_look) = self.calls.settle(ctx.now.boot, self.observed.fresh(), answered);
         if last_look {
-            self.sight.acted(ctx.seq.draw());
+            self.observed.acted(ctx.seq.draw());
         }
         for call in given_up {
-            self.story.tell(ctx.now, "a call in doubt is given up", &format!("{call:?}"));
+            self.history.record(ctx.now, "a call in doubt is given up", &format!("{call:?}"));
             self.leave_behind(call);
         }
         if self.calls.look_due(ctx.now.boot) {
-            self.sight.mark_dirty();
+            self.observed.mark_dirty();
         }
     }
 }

@@ -46,7 +46,11 @@ impl Machine {
             }
             Err(error) if error.in_doubt && is_start(&sent.call) && mutate::made(Mutant::DoubtIsFailure) => {}
             Err(error) if error.in_doubt && is_start(&sent.call) => {
-                self.story.tell(ctx.now, "a call is in doubt", &format!("{:?}: {}", sent.call.key(), error.message));
+                self.history.record(
+                    ctx.now,
+                    "a call is in doubt",
+                    &format!("{:?}: {}", sent.call.key(), error.message),
+                );
                 if error.unavailable {
                     self.away(&sent.call, &error, ctx, out);
                 }
@@ -86,7 +90,7 @@ impl Machine {
             }
             (Call::StartContainer { name, .. }, _) => {
                 self.bring_up.waiting.remove(&name);
-                self.story.tell(ctx.now, &format!("{name} started"), "it was its turn");
+                self.history.record(ctx.now, &format!("{name} started"), "it was its turn");
                 self.event(false, "Started", Some(&name), "Container started".into(), out);
             }
             (Call::StopSandbox { id }, _) => {
@@ -95,7 +99,7 @@ impl Machine {
                 self.setup.cgroup = false;
             }
             (Call::RunSandbox { attempt }, Answer::Sandbox(id)) => {
-                self.story.tell(ctx.now, "sandbox made", &format!("{id}, attempt {attempt}"));
+                self.history.record(ctx.now, "sandbox made", &format!("{id}, attempt {attempt}"));
             }
             (Call::Hook { kind, name, id, .. }, _) => self.hooked(kind, &name, &id, HookState::Done),
             (Call::Probe { kind, name, id, .. }, Answer::Probe(verdict)) => {
@@ -114,7 +118,7 @@ impl Machine {
             let message = format!("Container image {image:?} already present on machine");
             self.event(false, "Pulled", Some(&name), message, out);
         } else {
-            self.story.tell(ctx.now, &format!("image of {name} is not here"), image);
+            self.history.record(ctx.now, &format!("image of {name} is not here"), image);
         }
         self.bring_up.images.insert(name, found.map_or(Image::Absent, Image::Present));
     }
@@ -138,7 +142,7 @@ impl Machine {
             return self.runtime_is_busy(sent.call, &error, ctx, out);
         }
         if !error.cancelled {
-            self.story.tell(ctx.now, &format!("failed: {key:?}"), &error.message);
+            self.history.record(ctx.now, &format!("failed: {key:?}"), &error.message);
         }
         let mut delay = RETRY;
         match &sent.call {
@@ -231,7 +235,7 @@ impl Machine {
         if !times.is_multiple_of(BUSY_MAX) {
             return;
         }
-        self.story.tell(ctx.now, &format!("failed: {key:?}"), &error.message);
+        self.history.record(ctx.now, &format!("failed: {key:?}"), &error.message);
         self.event(
             true,
             "FailedSync",

@@ -15,7 +15,7 @@ impl Machine {
     pub(super) fn send(&mut self, call: Call, limit: Duration, ctx: &mut Ctx<'_>, out: &mut Out) -> bool {
         if call.is_runtime() {
             // A plan on old sight starts containers twice; a stop can only be too late.
-            let sighted = call.is_stop() || (self.sight.fresh() && !self.calls.in_doubt());
+            let sighted = call.is_stop() || (self.observed.fresh() && !self.calls.in_doubt());
             if !ctx.runtime_up || !sighted {
                 return false;
             }

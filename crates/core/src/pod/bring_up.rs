@@ -7,11 +7,11 @@ use std::time::Duration;
 use super::sync::SETUP_LIMIT;
 use super::{Ctx, Machine, spec_of};
 use crate::actions::{Start, Waiting};
+use crate::backoff::ImageBackoff;
 use crate::model::{
     Call, CallKey, Container, ContainerId, HookKind, HookState, ImageFacts, Name, Out, Pod, RunState, SandboxId, Time,
 };
 use crate::mutate::{self, Mutant};
-use crate::restart::ImageBackoff;
 
 /// A pull may take long; the runtime itself ends one that makes no progress.
 const PULL_LIMIT: Duration = Duration::from_secs(3600);
@@ -109,7 +109,7 @@ impl Machine {
             self.ask(Call::PrepareContainer { name, attempt: start.attempt, ips }, SETUP_LIMIT, ctx, out);
             return;
         }
-        let sandbox_attempt = self.sight.seen.sandboxes.iter().find(|s| s.id == *sandbox).map_or(0, |s| s.attempt);
+        let sandbox_attempt = self.observed.seen.sandboxes.iter().find(|s| s.id == *sandbox).map_or(0, |s| s.attempt);
         let call = Call::CreateContainer {
             sandbox: sandbox.clone(),
             sandbox_attempt,
@@ -132,7 +132,7 @@ impl Machine {
     /// runtime does not remove what it is starting, nor start what it has removed.
     fn may_start_late(&self, name: &Name, instead: Option<&ContainerId>) -> bool {
         let told = self.record.containers.get(name).and_then(|m| m.starting.as_ref());
-        let there = |id: &ContainerId| self.sight.seen.container(id).is_some_and(|c| c.state == RunState::Created);
+        let there = |id: &ContainerId| self.observed.seen.container(id).is_some_and(|c| c.state == RunState::Created);
         told.is_some_and(|id| Some(id) != instead && there(id))
     }
 
@@ -205,7 +205,7 @@ impl Machine {
         let waiting = Waiting { reason: reason.to_owned(), message: message.to_owned() };
         let is_news = self.bring_up.waiting.get(name) != Some(&waiting);
         if is_news {
-            self.story.tell(ctx.now, &format!("{name} waits: {reason}"), message);
+            self.history.record(ctx.now, &format!("{name} waits: {reason}"), message);
             self.bring_up.waiting.insert(name.clone(), waiting);
         }
         let key = CallKey::Container(name.clone());
@@ -215,7 +215,7 @@ impl Machine {
 
     /// The plan says why containers wait; what runs waits for nothing.
     pub(super) fn note_waiting(&mut self, planned: &BTreeMap<Name, Waiting>, ctx: &Ctx<'_>, out: &mut Out) {
-        let seen = &self.sight.seen;
+        let seen = &self.observed.seen;
         let runs = |name: &Name| seen.containers.iter().any(|c| c.name == *name && c.state == RunState::Running);
         self.bring_up
             .waiting
@@ -225,7 +225,7 @@ impl Machine {
             let coming = self.calls.busy(&CallKey::Container(name.clone()));
             if !coming && self.bring_up.waiting.get(name) != Some(waiting) {
                 if waiting.reason == "CrashLoopBackOff" {
-                    self.story.tell(ctx.now, &format!("{name} waits: {}", waiting.reason), &waiting.message);
+                    self.history.record(ctx.now, &format!("{name} waits: {}", waiting.reason), &waiting.message);
                     let pod = crate::actions::pod_text(&self.record.pod);
                     let message = format!("Back-off restarting failed container {name} in pod {pod}");
                     self.event(true, "BackOff", Some(name), message, out);
@@ -237,7 +237,7 @@ impl Machine {
 
     /// postStart runs once for each instance that runs.
     pub(super) fn plan_hooks(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
-        let running = self.sight.seen.containers.iter().filter(|c| c.state == RunState::Running);
+        let running = self.observed.seen.containers.iter().filter(|c| c.state == RunState::Running);
         let running: Vec<_> = running.map(|c| (c.name.clone(), c.id.clone())).collect();
         for (name, id) in running {
             let Some(container) = find_container(&self.record.pod, name.as_str()) else { continue };

@@ -11,9 +11,9 @@ pub(crate) const RETRY: Duration = Duration::from_secs(10);
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
 /// Calls that succeed again and again: the first wait; it grows by as much each time, ten times at most.
-const ECHO: Duration = Duration::from_secs(1);
+const REPEATED_SUCCESS_DELAY: Duration = Duration::from_secs(1);
 /// Later than this it is another story.
-const ECHO_WITHIN: Duration = Duration::from_secs(60);
+const REPEATED_SUCCESS_WINDOW: Duration = Duration::from_secs(60);
 
 /// What this pod has asked the hands for.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
@@ -113,12 +113,12 @@ impl Calls {
         if !call.is_runtime() {
             return 1;
         }
-        self.done.retain(|_, (_, at, _)| now < *at + ECHO_WITHIN);
+        self.done.retain(|_, (_, at, _)| now < *at + REPEATED_SUCCESS_WINDOW);
         let before = self.done.get(&key).filter(|(before, ..)| is_same(before, call));
         let times = before.map_or(0, |(.., times)| *times) + 1;
         self.done.insert(key.clone(), (call.clone(), now, times));
         if times > 1 {
-            self.failed(key, now, ECHO * (times - 1).min(10), uid);
+            self.failed(key, now, REPEATED_SUCCESS_DELAY * (times - 1).min(10), uid);
         }
         times
     }
@@ -137,17 +137,17 @@ impl Calls {
     }
 
     /// A person or a change of the spec wants it tried now.
-    pub(crate) fn forgive(&mut self) {
+    pub(crate) fn reset_backoff(&mut self) {
         self.retries.clear();
     }
 
     /// What volumes show has changed: what failed before says little about it now.
-    pub(crate) fn forgive_volumes(&mut self) {
+    pub(crate) fn reset_volume_backoff(&mut self) {
         self.retries.retain(|key, _| !matches!(key, CallKey::Volume(_)));
     }
 
     /// What this container waits for has changed.
-    pub(crate) fn forgive_container(&mut self, name: &Name) {
+    pub(crate) fn reset_container_backoff(&mut self, name: &Name) {
         self.retries.remove(&CallKey::Container(name.clone()));
     }
 

@@ -7,10 +7,10 @@ impl Machine {
     /// The cgroup is there. Whatever runs already when it had to be made runs outside of its limits.
     pub(super) fn cgroup_is_there(&mut self, made: bool, ctx: &Ctx<'_>) {
         self.setup.cgroup = true;
-        if made && self.sight.seen.alive().next().is_some() {
-            self.story.tell(ctx.now, "its cgroup was missing", "what runs outside of it ends");
-            let ready = self.sight.seen.sandboxes.iter().filter(|s| s.ready);
-            self.setup.uprooted = ready.map(|s| s.id.clone()).collect();
+        if made && self.observed.seen.alive().next().is_some() {
+            self.history.record(ctx.now, "its cgroup was missing", "what runs outside of it ends");
+            let ready = self.observed.seen.sandboxes.iter().filter(|s| s.ready);
+            self.setup.outside_pod_cgroup = ready.map(|s| s.id.clone()).collect();
             self.void_outside();
         }
     }
@@ -20,7 +20,7 @@ impl Machine {
         if spec_of(&self.record.pod).restart_policy.as_deref() == Some("Never") {
             return;
         }
-        for c in self.sight.seen.alive().filter(|c| self.setup.uprooted.contains(&c.sandbox)) {
+        for c in self.observed.seen.alive().filter(|c| self.setup.outside_pod_cgroup.contains(&c.sandbox)) {
             let memory = self.record.containers.entry(c.name.clone()).or_default();
             if memory.voided.as_ref() != Some(&c.id) {
                 memory.voided = Some(c.id.clone());
@@ -32,12 +32,12 @@ impl Machine {
     /// End what runs outside of the pod's cgroup, sandbox included. The plan brings it back inside, unless its policy is Never.
     /// True while there is something left to end.
     pub(super) fn bring_inside(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) -> bool {
-        let seen = &self.sight.seen;
-        self.setup.uprooted.retain(|id| seen.sandboxes.iter().any(|s| s.id == *id && s.ready));
-        if self.setup.uprooted.is_empty() {
+        let seen = &self.observed.seen;
+        self.setup.outside_pod_cgroup.retain(|id| seen.sandboxes.iter().any(|s| s.id == *id && s.ready));
+        if self.setup.outside_pod_cgroup.is_empty() {
             return false;
         }
-        let outside = self.sight.seen.alive().filter(|c| self.setup.uprooted.contains(&c.sandbox));
+        let outside = self.observed.seen.alive().filter(|c| self.setup.outside_pod_cgroup.contains(&c.sandbox));
         let outside: Vec<_> = outside.map(|c| (c.name.clone(), c.id.clone(), c.sandbox.clone())).collect();
         self.void_outside();
         for (name, id, _) in &outside {
@@ -45,7 +45,7 @@ impl Machine {
             self.kill_container(id, ctx.now.boot + self.own_grace(), &message);
         }
         self.continue_kills(ctx, out);
-        for id in self.setup.uprooted.clone() {
+        for id in self.setup.outside_pod_cgroup.clone() {
             if !outside.iter().any(|(.., sandbox)| *sandbox == id) {
                 self.stop_sandbox(&id, ctx, out);
             }

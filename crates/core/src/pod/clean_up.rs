@@ -28,7 +28,7 @@ impl Machine {
             return;
         }
         // A record can be older than what runs: a look comes first.
-        if !self.sight.fresh() || self.stop_surfaced(ctx, out) {
+        if !self.observed.fresh() || self.stop_surfaced(ctx, out) {
             return;
         }
         if !self.cleaned.volumes {
@@ -45,12 +45,12 @@ impl Machine {
 
     /// Finished: what is left goes once the pod is wanted no more.
     pub(super) fn plan_removal(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
-        if !self.sight.known() {
+        if !self.observed.known() {
             return;
         }
         self.stop_surfaced(ctx, out);
         self.plan_gc(ctx, out);
-        if self.content_should_go() && self.sight.seen.is_empty() {
+        if self.content_should_go() && self.observed.seen.is_empty() {
             if !self.cleaned.dirs {
                 self.ask(Call::RemoveDirs, HOST_LIMIT, ctx, out);
             }
@@ -62,7 +62,7 @@ impl Machine {
 
     /// Remove dead containers and sandboxes that nobody needs; an exit is in the record before its container goes.
     pub(super) fn plan_gc(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
-        if !self.sight.fresh() {
+        if !self.observed.fresh() {
             return;
         }
         let containers = &self.record.containers;
@@ -70,15 +70,15 @@ impl Machine {
             let known =
                 containers.values().flat_map(|m| [&m.exit, &m.previous_exit]).flatten().any(|exit| exit.id == *id);
             // Older than the two the record keeps: it was there, and was superseded.
-            let seen = self.sight.seen.container(id);
+            let seen = self.observed.seen.container(id);
             let exit = seen.and_then(|c| containers.get(&c.name)?.exit.as_ref().map(|exit| (c, exit)));
             let older = exit.is_some_and(|(c, exit)| c.attempt < exit.attempt);
             known
                 || older
                 || mutate::made(Mutant::ExitNotRecorded)
-                || !newest_two(&self.sight.seen.containers).iter().any(|c| c.id == *id)
+                || !newest_two(&self.observed.seen.containers).iter().any(|c| c.id == *id)
         };
-        let plan = gc::dead_containers(&self.sight.seen, recorded, self.content_should_go(), true);
+        let plan = gc::dead_containers(&self.observed.seen, recorded, self.content_should_go(), true);
         let limit = ctx.config.runtime_request_timeout;
         for (name, id) in plan.remove_containers {
             self.ask(Call::RemoveContainer { name, id }, limit, ctx, out);
@@ -93,8 +93,8 @@ impl Machine {
         (!self.has_config || self.record.restart_requested)
             && self.record.finished
             && self.content_should_go()
-            && self.sight.fresh()
-            && self.sight.seen.is_empty()
+            && self.observed.fresh()
+            && self.observed.seen.is_empty()
             && self.cleaned.dirs
             && self.cleaned.logs
             && self.calls.idle()

@@ -70,20 +70,20 @@ impl Machine {
         // Nothing new comes up: what only prepares is interrupted; what the runtime may still bring up is waited for.
         self.cancel(interruptible, out);
         self.plan_probes(ctx, out);
-        if !self.sight.known() {
+        if !self.observed.known() {
             return;
         }
         self.take_grace_of_labels(ctx);
         let ending = self.record.ending.as_ref().expect("a terminating pod has an ending");
         let (deadline, why) = (ending.deadline.resume(&ctx.config.boot_id), self.kill_message());
         self.killing.ends = Some(deadline);
-        let alive: Vec<_> = self.sight.seen.alive().map(|c| c.id.clone()).collect();
+        let alive: Vec<_> = self.observed.seen.alive().map(|c| c.id.clone()).collect();
         for id in &alive {
             self.kill_container(id, deadline, &why);
         }
         self.continue_kills(ctx, out);
         let overdue = ctx.now.boot >= deadline + FLOOR;
-        if (alive.is_empty() && self.sight.fresh() && !self.calls.starting()) || overdue {
+        if (alive.is_empty() && self.observed.fresh() && !self.calls.starting()) || overdue {
             self.stop_all_sandboxes(ctx, out);
         }
         if self.nothing_left() {
@@ -95,7 +95,7 @@ impl Machine {
     /// Its spec is lost; its containers carry the grace they were made with.
     fn take_grace_of_labels(&mut self, ctx: &mut Ctx<'_>) {
         if self.record.ending.as_ref().is_some_and(|e| e.cause == Cause::Orphan && e.grace == GRACE_OF_LABELS) {
-            let grace = self.sight.seen.alive().filter_map(|c| c.grace).max().unwrap_or(FLOOR);
+            let grace = self.observed.seen.alive().filter_map(|c| c.grace).max().unwrap_or(FLOOR);
             let grace = grace.min(GRACE_OF_LABELS - FLOOR);
             self.kill(Cause::Orphan, KillOptions { grace: Some(grace), ..KillOptions::default() }, ctx);
         }
@@ -104,22 +104,22 @@ impl Machine {
     /// Seen after our last call: nothing runs, nothing can come up any more.
     fn nothing_left(&self) -> bool {
         let stopped = |id: &SandboxId| self.killing.stopped_sandboxes.contains(id);
-        self.sight.fresh()
+        self.observed.fresh()
             && !self.calls.any(|c| c.is_runtime())
             && !self.calls.in_doubt()
-            && self.sight.seen.is_stopped()
-            && self.sight.seen.sandboxes.iter().all(|s| stopped(&s.id))
+            && self.observed.seen.is_stopped()
+            && self.observed.seen.sandboxes.iter().all(|s| stopped(&s.id))
     }
 
     fn stop_all_sandboxes(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
-        let sandboxes = self.sight.seen.sandboxes.iter();
+        let sandboxes = self.observed.seen.sandboxes.iter();
         let stop: Vec<_> = sandboxes
             .filter(|s| s.ready || !self.killing.stopped_sandboxes.contains(&s.id))
             .map(|s| s.id.clone())
             .collect();
         for id in stop {
             // One that we stopped and that still looks ready needs a new look first.
-            if !self.killing.stopped_sandboxes.contains(&id) || self.sight.fresh() {
+            if !self.killing.stopped_sandboxes.contains(&id) || self.observed.fresh() {
                 self.stop_sandbox(&id, ctx, out);
             }
         }
@@ -127,8 +127,8 @@ impl Machine {
 
     /// What a call in doubt brought up after the end is stopped. True if there was something.
     pub(super) fn stop_surfaced(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) -> bool {
-        let ready: Vec<_> = self.sight.seen.sandboxes.iter().filter(|s| s.ready).map(|s| s.id.clone()).collect();
-        if self.sight.fresh() {
+        let ready: Vec<_> = self.observed.seen.sandboxes.iter().filter(|s| s.ready).map(|s| s.id.clone()).collect();
+        if self.observed.fresh() {
             for id in &ready {
                 self.stop_sandbox(id, ctx, out);
             }
@@ -152,7 +152,7 @@ impl Machine {
     pub(super) fn continue_kills(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
         let ids: Vec<ContainerId> = self.killing.kills.keys().cloned().collect();
         for id in ids {
-            let Some(container) = self.sight.seen.container(&id).filter(|c| c.state.may_run()).cloned() else {
+            let Some(container) = self.observed.seen.container(&id).filter(|c| c.state.may_run()).cloned() else {
                 continue;
             };
             self.tell_kill(&container, out);
@@ -186,7 +186,7 @@ impl Machine {
         let send = match kill.kill_at {
             // The time that is left was cut to whole seconds: only a deadline that moved is news.
             Some(before) => kill.deadline.max(ctx.now.boot + FLOOR) + GAIN < before,
-            None => (!kill.returned || self.sight.fresh()) && self.calls.may_send(&key, ctx.now.boot),
+            None => (!kill.returned || self.observed.fresh()) && self.calls.may_send(&key, ctx.now.boot),
         };
         let call = Call::StopContainer { name: container.name.clone(), id: container.id.clone(), timeout: left };
         if send && self.send(call, ctx.config.runtime_request_timeout + left, ctx, out) {
@@ -247,9 +247,9 @@ impl Machine {
     /// sight: a container whose start was under way may run by now.
     fn its_turn(&self, container: &ContainerSeen) -> bool {
         let Some(mine) = self.sidecar_index(&container.name) else { return true };
-        let sure = self.sight.fresh() && !self.calls.starting() && !self.calls.in_doubt();
+        let sure = self.observed.fresh() && !self.calls.starting() && !self.calls.in_doubt();
         let before = |i: usize| if mutate::made(Mutant::SidecarsForward) { i >= mine } else { i <= mine };
-        sure && self.sight.seen.alive().all(|other| self.sidecar_index(&other.name).is_some_and(before))
+        sure && self.observed.seen.alive().all(|other| self.sidecar_index(&other.name).is_some_and(before))
     }
 
     fn sidecar_index(&self, name: &Name) -> Option<usize> {

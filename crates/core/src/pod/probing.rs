@@ -40,7 +40,7 @@ impl Machine {
         self.probing
             .states
             .retain(|key, (id, _)| wanted.iter().any(|(n, k, i, _)| (n, k) == (&key.0, &key.1) && i == id));
-        let seen = &self.sight.seen;
+        let seen = &self.observed.seen;
         self.probing.failures.retain(|_, f| seen.container(&f.id).is_some_and(|c| c.state.may_run()));
         for (name, kind, id, container) in wanted {
             let key = (name.clone(), kind);
@@ -61,7 +61,7 @@ impl Machine {
     /// After the hook, startup first; readiness and liveness once it has passed; only readiness goes on while the pod ends.
     fn wanted_probes(&self) -> Vec<(Name, ProbeKind, ContainerId, Container)> {
         let mut wanted = vec![];
-        for c in self.sight.seen.containers.iter().filter(|c| c.state == RunState::Running) {
+        for c in self.observed.seen.containers.iter().filter(|c| c.state == RunState::Running) {
             let Some(spec) = find_container(&self.record.pod, c.name.as_str()) else { continue };
             let memory = self.record.containers.get(&c.name);
             if !is_hooked(&spec, memory, &c.id) {
@@ -90,7 +90,7 @@ impl Machine {
         container: &Container,
         ctx: &Ctx<'_>,
     ) -> Option<ProbeState> {
-        let seen = self.sight.seen.container(id)?;
+        let seen = self.observed.seen.container(id)?;
         let age = seen.started_at.map_or(jiff::SignedDuration::ZERO, |at| ctx.now.wall.duration_since(at));
         let started = ctx.now.boot.saturating_sub(Duration::try_from(age).unwrap_or(Duration::ZERO));
         let memory = self.record.containers.get(name);
@@ -125,7 +125,7 @@ impl Machine {
         }
         let Some(change) = state.result(verdict, ctx.now.boot) else { return };
         let ok = change == Change::Success;
-        self.story.tell(
+        self.history.record(
             ctx.now,
             &format!("{kind:?} probe of {name}: {}", if ok { "passed" } else { "failed" }),
             "its threshold was reached",

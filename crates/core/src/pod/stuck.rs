@@ -21,7 +21,7 @@ const UNSEEN: u32 = 2;
 impl Machine {
     /// Why it is stuck, in the words of the event that told it first.
     pub(super) fn stuck(&self, now: Now) -> Option<Waiting> {
-        if let Some((_, message)) = self.sight.trouble().filter(|(count, _)| *count >= UNSEEN) {
+        if let Some((_, message)) = self.observed.trouble().filter(|(count, _)| *count >= UNSEEN) {
             let message = format!("the runtime does not tell about this pod: {message}");
             return Some(Waiting { reason: "FailedSync".into(), message });
         }
@@ -36,7 +36,7 @@ impl Machine {
 
     fn overdue(&self, now: Time) -> Option<String> {
         let overdue = |killing: &Killing, id| killing.deadline_of(id).is_some_and(|deadline| deadline + OVERDUE <= now);
-        let late = self.sight.seen.alive().filter(|c| overdue(&self.killing, &c.id));
+        let late = self.observed.seen.alive().filter(|c| overdue(&self.killing, &c.id));
         let late: Vec<&str> = late.map(|c| c.name.as_str()).collect();
         (!late.is_empty()).then(|| format!("its time is over; still there: {}", late.join(", ")))
     }

@@ -27,21 +27,21 @@ pub(super) struct Setup {
     pub(super) outdated: BTreeSet<Name>,
     /// Sandboxes that ran before the cgroup was made: they run outside of it.
     #[serde(default)]
-    pub(super) uprooted: BTreeSet<SandboxId>,
+    pub(super) outside_pod_cgroup: BTreeSet<SandboxId>,
     /// The network was missing and the user was told.
     pub(super) told_network: bool,
 }
 
 impl Machine {
     pub(super) fn plan_sync(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
-        if self.hold.is_some() || !self.sight.known() || self.ended(ctx, out) {
+        if self.hold.is_some() || !self.observed.known() || self.ended(ctx, out) {
             return;
         }
         self.plan_probes(ctx, out);
-        if ctx.unheard || !self.set_up(ctx, out) {
+        if ctx.source_not_synced || !self.set_up(ctx, out) {
             return;
         }
-        if !self.sight.fresh() || self.calls.in_doubt() {
+        if !self.observed.fresh() || self.calls.in_doubt() {
             return self.continue_kills(ctx, out);
         }
         if self.bring_inside(ctx, out) {
@@ -76,7 +76,7 @@ impl Machine {
     fn set_up(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) -> bool {
         if let Some(why) = ctx.no_network
             && spec_of(&self.record.pod).host_network != Some(true)
-            && self.sight.seen.sandbox().is_none_or(|s| !s.ready)
+            && self.observed.seen.sandbox().is_none_or(|s| !s.ready)
         {
             if !std::mem::replace(&mut self.setup.told_network, true) {
                 self.event(true, "NetworkNotReady", None, format!("network is not ready: {why}"), out);
@@ -99,7 +99,7 @@ impl Machine {
     fn actions(&mut self, ctx: &Ctx<'_>) -> Actions {
         actions::pod_actions(&Inputs {
             pod: &self.record.pod,
-            seen: &self.sight.seen,
+            seen: &self.observed.seen,
             record: &self.record,
             probes: self.probing.failures(),
             restart_now: &self.bring_up.restart_now,
@@ -119,7 +119,7 @@ impl Machine {
         }
         self.continue_kills(ctx, out);
         for id in &actions.stop_sandboxes {
-            if !self.sight.seen.alive().any(|c| c.sandbox == *id) {
+            if !self.observed.seen.alive().any(|c| c.sandbox == *id) {
                 self.stop_sandbox(id, ctx, out);
             }
         }
@@ -155,7 +155,7 @@ impl Machine {
     /// An instance that was made and that the plan does not start surfaced late from a call in doubt: it goes.
     fn remove_unstarted(&mut self, start: &[actions::Start], ctx: &mut Ctx<'_>, out: &mut Out) {
         let started = |id: &ContainerId| start.iter().any(|start| start.existing.as_ref() == Some(id));
-        let seen = self.sight.seen.containers.iter();
+        let seen = self.observed.seen.containers.iter();
         let strays = seen.filter(|c| c.state == RunState::Created && !started(&c.id));
         let strays: Vec<_> = strays.map(|c| (c.name.clone(), c.id.clone())).collect();
         for (name, id) in strays {

@@ -19,7 +19,7 @@ impl Machine {
         if self.record.pod != pod {
             // What only the source itself writes, such as when it first saw the pod, is no news for people.
             if self.record.pod.spec != pod.spec {
-                self.story.tell(ctx.now, "spec updated", "its source changed it");
+                self.history.record(ctx.now, "spec updated", "its source changed it");
             }
             let before = std::mem::replace(&mut self.record.pod, pod);
             self.forget_images(&before, out);
@@ -27,7 +27,7 @@ impl Machine {
                 self.record.ending = None;
             }
             self.refresh_volumes();
-            self.calls.forgive();
+            self.calls.reset_backoff();
             self.unsaved = true;
         }
         if origin.is_some() && self.record.origin != origin {

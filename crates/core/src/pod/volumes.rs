@@ -33,12 +33,12 @@ impl Machine {
     /// tried at once. A volume that stands is used as it is until then: an object that is gone stops nothing that has it.
     pub(crate) fn objects_changed(&mut self) {
         let shown = self.volumes(|v| v.config_map.is_some() || v.secret.is_some() || v.projected.is_some());
-        self.calls.forgive_volumes();
+        self.calls.reset_volume_backoff();
         self.set_up_again(shown);
         let waiting = self.bring_up.waiting.iter().filter(|(_, waiting)| waiting.reason == CONFIG_ERROR);
         let waiting: Vec<Name> = waiting.map(|(name, _)| name.clone()).collect();
         for name in &waiting {
-            self.calls.forgive_container(name);
+            self.calls.reset_container_backoff(name);
         }
     }
 

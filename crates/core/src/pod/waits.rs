@@ -5,8 +5,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::{Machine, State};
+use crate::backoff;
 use crate::model::{Call, CallKey, Cause, HookKind, Name, Now, Time};
-use crate::restart;
 
 /// A call that takes longer than this is worth a word.
 const SLOW: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ impl Machine {
         if let Some(why) = &self.quarantine {
             waits.push(Wait::of_pod("Quarantined", why));
         }
-        if let Some((_, message)) = self.sight.trouble() {
+        if let Some((_, message)) = self.observed.trouble() {
             waits.push(Wait::of_pod("FailedSync", &format!("the runtime does not tell about this pod: {message}")));
         }
         if self.state() <= State::Syncing {
@@ -55,7 +55,7 @@ impl Machine {
         }
         for (name, waiting) in &self.bring_up.waiting {
             let memory = self.record.containers.get(name);
-            let crash = memory.and_then(|m| restart::wait(m, m.exit.as_ref()?)).map(|w| restart::expires(&w, now.wall));
+            let crash = memory.and_then(|m| backoff::wait(m, m.exit.as_ref()?)).map(|w| backoff::expires(&w, now.wall));
             let pull = self.bring_up.pulls.get(name).and_then(|(backoff, _)| backoff.until(now.boot));
             let retry = self.calls.retries().find(|(key, _)| **key == CallKey::Container(name.clone()));
             let until = match waiting.reason.as_str() {
@@ -84,7 +84,7 @@ impl Machine {
             Some(Cause::Stopped) => "a person stopped it",
             Some(Cause::Ended) | None => "it has ended",
         };
-        let alive: Vec<&str> = self.sight.seen.alive().map(|c| c.name.as_str()).collect();
+        let alive: Vec<&str> = self.observed.seen.alive().map(|c| c.name.as_str()).collect();
         let message = match alive.is_empty() {
             true => format!("{why}; its containers have ended, its sandbox ends"),
             false => format!("{why}; still there: {}", alive.join(", ")),
@@ -143,7 +143,7 @@ impl Machine {
     /// What the story says of the last failure of this.
     pub(super) fn last_failure(&self, key: &CallKey) -> Option<&str> {
         let what = format!("failed: {key:?}");
-        self.story.lines().filter(|line| line.what == what).last().map(|line| line.cause.as_str())
+        self.history.lines().filter(|line| line.what == what).last().map(|line| line.cause.as_str())
     }
 }
 
@@ -256,14 +256,14 @@ mod tests {
     fn a_failed_mount_names_its_error_and_its_next_try_and_a_slow_one_its_age() {
         let mut m = machine();
         let key = CallKey::Volume("v".into());
-        m.story.tell(now(1), &format!("failed: {key:?}"), "no such device");
+        m.history.record(now(1), &format!("failed: {key:?}"), "no such device");
         m.calls.failed(key, now(1).boot, Duration::ZERO, "u");
         assert_eq!(m.waits(now(1)), [], "a try that is due is not waited for");
         m.calls.failed(CallKey::Volume("v".into()), now(1).boot, Duration::from_secs(10), "u");
         let wait = &m.waits(now(2))[0];
         assert_eq!((wait.reason.as_str(), wait.message.as_str()), ("FailedMount", "no such device"));
         assert!(wait.until.is_some_and(|at| at >= now(11).wall && at <= now(16).wall), "{wait:?}");
-        m.calls.forgive();
+        m.calls.reset_backoff();
         m.calls.sent(CallId(1), Call::MountVolume { volume: "v".into() }, now(3).boot, Duration::from_secs(60));
         assert_eq!(m.waits(now(4)), []);
         let wait = &m.waits(now(9))[0];

@@ -90,7 +90,7 @@ pub fn effect_in_short(effect: &Effect) -> String {
         Effect::Event(event) => format!("event {}: {}", event.reason, one_line(&event.message)),
         Effect::StatusChanged { .. } => "the status changed".into(),
         Effect::RuntimeChanged => "the runtime's state changed".into(),
-        Effect::Ask { id, ask, .. } => format!("ask {}: {}", id.0, one_line(&format!("{ask:?}"))),
+        Effect::RequestObject { id, request, .. } => format!("request {}: {}", id.0, one_line(&format!("{request:?}"))),
     }
 }
 
@@ -143,16 +143,18 @@ pub(super) fn uid_of(effect: &Effect) -> Option<&PodUid> {
         | Effect::StatusChanged { uid } => Some(uid),
         Effect::KeepAside { record } => Some(&record.uid),
         Effect::Event(event) => Some(&event.uid),
-        Effect::Ask { ask, .. } => object_of(ask).map(|object| &object.uid),
+        Effect::RequestObject { request, .. } => object_of(request).map(|object| &object.uid),
         _ => None,
     }
 }
 
-fn object_of(ask: &crate::model::Ask) -> Option<&ObjectRef> {
-    use crate::model::Ask;
+fn object_of(ask: &crate::model::ObjectRequest) -> Option<&ObjectRef> {
+    use crate::model::ObjectRequest;
     match ask {
-        Ask::PatchStatus { object, .. } | Ask::Delete { object } | Ask::DeleteMirror { object } => Some(object),
-        Ask::CreateMirror { .. } => None,
+        ObjectRequest::PatchStatus { object, .. }
+        | ObjectRequest::Delete { object }
+        | ObjectRequest::DeleteMirror { object } => Some(object),
+        ObjectRequest::CreateMirror { .. } => None,
     }
 }
 
@@ -167,8 +169,8 @@ fn change_in_short(change: &SourceChange) -> String {
         }
         SourceChange::Put(manifest) => format!("{} is new or changed", name(&manifest.pod)),
         SourceChange::Remove(_) => "a pod is gone".into(),
-        SourceChange::Back => "it is back".into(),
-        SourceChange::Anew => "its history was set back".into(),
+        SourceChange::Reconnected => "it is back".into(),
+        SourceChange::HistoryReset => "its history was set back".into(),
     }
 }
 

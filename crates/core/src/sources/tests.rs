@@ -148,7 +148,7 @@ fn what_is_older_is_no_news_until_history_was_set_back() {
     let mut sources = Sources::default();
     sources.merge(Source::Api, set(&[at_version(100, "x"), pod("b", "2", "x")]), &[]);
     assert_eq!(sources.merge(Source::Api, set(&[at_version(50, "y"), pod("b", "2", "x")]), &[]), Batches::default());
-    assert_eq!(sources.merge(Source::Api, SourceChange::Anew, &[]), Batches::default());
+    assert_eq!(sources.merge(Source::Api, SourceChange::HistoryReset, &[]), Batches::default());
     let after = sources.merge(Source::Api, set(&[at_version(50, "y")]), &[]);
     assert_eq!((uids(&after.update), after.remove), (vec!["1".to_owned()], vec![PodUid::from("2")]));
     let later = sources.merge(Source::Api, SourceChange::Put(at_version(51, "z")), &[]);

@@ -7,8 +7,8 @@ use super::containers::{Statuses, is_waiting};
 use super::phase::{FAILED, SUCCEEDED};
 use super::{StatusInput, second};
 use crate::actions::{Waiting, current_sandbox, is_restarting_all};
+use crate::backoff;
 use crate::model::{Cause, Container, PodSpec, PodStatus};
-use crate::restart;
 
 /// Conditions only the kubelet writes.
 const OURS: [&str; 10] = [
@@ -118,7 +118,7 @@ pub(super) fn of(
         let message = Some(crate::resize::MESSAGE.to_owned());
         add("PodResizePending", Verdict { holds: true, reason: Some("Infeasible"), message });
     }
-    if restart::may_restart_all(spec) {
+    if backoff::may_restart_all(spec) {
         add("AllContainersRestarting", restarting_all(i, spec, phase));
     }
     all
@@ -159,7 +159,7 @@ fn containers_ready(spec: &PodSpec, statuses: &Statuses, phase: &str) -> Verdict
         FAILED => return Verdict::no(Some("PodFailed"), None),
         _ => {}
     }
-    let sidecars = spec.init_containers.iter().flatten().filter(|c| restart::is_sidecar(c));
+    let sidecars = spec.init_containers.iter().flatten().filter(|c| backoff::is_sidecar(c));
     let sidecars = sidecars.filter_map(|c| statuses.init(&c.name));
     let apps = spec.containers.iter().filter_map(|c| statuses.app(&c.name));
     let unready: Vec<&str> = sidecars.chain(apps).filter(|s| !s.ready).map(|s| s.name.as_str()).collect();
@@ -208,12 +208,12 @@ fn initialized(i: &StatusInput<'_>, spec: &PodSpec, statuses: &Statuses, phase: 
         return Verdict::yes();
     }
     let done =
-        |c: &Container, s: &ContainerStatus| if restart::is_sidecar(c) { s.started == Some(true) } else { s.ready };
+        |c: &Container, s: &ContainerStatus| if backoff::is_sidecar(c) { s.started == Some(true) } else { s.ready };
     let inits = spec.init_containers.iter().flatten().filter_map(|c| Some((c, statuses.init(&c.name)?)));
     let missing: Vec<&str> = inits.filter(|(c, s)| !done(c, s)).map(|(c, _)| c.name.as_str()).collect();
     let was = || old.conditions.iter().flatten().any(|c| c.type_ == "Initialized" && c.status == "True");
     // A restart of all containers in place does not take it back.
-    if missing.is_empty() || (restart::may_restart_all(spec) && was()) {
+    if missing.is_empty() || (backoff::may_restart_all(spec) && was()) {
         return Verdict::yes();
     }
     let message = format!("containers with incomplete status: [{}]", missing.join(" "));

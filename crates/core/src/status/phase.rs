@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::ContainerStatus;
 
 use super::containers::{Statuses, exit_code, is_running, is_waiting, terminated_before};
+use crate::backoff;
 use crate::model::{Container, PodSpec};
-use crate::restart;
 
 /// Not everything has been started.
 pub(super) const PENDING: &str = "Pending";
@@ -33,9 +33,9 @@ pub(super) fn of(spec: &PodSpec, statuses: &Statuses, ended: bool) -> &'static s
         return if all_succeeded { SUCCEEDED } else { FAILED };
     }
     let inits = || spec.init_containers.iter().flatten().filter_map(|c| Some((c, statuses.init(&c.name)?)));
-    let plain = || inits().filter(|(c, _)| !restart::is_sidecar(c));
-    let sidecars = || inits().filter(|(c, _)| restart::is_sidecar(c));
-    if plain().any(|(c, s)| exit_code(s).is_some_and(|code| code != 0 && !restart::should_restart(c, spec, code))) {
+    let plain = || inits().filter(|(c, _)| !backoff::is_sidecar(c));
+    let sidecars = || inits().filter(|(c, _)| backoff::is_sidecar(c));
+    if plain().any(|(c, s)| exit_code(s).is_some_and(|code| code != 0 && !backoff::should_restart(c, spec, code))) {
         return FAILED;
     }
     let unstarted = |s: &ContainerStatus| is_waiting(s) && !terminated_before(s);
@@ -49,7 +49,7 @@ pub(super) fn of(spec: &PodSpec, statuses: &Statuses, ended: bool) -> &'static s
     let running = apps.iter().any(|(_, s)| is_running(s)) || sidecars().any(|(_, s)| is_running(s));
     // What waits after an end, waits to be started again.
     let comes_back =
-        |c: &Container, s: &ContainerStatus| exit_code(s).is_none_or(|code| restart::should_restart(c, spec, code));
+        |c: &Container, s: &ContainerStatus| exit_code(s).is_none_or(|code| backoff::should_restart(c, spec, code));
     if apps.is_empty() {
         PENDING
     } else if running || apps.iter().any(|(c, s)| comes_back(c, s)) {

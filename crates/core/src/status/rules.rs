@@ -7,8 +7,8 @@ use super::conditions::DISRUPTION;
 use super::containers::{exit_code, is_running};
 use super::phase::{FAILED, PENDING, SUCCEEDED, is_terminal};
 use super::second;
+use crate::backoff;
 use crate::model::{Container, Pod, PodSpec, PodStatus};
-use crate::restart;
 
 /// A change that must not be published.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -117,18 +117,18 @@ fn not_ready_at_the_end(mut status: PodStatus, now: Timestamp) -> PodStatus {
 /// A container that had ended for good and is said to be otherwise now. Init containers of pods that may restart run again
 /// in a new sandbox, however they ended.
 fn revived(old: &PodStatus, new: &PodStatus, spec: &PodSpec, replaced: impl Fn(&str) -> bool) -> Option<String> {
-    if spec.restart_policy.as_deref().unwrap_or("Always") == "Always" || restart::may_restart_all(spec) {
+    if spec.restart_policy.as_deref().unwrap_or("Always") == "Always" || backoff::may_restart_all(spec) {
         return None;
     }
     let dead = |container: &Container, before: &Option<Vec<ContainerStatus>>, after: &Option<Vec<ContainerStatus>>| {
         let find = |list: &Option<Vec<ContainerStatus>>| {
             list.iter().flatten().find(|s| s.name == container.name).map(exit_code)
         };
-        let ended = find(before).flatten().is_some_and(|code| !restart::should_restart(container, spec, code));
+        let ended = find(before).flatten().is_some_and(|code| !backoff::should_restart(container, spec, code));
         ended && find(after) == Some(None) && !replaced(&container.name)
     };
     let never = spec.restart_policy.as_deref() == Some("Never");
-    let inits = spec.init_containers.iter().flatten().filter(|c| never && !restart::is_sidecar(c));
+    let inits = spec.init_containers.iter().flatten().filter(|c| never && !backoff::is_sidecar(c));
     let mut inits = inits.filter(|c| dead(c, &old.init_container_statuses, &new.init_container_statuses));
     let mut apps = spec.containers.iter().filter(|c| dead(c, &old.container_statuses, &new.container_statuses));
     inits.next().or_else(|| apps.next()).map(|c| c.name.clone())

@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition};
 
+use crate::backoff;
 use crate::model::{PodSpec, PodStatus};
-use crate::restart;
 use crate::status::{is_our_condition, is_terminal};
 
 /// Eviction's mark: ours once we have made or taken it, else whoever made it.
@@ -35,12 +35,12 @@ pub fn merge(ours: &PodStatus, base: &PodStatus) -> PodStatus {
 /// The API server takes no end back that a container's policy makes final, and refuses the whole status of who tries. Such an
 /// end stays in what is sent, whatever became of the container since.
 pub fn keep_ends(spec: &PodSpec, base: &PodStatus, status: &mut PodStatus) {
-    if restart::may_restart_all(spec) {
+    if backoff::may_restart_all(spec) {
         return;
     }
     let again = |name: &str, code| {
         let mut all = spec.init_containers.iter().flatten().chain(&spec.containers);
-        all.find(|c| c.name == name).is_some_and(|c| restart::should_restart(c, spec, code))
+        all.find(|c| c.name == name).is_some_and(|c| backoff::should_restart(c, spec, code))
     };
     let lists = [
         (&base.init_container_statuses, &mut status.init_container_statuses),

@@ -8,15 +8,15 @@ use serde_json::Value;
 use super::retry::Retry;
 use super::urgency::Urgency;
 use super::{Ours, keep_ends, merge, patch};
-use crate::model::{AskId, Pod, PodStatus, PodUid, Source};
+use crate::model::{Pod, PodStatus, PodUid, RequestId, Source};
 use crate::mutate::{self, Mutant};
 use crate::sources::is_older;
 use crate::status::is_terminal;
 
-/// An object, and where we stand with its keeper.
+/// An object, and where we stand with its store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Object {
-    pub(super) keeper: Source,
+    pub(super) store: Source,
     /// The object's own UID.
     pub(super) uid: PodUid,
     pub(super) is_mirror: bool,
@@ -25,11 +25,11 @@ pub(super) struct Object {
     pub(super) under_way: Option<UnderWay>,
     pub(super) turn: Turn,
     /// A patch that had no effect: it is not sent again.
-    pub(super) idle: Option<Value>,
+    pub(super) noop_patch: Option<Value>,
     /// Our status that what is kept was found to need nothing for. Only saves the comparison.
     #[serde(skip)]
-    pub(super) even: Option<PodStatus>,
-    pub(super) listening: Listening,
+    pub(super) last_equal_status: Option<PodStatus>,
+    pub(super) presence: Presence,
     pub(super) retry: Retry,
 }
 
@@ -41,10 +41,10 @@ pub(super) struct Kept {
     pub(super) deleting: bool,
 }
 
-/// What its keeper was asked for and has not answered.
+/// What its store was asked for and has not answered.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct UnderWay {
-    pub(super) id: AskId,
+    pub(super) id: RequestId,
     /// What it was sent from, and the status that was sent; `None`: the object was to be deleted.
     pub(super) sent: Option<(Arc<PodStatus>, Arc<PodStatus>)>,
     /// Its source has shown something newer since.
@@ -62,9 +62,9 @@ pub(super) enum Turn {
     Has,
 }
 
-/// Whether the keeper has this object.
+/// Whether the store has this object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Listening {
+pub(super) enum Presence {
     Yes,
     /// It said no; its source, or the next comparison, may tell more.
     NotFound,
@@ -85,10 +85,10 @@ impl Turn {
 
 impl Object {
     /// The source shows it for the first time.
-    pub(super) fn new(keeper: Source, uid: PodUid, object: &Pod, is_mirror: bool) -> Self {
-        let (kept, retry, listening) = (Kept::of(object), Retry::default(), Listening::Yes);
-        let (under_way, turn, idle, even) = (None, Turn::default(), None, None);
-        Self { keeper, uid, is_mirror, kept, under_way, turn, idle, even, listening, retry }
+    pub(super) fn new(store: Source, uid: PodUid, object: &Pod, is_mirror: bool) -> Self {
+        let (kept, retry, presence) = (Kept::of(object), Retry::default(), Presence::Yes);
+        let (under_way, turn, noop_patch, last_equal_status) = (None, Turn::default(), None, None);
+        Self { store, uid, is_mirror, kept, under_way, turn, noop_patch, last_equal_status, presence, retry }
     }
 
     /// The source shows it again. Old news is none.
@@ -106,28 +106,28 @@ impl Object {
         self.newest(kept);
     }
 
-    /// This is how it is now, which also shows that the keeper has it.
+    /// This is how it is now, which also shows that the store has it.
     fn newest(&mut self, kept: Kept) {
         // A deletion is never taken back: an answer that was made before it, and comes after it, is no news of that.
         let deleting = kept.deleting || self.kept.deleting;
-        (self.kept, self.even) = (Kept { deleting, ..kept }, None);
+        (self.kept, self.last_equal_status) = (Kept { deleting, ..kept }, None);
         self.is_there();
     }
 
-    /// The keeper has it after all.
+    /// The store has it after all.
     fn is_there(&mut self) {
-        if self.listening == Listening::NotFound {
-            self.listening = Listening::Yes;
+        if self.presence == Presence::NotFound {
+            self.presence = Presence::Yes;
         }
     }
 
-    /// The keeper did it: what it has now is the base of what comes next.
+    /// The store did it: what it has now is the base of what comes next.
     /// If its source has shown it since, versions say which of the two is newer; if not, it is the answer, even of a server
     /// whose history was set back and whose versions are small.
     pub(super) fn done(&mut self, sent: Option<(Arc<PodStatus>, Arc<PodStatus>)>, kept: Option<&Pod>, overtaken: bool) {
         self.retry = Retry::default();
         let Some((base, sent)) = sent else {
-            self.listening = Listening::Over;
+            self.presence = Presence::Over;
             return;
         };
         let got = match kept {
@@ -136,7 +136,7 @@ impl Object {
         };
         // It had this already, and what was sent changed nothing: it will not take the rest.
         if got.status == base {
-            (self.idle, self.even) = (patch(&self.uid, &base, &sent), None);
+            (self.noop_patch, self.last_equal_status) = (patch(&self.uid, &base, &sent), None);
         }
         let is_old = overtaken && is_older(got.version.as_deref(), self.kept.version.as_deref());
         if !is_old && !mutate::made(Mutant::BaseIsOld) {
@@ -146,11 +146,11 @@ impl Object {
 
     /// The status this object is to have, unless it is known that it has it.
     pub(super) fn to_send(&self, ours: Ours<'_>) -> Option<Arc<PodStatus>> {
-        if self.retry.at.is_none() && self.even.as_ref() == Some(ours.status) {
+        if self.retry.at.is_none() && self.last_equal_status.as_ref() == Some(ours.status) {
             return None;
         }
         let mut status = merge(ours.status, &self.kept.status);
-        if let Some(spec) = ours.spec.filter(|_| self.keeper == Source::Api) {
+        if let Some(spec) = ours.spec.filter(|_| self.store == Source::Api) {
             keep_ends(spec, &self.kept.status, &mut status);
         }
         Some(Arc::new(status))
@@ -160,7 +160,7 @@ impl Object {
     pub(super) fn turn_for(&self, urgency: Urgency) -> Turn {
         match urgency {
             Urgency::Urgent => Turn::Has,
-            _ if self.turn == Turn::Has || self.keeper != Source::Api => Turn::Has,
+            _ if self.turn == Turn::Has || self.store != Source::Api => Turn::Has,
             Urgency::Begins => Turn::WaitsToBegin,
             Urgency::Ordinary => Turn::Waits,
         }
@@ -169,11 +169,11 @@ impl Object {
     /// There is something to send, and it was not sent in vain already.
     pub(super) fn differs(&self, status: &PodStatus) -> bool {
         let base = &*self.kept.status;
-        if self.idle.is_none() && differ_plainly(base, status) {
+        if self.noop_patch.is_none() && differ_plainly(base, status) {
             return true;
         }
         let patch = patch(&self.uid, base, status);
-        patch.is_some() && patch != self.idle
+        patch.is_some() && patch != self.noop_patch
     }
 
     /// Deleted, finished, and its end is known to everybody: now, and not earlier, the object may go.

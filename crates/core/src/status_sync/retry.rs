@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use crate::model::{PodStatus, Time};
 use crate::pod::jitter;
 
-/// The first wait for a keeper that is away; it doubles.
+/// The first wait for a store that is away; it doubles.
 const RETRY: Duration = Duration::from_millis(200);
 /// And ends here.
 const RETRY_MAX: Duration = Duration::from_secs(10);
-/// A keeper that asks for more patience than this gets this.
+/// A store that asks for more patience than this gets this.
 const PATIENCE_MAX: Duration = Duration::from_secs(60);
 /// What was refused is tried again so late, unless there is something else to say.
 const REFUSED: Duration = Duration::from_secs(60);
@@ -48,7 +48,7 @@ impl Retry {
     }
 
     /// Who was away is there. What it refused, it will refuse again.
-    pub(super) fn keeper_is_back(&mut self, now: Time) {
+    pub(super) fn store_reconnected(&mut self, now: Time) {
         if let Some(at) = self.at.as_mut().filter(|at| **at > now && self.refused.is_none()) {
             (*at, self.failures) = (now, 0);
         }

@@ -50,33 +50,33 @@ impl Lab {
         self.sync.seen(&POD.into(), Source::Api, &object(POD, version, deleting, kept), false);
     }
 
-    fn next(&mut self, ours: &PodStatus, now: Time) -> Option<(AskId, Ask)> {
+    fn next(&mut self, ours: &PodStatus, now: Time) -> Option<(RequestId, ObjectRequest)> {
         let ours = Ours { full_name: &name(), spec: None, status: ours, finished: self.finished };
         self.sync.next(&POD.into(), ours, now, &mut self.drawn).map(|(_, id, ask)| (id, ask))
     }
 
     /// What is patched now, from which phase to which.
-    fn patched(&mut self, ours: &PodStatus, now: Time) -> Option<(AskId, String, String, bool)> {
+    fn patched(&mut self, ours: &PodStatus, now: Time) -> Option<(RequestId, String, String, bool)> {
         match self.next(ours, now)? {
-            (id, Ask::PatchStatus { base, status, urgent, .. }) => {
+            (id, ObjectRequest::PatchStatus { base, status, urgent, .. }) => {
                 Some((id, base.phase.clone().unwrap_or_default(), status.phase.clone().unwrap_or_default(), urgent))
             }
             (_, other) => panic!("{other:?}"),
         }
     }
 
-    fn answer(&mut self, id: AskId, result: AskResult, now: Time) -> Option<String> {
+    fn answer(&mut self, id: RequestId, result: ObjectResult, now: Time) -> Option<String> {
         self.sync.answered(id, &result, now).expect("it was asked").told
     }
 
-    fn taken(&mut self, id: AskId, version: &str, kept: &PodStatus) {
+    fn taken(&mut self, id: RequestId, version: &str, kept: &PodStatus) {
         let deleting = self.sync.objects[POD].kept.deleting;
         assert_eq!(self.answer(id, Ok(Some(Arc::new(object(POD, version, deleting, kept)))), at(1)), None);
     }
 }
 
-fn unavailable(after: Option<u64>) -> AskResult {
-    Err(AskError::Unavailable { message: "away".into(), after: after.map(Duration::from_secs) })
+fn unavailable(after: Option<u64>) -> ObjectResult {
+    Err(ObjectError::Unavailable { message: "away".into(), after: after.map(Duration::from_secs) })
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_patch_made_from_old_news_is_mended_by_the_next() {
     let (id, ..) = lab.patched(&ours, at(1)).unwrap();
     lab.taken(id, "9", &status(json!({"phase": "Running", "message": "m", "reason": "stale"})));
     let (_, ask) = lab.next(&ours, at(1)).unwrap();
-    assert!(matches!(ask, Ask::PatchStatus { base, .. } if base.reason.is_some()));
+    assert!(matches!(ask, ObjectRequest::PatchStatus { base, .. } if base.reason.is_some()));
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn what_failed_is_tried_again_and_nothing_is_lost() {
 fn a_refused_status_is_told_once_and_another_one_is_said_at_once() {
     let mut lab = Lab::new(&phase("Pending"));
     let (id, ..) = lab.patched(&phase("Running"), at(1)).unwrap();
-    let refused = || Err(AskError::Refused("no".into()));
+    let refused = || Err(ObjectError::Refused("no".into()));
     assert!(lab.answer(id, refused(), at(1)).is_some_and(|told| told.contains("no")));
     assert_eq!(lab.next(&phase("Running"), at(30)), None);
     let (id, ..) = lab.patched(&phase("Failed"), at(30)).unwrap();
@@ -186,14 +186,14 @@ fn a_refused_status_is_told_once_and_another_one_is_said_at_once() {
 fn an_object_that_is_not_there_hears_nothing_until_its_source_says_more_or_all_are_compared() {
     let mut lab = Lab::new(&phase("Pending"));
     let (id, ..) = lab.patched(&phase("Running"), at(1)).unwrap();
-    lab.answer(id, Err(AskError::NotFound), at(1));
+    lab.answer(id, Err(ObjectError::NotFound), at(1));
     assert_eq!(lab.next(&phase("Failed"), at(100)), None);
     lab.sync.due(at(100));
     let (id, ..) = lab.patched(&phase("Running"), at(100)).expect("its source still has it");
-    lab.answer(id, Err(AskError::NotFound), at(100));
+    lab.answer(id, Err(ObjectError::NotFound), at(100));
     lab.watch("6", false, &phase("Pending"));
     let (id, ..) = lab.patched(&phase("Running"), at(100)).unwrap();
-    lab.answer(id, Err(AskError::OtherUid), at(100));
+    lab.answer(id, Err(ObjectError::OtherUid), at(100));
     lab.watch("7", false, &phase("Pending"));
     assert_eq!(lab.next(&phase("Running"), at(200)), None, "the name is another's");
 }
@@ -210,7 +210,7 @@ fn a_mirror_made_anew_gets_everything_and_an_answer_for_the_old_one_is_nothing()
 
 #[test]
 fn an_object_goes_only_when_all_is_over_and_known() {
-    // deleted, finished, what the keeper knows, what we know
+    // deleted, finished, what the store knows, what we know
     let cases = [
         ("running", true, false, "Running", "Running", false),
         ("not finished", true, false, "Failed", "Failed", false),
@@ -223,7 +223,7 @@ fn an_object_goes_only_when_all_is_over_and_known() {
         lab.watch("6", deleted, &phase(kept));
         lab.finished = finished;
         let asked = lab.next(&phase(ours), at(1));
-        assert_eq!(matches!(asked, Some((_, Ask::Delete { .. }))), wanted, "{what}: {asked:?}");
+        assert_eq!(matches!(asked, Some((_, ObjectRequest::Delete { .. }))), wanted, "{what}: {asked:?}");
     }
 }
 
@@ -231,14 +231,14 @@ fn an_object_goes_only_when_all_is_over_and_known() {
 fn an_answer_from_before_the_deletion_does_not_take_it_back() {
     let mut lab = Lab::new(&phase("Pending"));
     let (id, ..) = lab.patched(&phase("Running"), at(1)).unwrap();
-    // A keeper without versions: what comes last is believed.
+    // A store without versions: what comes last is believed.
     lab.watch("", true, &phase("Running"));
     let before = Arc::new(object(POD, "", false, &phase("Running")));
     assert_eq!(lab.answer(id, Ok(Some(before)), at(1)), None);
     lab.finished = true;
     let (id, ..) = lab.patched(&phase("Failed"), at(2)).unwrap();
     lab.taken(id, "", &phase("Failed"));
-    assert!(matches!(lab.next(&phase("Failed"), at(2)), Some((_, Ask::Delete { .. }))));
+    assert!(matches!(lab.next(&phase("Failed"), at(2)), Some((_, ObjectRequest::Delete { .. }))));
 }
 
 #[test]
@@ -250,15 +250,15 @@ fn the_last_patch_comes_before_the_delete_and_a_failed_delete_is_tried_again() {
     assert_eq!((to.as_str(), urgent), ("Succeeded", true));
     lab.taken(id, "7", &phase("Succeeded"));
     let (id, ask) = lab.next(&phase("Succeeded"), at(1)).unwrap();
-    assert!(matches!(ask, Ask::Delete { object } if object.uid.as_str() == POD));
+    assert!(matches!(ask, ObjectRequest::Delete { object } if object.uid.as_str() == POD));
     lab.answer(id, unavailable(None), at(1));
     let (id, ask) = lab.next(&phase("Succeeded"), at(10)).unwrap();
-    assert!(matches!(ask, Ask::Delete { .. }));
-    lab.answer(id, Err(AskError::NotFound), at(10));
+    assert!(matches!(ask, ObjectRequest::Delete { .. }));
+    lab.answer(id, Err(ObjectError::NotFound), at(10));
     assert_eq!(lab.next(&phase("Succeeded"), at(10)), None, "its source says when it is gone");
     lab.sync.due(at(20));
     let (id, ask) = lab.next(&phase("Succeeded"), at(20)).expect("it has not said so");
-    assert!(matches!(ask, Ask::Delete { .. }));
+    assert!(matches!(ask, ObjectRequest::Delete { .. }));
     lab.answer(id, Ok(None), at(20));
     assert_eq!(lab.next(&phase("Succeeded"), at(100)), None, "done");
 }
@@ -268,7 +268,7 @@ fn a_refused_delete_is_told_once_and_tried_again_late() {
     let mut lab = Lab::new(&phase("Failed"));
     lab.watch("6", true, &phase("Failed"));
     lab.finished = true;
-    let refused = || Err(AskError::Refused("no".into()));
+    let refused = || Err(ObjectError::Refused("no".into()));
     let (id, _) = lab.next(&phase("Failed"), at(1)).unwrap();
     assert!(lab.answer(id, refused(), at(1)).is_some());
     assert_eq!(lab.next(&phase("Failed"), at(30)), None);
@@ -339,14 +339,14 @@ fn a_keeper_that_is_back_is_told_at_once_but_not_what_it_refused() {
     let (id, ..) = lab.patched(&phase("Running"), at(500)).unwrap();
     lab.answer(id, unavailable(None), at(500));
     assert!(lab.sync.wake() > Some(at(502)), "it has been away for long");
-    lab.sync.keeper_is_back(Source::Local, at(501));
+    lab.sync.store_reconnected(Source::Local, at(501));
     assert!(lab.sync.wake() > Some(at(502)), "that is another");
-    lab.sync.keeper_is_back(Source::Api, at(501));
+    lab.sync.store_reconnected(Source::Api, at(501));
     assert_eq!(lab.sync.wake(), Some(at(501)));
     assert_eq!(lab.sync.due(at(501)), [PodUid::from(POD)]);
     let (id, ..) = lab.patched(&phase("Running"), at(501)).unwrap();
-    assert!(lab.answer(id, Err(AskError::Refused("no".into())), at(501)).is_some());
-    lab.sync.keeper_is_back(Source::Api, at(502));
+    assert!(lab.answer(id, Err(ObjectError::Refused("no".into())), at(501)).is_some());
+    lab.sync.store_reconnected(Source::Api, at(502));
     assert!(lab.sync.wake() > Some(at(510)));
 }
 
@@ -375,10 +375,10 @@ fn the_answer_to_a_patch_is_its_base_unless_something_newer_was_shown_since() {
 fn after_history_was_set_back_smaller_versions_are_news_and_deletions_are_forgotten() {
     let mut lab = Lab::new(&phase("Running"));
     lab.watch("100", true, &phase("Failed"));
-    lab.sync.begin_anew(Source::Local);
+    lab.sync.history_reset(Source::Local);
     lab.watch("50", false, &phase("Running"));
-    assert_eq!(lab.next(&phase("Failed"), at(1)), None, "that was another keeper");
-    lab.sync.begin_anew(Source::Api);
+    assert_eq!(lab.next(&phase("Failed"), at(1)), None, "that was another store");
+    lab.sync.history_reset(Source::Api);
     lab.watch("50", false, &phase("Running"));
     lab.finished = true;
     let (id, from, to, _) = lab.patched(&phase("Failed"), at(1)).unwrap();
@@ -386,7 +386,7 @@ fn after_history_was_set_back_smaller_versions_are_news_and_deletions_are_forgot
     lab.taken(id, "51", &phase("Failed"));
     assert_eq!(lab.next(&phase("Failed"), at(1)), None, "nobody has deleted it in this history");
     lab.watch("52", true, &phase("Failed"));
-    assert!(matches!(lab.next(&phase("Failed"), at(1)), Some((_, Ask::Delete { .. }))));
+    assert!(matches!(lab.next(&phase("Failed"), at(1)), Some((_, ObjectRequest::Delete { .. }))));
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub(super) enum Urgency {
     Urgent,
 }
 
-/// What it is worth to tell this status to a keeper that has that one.
+/// What it is worth to tell this status to a store that has that one.
 pub(super) fn urgency(base: &PodStatus, status: &PodStatus) -> Urgency {
     if is_urgent(base, status) {
         Urgency::Urgent

@@ -29,7 +29,7 @@ pub(super) async fn get(flags: &GetFlags) -> Result<ExitCode, ClientError> {
     let client = Client::new(&flags.socket.run_dir);
     let names = flags.names();
     if !names.is_empty() && flags.selector.is_some() {
-        return Err(ClientError::Usage("a name and a selector can't be given together".into()));
+        return Err(ClientError::Usage("a name and a selector can't be given node_allocatable".into()));
     }
     match (flags.target.kind, flags.output) {
         (Resource::Events, output) => {

@@ -1,7 +1,7 @@
 //! What happened here, told to the cluster: every event the loop keeps, and the node's own.
 
-use podwright_agent::hands::MachineClock;
-use podwright_agent::the_loop::{Clock, Handle, KeptEvent};
+use podwright_agent::event_loop::{Clock, CorrelatedEvent, Handle};
+use podwright_agent::node_executor::MachineClock;
 use podwright_api::events::Occurrence;
 use podwright_core::model::{FullName, KubeEvent};
 use podwright_core::node_status::NodeEvent;
@@ -12,11 +12,11 @@ use tokio::sync::mpsc;
 pub(super) const ON_THEIR_WAY_MAX: usize = 64;
 
 /// Hand every event on.
-pub(super) async fn hand_on(mut kept: Receiver<KeptEvent>, to: mpsc::Sender<Occurrence>) {
+pub(super) async fn hand_on(mut kept: Receiver<CorrelatedEvent>, to: mpsc::Sender<Occurrence>) {
     loop {
         match kept.recv().await {
             Ok(kept) => {
-                let KeptEvent { event, field_path, first, last, count } = kept;
+                let CorrelatedEvent { event, field_path, first, last, count } = kept;
                 let occurrence = Occurrence { event, field_path, first: first.wall, last: last.wall, count };
                 if to.send(occurrence).await.is_err() {
                     return;

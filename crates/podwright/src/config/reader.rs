@@ -249,7 +249,7 @@ impl Reader<'_> {
         Cgroups {
             root,
             per_qos: self.file.cgroups_per_qos.unwrap_or(true),
-            together: self.together(room),
+            node_allocatable: self.node_allocatable(room),
             pids_limit: self.file.pod_pids_limit.filter(|limit| *limit > 0),
             cpu_quota: self.file.cpu_cfs_quota.unwrap_or(true),
             cpu_period,

@@ -100,8 +100,8 @@ fn a_file_is_honoured_field_by_field() {
         Capacity { cpu_millis: 4000, memory: 8 << 30, ephemeral: 100 << 30, pids: 32_768, huge_pages }
     );
     assert_eq!(
-        config.cgroups.together,
-        Together { cpu_millis: 4000, memory: 8 << 30, pids: 32_768 },
+        config.cgroups.node_allocatable,
+        NodeAllocatable { cpu_millis: 4000, memory: 8 << 30, pids: 32_768 },
         "no cgroups per class"
     );
     assert_eq!(
@@ -122,9 +122,9 @@ fn a_file_is_honoured_field_by_field() {
 #[test]
 fn all_pods_together_are_held_to_what_is_not_reserved() {
     let reserved = "systemReserved: {cpu: 500m, memory: 1Gi, pid: '1000'}\nkubeReserved: {memory: 1Gi}\n";
-    let held = |yaml: &str| load(&format!("{reserved}{yaml}")).unwrap().cgroups.together;
-    let less = Together { cpu_millis: 3500, memory: 6 << 30, pids: 31_768 };
-    let all = Together { cpu_millis: 4000, memory: 8 << 30, pids: 32_768 };
+    let held = |yaml: &str| load(&format!("{reserved}{yaml}")).unwrap().cgroups.node_allocatable;
+    let less = NodeAllocatable { cpu_millis: 3500, memory: 6 << 30, pids: 31_768 };
+    let all = NodeAllocatable { cpu_millis: 4000, memory: 8 << 30, pids: 32_768 };
     assert_eq!(
         [held(""), held("enforceNodeAllocatable: [pods]"), held("enforceNodeAllocatable: [pods, kube-reserved]")],
         [less; 3]

@@ -1,4 +1,4 @@
-//! The life of a pod as a story: how it is, what happened and why, what it waits for, and what can be done about it.
+//! The life of a pod as a history: how it is, what happened and why, what it waits for, and what can be done about it.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use podwright_agent::the_loop::{KeptEvent, Told};
+use podwright_agent::event_loop::{CorrelatedEvent, Explanation};
 use podwright_core::model::{Pod, Transition};
 use podwright_core::pod::{State, Wait};
 
@@ -23,7 +23,7 @@ const ID_SHOWN: usize = 13;
 const EVENTS_TOLD: [&str; 4] = ["Pulling", "Pulled", "Killing", "Unhealthy"];
 
 /// Tell the lives of a name, the oldest first.
-pub(crate) fn tell(lives: &[Told], events: &[KeptEvent], logs: &Path, now: Timestamp) -> String {
+pub(crate) fn tell(lives: &[Explanation], events: &[CorrelatedEvent], logs: &Path, now: Timestamp) -> String {
     let mut out = String::new();
     let hidden = lives.len().saturating_sub(LIVES_MAX);
     if hidden > 0 {
@@ -37,15 +37,15 @@ pub(crate) fn tell(lives: &[Told], events: &[KeptEvent], logs: &Path, now: Times
         if place > 0 {
             out.push('\n');
         }
-        let own: Vec<&KeptEvent> = events.iter().filter(|kept| kept.event.uid == told.uid).collect();
+        let own: Vec<&CorrelatedEvent> = events.iter().filter(|kept| kept.event.uid == told.uid).collect();
         Teller { told, events: own, logs, now }.tell(&mut out);
     }
     out
 }
 
 struct Teller<'a> {
-    told: &'a Told,
-    events: Vec<&'a KeptEvent>,
+    told: &'a Explanation,
+    events: Vec<&'a CorrelatedEvent>,
     logs: &'a Path,
     now: Timestamp,
 }
@@ -100,7 +100,7 @@ impl Teller<'_> {
     /// How it is, in a few words.
     fn headline(&self) -> String {
         let phase = self.status().and_then(|s| s.phase.clone()).unwrap_or_else(|| "Pending".into());
-        let since = self.told.story.last().map(|last| age(seconds(last.at.wall, self.now)));
+        let since = self.told.history.last().map(|last| age(seconds(last.at.wall, self.now)));
         match self.told.state {
             None => format!("is gone{}", since.map(|ago| format!(", for {ago}")).unwrap_or_default()),
             Some(State::Waiting) => "waits for its turn".into(),
@@ -118,8 +118,8 @@ impl Teller<'_> {
     /// The story, and those events it has no line for.
     fn lines(&self) -> Vec<(Timestamp, String)> {
         let line = |t: &Transition| (t.at.wall, shorter_ids(&plain(&format!("{}: {}", in_words(&t.what), t.cause))));
-        let mut lines: Vec<_> = self.told.story.iter().map(line).collect();
-        let first = self.told.story.first().filter(|_| self.told.forgotten > 0).map(|t| t.at.wall);
+        let mut lines: Vec<_> = self.told.history.iter().map(line).collect();
+        let first = self.told.history.first().filter(|_| self.told.forgotten > 0).map(|t| t.at.wall);
         for kept in self.events.iter().filter(|kept| EVENTS_TOLD.contains(&kept.event.reason)) {
             let container = kept.event.container.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
             let times = if kept.count > 1 { format!(" ({} times)", kept.count) } else { String::new() };
@@ -164,7 +164,7 @@ impl Teller<'_> {
                 _ if !status.ready && container.readiness_probe.is_some() => ("NotReady", "Readiness"),
                 _ => continue,
             };
-            let about = |kept: &&&KeptEvent| {
+            let about = |kept: &&&CorrelatedEvent| {
                 let of = kept.event.container.as_ref().is_some_and(|name| name.as_str() == status.name);
                 of && kept.event.reason == "Unhealthy" && kept.event.message.starts_with(probe)
             };

@@ -98,7 +98,9 @@ fn parse(line: &str) -> Option<Mark> {
     let told = match rest.strip_prefix("TRACE podwright::trace: ") {
         Some(told) => told.to_owned(),
         // A decision: `call uid=… call=…`.
-        None => rest.strip_prefix("DEBUG podwright_agent::the_loop: call ").map(|fields| format!("order {fields}"))?,
+        None => {
+            rest.strip_prefix("DEBUG podwright_agent::event_loop: call ").map(|fields| format!("order {fields}"))?
+        }
     };
     let (what, fields) = told.split_once(' ').unwrap_or((&told, ""));
     let at: Timestamp = at.parse().ok()?;

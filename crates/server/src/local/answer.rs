@@ -6,10 +6,10 @@ use std::sync::Arc;
 use http::{Request, StatusCode};
 use hyper::body::Incoming;
 use jiff::Timestamp;
+use podwright_agent::event_loop::{CorrelatedEvent, Explanation, Handle};
 use podwright_agent::feed::{Feed, View};
 use podwright_agent::host::HostPaths;
 use podwright_agent::local::Store;
-use podwright_agent::the_loop::{Handle, KeptEvent, Told};
 use podwright_core::model::{Event, FullName};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
@@ -31,11 +31,11 @@ pub trait Views: Send + Sync + 'static {
     /// Manifests that can't be used, and why; `None` while the agent ends.
     fn broken(&self) -> BoxFuture<'_, Option<Vec<(String, String)>>>;
     /// The lives of the pods of this name.
-    fn explain(&self, pod: String) -> BoxFuture<'_, Option<Vec<Told>>>;
+    fn explain(&self, pod: String) -> BoxFuture<'_, Option<Vec<Explanation>>>;
     /// The events kept, oldest first.
-    fn events(&self) -> Vec<KeptEvent>;
+    fn events(&self) -> Vec<CorrelatedEvent>;
     /// Every event as it happens, from now on.
-    fn follow_events(&self) -> broadcast::Receiver<KeptEvent>;
+    fn follow_events(&self) -> broadcast::Receiver<CorrelatedEvent>;
     /// A person asks for something.
     fn tell(&self, event: Event) -> BoxFuture<'_, ()>;
 }
@@ -45,15 +45,15 @@ impl Views for Handle {
         Box::pin(async { Some(self.pods().await?.broken) })
     }
 
-    fn explain(&self, pod: String) -> BoxFuture<'_, Option<Vec<Told>>> {
+    fn explain(&self, pod: String) -> BoxFuture<'_, Option<Vec<Explanation>>> {
         Box::pin(Handle::explain(self, pod))
     }
 
-    fn events(&self) -> Vec<KeptEvent> {
+    fn events(&self) -> Vec<CorrelatedEvent> {
         self.views().events()
     }
 
-    fn follow_events(&self) -> broadcast::Receiver<KeptEvent> {
+    fn follow_events(&self) -> broadcast::Receiver<CorrelatedEvent> {
         self.views().follow_events()
     }
 
@@ -63,7 +63,7 @@ impl Views for Handle {
 }
 
 /// Puts the lives of a name into words: lives, events, where the logs are, now.
-pub type Tell = fn(&[Told], &[KeptEvent], &Path, Timestamp) -> String;
+pub type Tell = fn(&[Explanation], &[CorrelatedEvent], &Path, Timestamp) -> String;
 
 /// What the local API answers from.
 pub struct Local {

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use podwright_agent::the_loop::KeptEvent;
+use podwright_agent::event_loop::CorrelatedEvent;
 use podwright_core::model::FullName;
 
 use super::answer::{Room, list as list_of, object as one_object};
@@ -59,7 +59,7 @@ pub(super) fn one(room: &Room, of: &FullName, mut params: Params) -> Result<Answ
 }
 
 /// Events have an order of their own: that of the moments they last happened at.
-fn version(kept: &KeptEvent) -> u64 {
+fn version(kept: &CorrelatedEvent) -> u64 {
     u64::try_from(kept.last.wall.as_microsecond()).unwrap_or_default()
 }
 
@@ -91,8 +91,8 @@ const FIELDS: [&str; 9] = [
     "metadata.namespace",
 ];
 
-fn object(kept: &KeptEvent, node: &str) -> Event {
-    let KeptEvent { event, field_path, first, last, count } = kept;
+fn object(kept: &CorrelatedEvent, node: &str) -> Event {
+    let CorrelatedEvent { event, field_path, first, last, count } = kept;
     let (namespace, name) = (event.pod.namespace.to_string(), event.pod.name.to_string());
     // What has no namespace is about the node itself.
     let of_node = namespace.is_empty();
@@ -154,7 +154,7 @@ mod tests {
             message: "Back-off".into(),
         };
         let field_path = Some("spec.containers{c}".into());
-        let mut kept = KeptEvent { event, field_path, first: at(1), last: at(3), count: 4 };
+        let mut kept = CorrelatedEvent { event, field_path, first: at(1), last: at(3), count: 4 };
         insta::assert_snapshot!("event", serde_json::to_string_pretty(&object(&kept, "node")).unwrap());
         kept.event.pod = FullName { namespace: "".into(), name: "node".into() };
         let about = object(&kept, "node").involved_object;

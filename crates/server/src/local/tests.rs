@@ -9,10 +9,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use podwright_agent::event_loop::{CorrelatedEvent, Explanation};
 use podwright_agent::feed::Feed;
 use podwright_agent::host::HostPaths;
 use podwright_agent::local::Store;
-use podwright_agent::the_loop::{KeptEvent, Told};
 use podwright_core::model::{Event, FullName, KubeEvent, Now, Pod, Source, SourceChange, Transition};
 use podwright_cri::{CriError, v1};
 use serde_json::{Value, json};
@@ -63,11 +63,11 @@ struct Fixed {
     broken: Vec<(String, String)>,
     hang: bool,
     told: mpsc::UnboundedSender<Event>,
-    happens: broadcast::Sender<KeptEvent>,
+    happens: broadcast::Sender<CorrelatedEvent>,
 }
 
 /// An event that happened this often.
-fn kept(namespace: &str, reason: &'static str, count: u64) -> KeptEvent {
+fn kept(namespace: &str, reason: &'static str, count: u64) -> CorrelatedEvent {
     let at = |micros: u64| Now { boot: Duration::ZERO, wall: Timestamp::UNIX_EPOCH + Duration::from_micros(micros) };
     let event = KubeEvent {
         uid: "u".into(),
@@ -77,7 +77,7 @@ fn kept(namespace: &str, reason: &'static str, count: u64) -> KeptEvent {
         reason,
         message: "m".into(),
     };
-    KeptEvent { event, field_path: None, first: at(reason.len() as u64), last: at(100 + count), count }
+    CorrelatedEvent { event, field_path: None, first: at(reason.len() as u64), last: at(100 + count), count }
 }
 
 impl Views for Fixed {
@@ -90,15 +90,15 @@ impl Views for Fixed {
         })
     }
 
-    fn explain(&self, pod: String) -> BoxFuture<'_, Option<Vec<Told>>> {
+    fn explain(&self, pod: String) -> BoxFuture<'_, Option<Vec<Explanation>>> {
         let at = Now { boot: Duration::ZERO, wall: Timestamp::UNIX_EPOCH };
-        let told = Told {
+        let told = Explanation {
             full_name: FullName { namespace: "default".into(), name: "web".into() },
             uid: "u".into(),
             state: None,
             pod: None,
             origin: None,
-            story: vec![Transition { at, what: "phase Pending → Running".into(), cause: "as it is".into() }],
+            history: vec![Transition { at, what: "phase Pending → Running".into(), cause: "as it is".into() }],
             forgotten: 0,
             waits: vec![],
             runtime_up: true,
@@ -106,11 +106,11 @@ impl Views for Fixed {
         Box::pin(async move { Some(if pod == "default/web" { vec![told] } else { vec![] }) })
     }
 
-    fn events(&self) -> Vec<KeptEvent> {
+    fn events(&self) -> Vec<CorrelatedEvent> {
         vec![kept("default", "Pulled", 1), kept("other", "Pulled", 1)]
     }
 
-    fn follow_events(&self) -> broadcast::Receiver<KeptEvent> {
+    fn follow_events(&self) -> broadcast::Receiver<CorrelatedEvent> {
         self.happens.subscribe()
     }
 
@@ -142,7 +142,7 @@ struct Bed {
     feed: Arc<Feed>,
     told: mpsc::UnboundedReceiver<Event>,
     changes: mpsc::Receiver<(Source, SourceChange)>,
-    happens: broadcast::Sender<KeptEvent>,
+    happens: broadcast::Sender<CorrelatedEvent>,
     _stop: tokio_util::sync::DropGuard,
 }
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use podwright_core::backoff;
 use podwright_core::model::{Call, CallId, ContainerId, HookKind, PodRecord, PodUid, RunState, SandboxId};
 use podwright_core::pod::full_name;
-use podwright_core::restart;
 
 use crate::manifest::find;
 use crate::runtime::image_id;
@@ -121,7 +121,7 @@ impl World {
         }
         let Some(spec) = &record.pod.spec else { return };
         let again =
-            restart::is_sidecar(container) && init || restart::should_restart(container, spec, newest.exit_code);
+            backoff::is_sidecar(container) && init || backoff::should_restart(container, spec, newest.exit_code);
         let elsewhere = init && newest.sandbox != *sandbox && spec.restart_policy.as_deref() != Some("Never");
         // Also when it is a later instance that never ran: that one was rightly made.
         let void = record.containers.get(name).and_then(|m| m.voided.as_ref());

@@ -13,7 +13,7 @@ pub(super) struct Cgroups {
     /// Whose went, in which agent's life.
     gone: BTreeMap<PodUid, u32>,
     /// Sandboxes that were there when core heard that the cgroup of their pod had to be made.
-    uprooted: BTreeSet<SandboxId>,
+    outside_pod_cgroup: BTreeSet<SandboxId>,
     /// Containers that ran then, and which agent heard it.
     outside: BTreeMap<ContainerId, u32>,
 }
@@ -30,14 +30,14 @@ impl World {
         let Event::Done { id, result: Ok(Answer::Cgroup { made: true }) } = event else { return };
         let Some((uid, Call::MakeCgroup)) = self.checks.calls.get(id) else { return };
         let ready = self.runtime.sandboxes_of(uid).filter(|(_, s)| s.ready).map(|(id, _)| id.clone());
-        self.checks.cgroups.uprooted.extend(ready);
+        self.checks.cgroups.outside_pod_cgroup.extend(ready);
         self.checks.cgroups.outside.extend(self.runtime.alive(uid).map(|(id, _)| (id.clone(), self.epoch)));
         self.checks.cgroups.gone.remove(uid);
     }
 
     /// This sandbox, and what is in it, runs outside of its pod's cgroup: reason enough to end it.
     pub(super) fn is_uprooted(&self, sandbox: &SandboxId) -> bool {
-        self.checks.cgroups.uprooted.contains(sandbox)
+        self.checks.cgroups.outside_pod_cgroup.contains(sandbox)
     }
 
     /// At rest a pod runs in its cgroup, unless that went under an agent that had no reason to look since.

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use podwright_core::backoff;
 use podwright_core::model::{Cause, Container, FullName, Manifest, PodRecord, PodUid, RunState};
 use podwright_core::pod::full_name;
-use podwright_core::restart;
 use podwright_core::status::is_terminal;
 
 use crate::runtime::Instance;
@@ -111,7 +111,7 @@ impl World {
         }
         let ready: Vec<_> = self.runtime.sandboxes_of(uid).filter(|(_, s)| s.ready).map(|(id, _)| id).collect();
         let [sandbox] = ready.as_slice() else { return Err(format!("{uid} has {} ready sandboxes", ready.len())) };
-        let sidecars = spec.init_containers.iter().flatten().filter(|c| restart::is_sidecar(c));
+        let sidecars = spec.init_containers.iter().flatten().filter(|c| backoff::is_sidecar(c));
         let apps = spec.containers.iter().filter(|c| !self.is_over(uid, c, record));
         let wanted: Vec<&Container> = sidecars.chain(apps).collect();
         let alive: Vec<_> = self.runtime.alive(uid).collect();
@@ -185,7 +185,7 @@ impl World {
         // A journal that lost a life believes what it has.
         let believed = record.containers.get(c.name.as_str()).and_then(|m| m.exit.as_ref());
         if self.checks.tainted.contains(uid)
-            && believed.is_some_and(|exit| !restart::should_restart(c, spec, exit.code))
+            && believed.is_some_and(|exit| !backoff::should_restart(c, spec, exit.code))
             && self.runtime.alive(uid).all(|(_, i)| i.name.as_str() != c.name)
         {
             return true;
@@ -201,7 +201,7 @@ impl World {
             return false;
         };
         let ended = !newest.state.may_run() && newest.finished_at.is_some();
-        ended && !restart::should_restart(c, spec, newest.exit_code)
+        ended && !backoff::should_restart(c, spec, newest.exit_code)
     }
 }
 

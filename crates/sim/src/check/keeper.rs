@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ContainerStatus;
-use podwright_core::model::{Ask, Event, FullName, Manifest, Pod, PodSpec, PodStatus, PodUid, Source, SourceChange};
+use podwright_core::backoff;
+use podwright_core::model::{
+    Event, FullName, Manifest, ObjectRequest, Pod, PodSpec, PodStatus, PodUid, Source, SourceChange,
+};
 use podwright_core::pod::full_name;
-use podwright_core::restart;
 use podwright_core::static_pod::CONFIG_MIRROR;
 use podwright_core::status::is_terminal;
 use podwright_core::status_sync::{keep_ends, merge, patch};
@@ -16,7 +18,7 @@ use crate::keeper::{is_mirror, uid_of, version};
 use crate::world::World;
 
 /// What core was told of each object: the newest version, and its status.
-pub(super) type Told = BTreeMap<PodUid, (u64, PodStatus)>;
+pub(super) type Explanation = BTreeMap<PodUid, (u64, PodStatus)>;
 
 impl World {
     /// Core hears of objects.
@@ -33,7 +35,7 @@ impl World {
                 self.sources.entry(*source).or_default().told.remove(uid);
                 return;
             }
-            Event::Answered { result: Ok(Some(pod)), .. } => vec![Arc::clone(pod)],
+            Event::ObjectAnswered { result: Ok(Some(pod)), .. } => vec![Arc::clone(pod)],
             _ => return,
         };
         for pod in pods {
@@ -56,8 +58,8 @@ impl World {
     }
 
     /// A patch is made from the newest that core knows of the object, and is not one that an API server refuses.
-    pub(super) fn check_ask(&mut self, ask: &Ask) {
-        let Ask::PatchStatus { object, base, status, .. } = ask else { return };
+    pub(super) fn check_ask(&mut self, ask: &ObjectRequest) {
+        let ObjectRequest::PatchStatus { object, base, status, .. } = ask else { return };
         if let Some((version, newest)) = self.checks.objects.get(&object.uid)
             && newest != &**base
         {
@@ -203,7 +205,7 @@ impl World {
 /// A container whose end the API server knows, that its policy does not start again, and that is said not to have ended: the
 /// real server refuses such a status.
 pub(crate) fn taken_back(spec: &PodSpec, before: &PodStatus, after: &PodStatus) -> Option<String> {
-    if restart::may_restart_all(spec) {
+    if backoff::may_restart_all(spec) {
         return None;
     }
     let lists = |s: &PodStatus| {
@@ -213,7 +215,7 @@ pub(crate) fn taken_back(spec: &PodSpec, before: &PodStatus, after: &PodStatus) 
     let code = |s: &ContainerStatus| Some(s.state.as_ref()?.terminated.as_ref()?.exit_code);
     let again = |name: &str, code| {
         let mut all = spec.init_containers.iter().flatten().chain(&spec.containers);
-        all.find(|c| c.name == name).is_some_and(|c| restart::should_restart(c, spec, code))
+        all.find(|c| c.name == name).is_some_and(|c| backoff::should_restart(c, spec, code))
     };
     let now = lists(after);
     let ended = lists(before).into_iter().filter(|s| code(s).is_some_and(|code| !again(&s.name, code)));

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use podwright_core::backoff;
 use podwright_core::model::{Cause, Manifest, PodRecord, PodSpec, PodStatus, PodUid, RunState};
-use podwright_core::restart;
 use podwright_core::status::is_terminal;
 
 use crate::world::World;
@@ -125,13 +125,13 @@ impl World {
         let over = |c: &podwright_core::model::Container| {
             let newest = newest(&c.name)?;
             let ended = !newest.state.may_run() && newest.finished_at.is_some();
-            (ended && !restart::should_restart(c, spec, newest.exit_code)).then_some(newest.exit_code)
+            (ended && !backoff::should_restart(c, spec, newest.exit_code)).then_some(newest.exit_code)
         };
         let init_failed = spec
             .init_containers
             .iter()
             .flatten()
-            .any(|c| !restart::is_sidecar(c) && over(c).is_some_and(|code| code != 0));
+            .any(|c| !backoff::is_sidecar(c) && over(c).is_some_and(|code| code != 0));
         // Without a sandbox a pod that must run once can't go on.
         let never = spec.restart_policy.as_deref() == Some("Never");
         let homeless = never && !self.runtime.sandboxes_of(&record.uid).any(|(_, s)| s.ready);

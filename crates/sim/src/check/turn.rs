@@ -103,7 +103,7 @@ impl World {
                     self.checks.calls.insert(*id, (uid.clone(), call.clone()));
                 }
                 Effect::Cancel { id } => self.check_cancel(id),
-                Effect::Ask { ask, .. } => self.check_ask(ask),
+                Effect::RequestObject { request, .. } => self.check_ask(request),
                 Effect::Observe { seq, .. } | Effect::List { seq } => {
                     self.checks.drawn.insert(*seq, self.turns);
                 }

@@ -77,7 +77,7 @@ fn while_the_api_server_is_away_pods_run_on_and_nothing_is_lost() {
     let starts = world.checks.marks.starts.len();
     world.crash_after(Duration::from_secs(1));
     assert!(world.run_for(Duration::from_secs(120)), "{:?}", world.violation);
-    assert_eq!(world.checks.marks.starts.len(), starts, "an agent that can't ask touches nothing");
+    assert_eq!(world.checks.marks.starts.len(), starts, "an agent that can't request touches nothing");
     world.put(Source::File, PodPlan::new("s", "s2", vec![Part::new("app", 0)]).manifest());
     world.put(Source::File, PodPlan::new("t", "t1", vec![Part::new("app", 0)]).manifest());
     assert!(world.run_for(Duration::from_secs(60)), "{:?}", world.violation);

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use podwright_agent::the_loop::Clock;
+use podwright_agent::event_loop::Clock;
 use podwright_core::model::Now;
 use tokio::time::Instant;
 

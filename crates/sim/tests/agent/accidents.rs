@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use podwright_agent::the_loop::Clock;
+use podwright_agent::event_loop::Clock;
 use podwright_cri::labels::{POD_UID, RESTART_COUNT};
 use podwright_sim::rig::{EventFaults, Fate, Program, Rig, Rule, pod, simple};
 use serde_json::json;

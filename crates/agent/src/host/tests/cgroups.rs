@@ -39,13 +39,13 @@ async fn cgroups_have_the_pods_limits() {
 async fn all_pods_together_are_held_anew_at_every_start() {
     let bed = Bed::new();
     let read = |path: &str| fs::read_to_string(bed.at("cgroup/test/kubepods").join(path)).unwrap();
-    bed.host.hold_all_pods(LIMIT).await.unwrap();
+    bed.host.enforce_node_allocatable(LIMIT).await.unwrap();
     let held = || [read("memory.max"), read("pids.max"), read("cpu.weight")];
     assert_eq!(held(), ["3221225472", "4000", "79"]);
     fs::write(bed.at("cgroup/test/kubepods/memory.max"), "17").unwrap();
     bed.host.make_cgroup(&pod(json!([])), LIMIT).await.unwrap();
     assert_eq!(read("memory.max"), "17", "not with each pod");
-    bed.host.hold_all_pods(LIMIT).await.unwrap();
+    bed.host.enforce_node_allocatable(LIMIT).await.unwrap();
     assert_eq!(held(), ["3221225472", "4000", "79"]);
 }
 

@@ -8,9 +8,9 @@ use podwright_core::model::{Answer, CallError, FullName, KubeEvent, Pod, PodUid}
 use tokio::time::timeout;
 
 use crate::objects::Held;
-use crate::perform::Hands;
+use crate::perform::CallExecutor;
 
-impl Hands {
+impl CallExecutor {
     /// Pulls an image with what the pod has for it. A secret that can't be had is told of; the pull may do without it.
     pub(in crate::perform) async fn pull_image(
         &self,

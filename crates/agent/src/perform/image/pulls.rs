@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 
 use super::ImageReference;
 use super::credentials::Credential;
-use super::pace::Pace;
+use super::rate_limit::Pace;
 
 /// What is pulled with what.
 type Key = (String, Vec<Credential>);

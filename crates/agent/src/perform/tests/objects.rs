@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use super::*;
 use crate::objects::fake::FakeObjects;
 
-/// Hands with objects, and what they told people.
+/// CallExecutor with objects, and what they told people.
 fn bench() -> (Bench, Arc<FakeObjects>, Arc<Mutex<Vec<String>>>) {
     let objects = Arc::new(FakeObjects::default());
     let (mut bench, told) = Bench::listening();

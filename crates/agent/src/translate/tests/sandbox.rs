@@ -98,7 +98,7 @@ fn dns_policies() {
     }
     let many: Vec<String> = (0..40).map(|n| format!("{n:02}{}", "d".repeat(98))).collect();
     let cut = dns(&facts(), json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": [], "searches": many}}));
-    assert_eq!(cut.searches.len(), 20, "32 paths at most, of 2048 characters together");
+    assert_eq!(cut.searches.len(), 20, "32 paths at most, of 2048 characters node_allocatable");
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub(super) struct Lab {
     pub(super) now: Time,
     pub(super) calls: Vec<(CallId, PodUid, Call)>,
     pub(super) looks: Vec<(PodUid, Seq)>,
-    pub(super) asks: Vec<(AskId, Ask)>,
+    pub(super) asks: Vec<(RequestId, ObjectRequest)>,
     pub(super) events: Vec<KubeEvent>,
     pub(super) records: BTreeMap<PodUid, PodRecord>,
     pub(super) released: Vec<u64>,
@@ -50,7 +50,7 @@ impl Lab {
     pub(super) fn bring_up(&mut self, listing: Listing) {
         self.tell(Event::Wake);
         self.tell(Event::Runtime { result: Ok(RuntimeReady { network: true, ..RuntimeReady::default() }) });
-        self.tell(Event::Listed { seq: self.node.drawn.seq, result: Ok(listing) });
+        self.tell(Event::Listed { seq: self.node.sequences.seq, result: Ok(listing) });
     }
 
     /// Tell the node, and return the new calls.
@@ -71,7 +71,7 @@ impl Lab {
                     self.calls.push((id, uid, call));
                 }
                 Effect::Observe { uid, seq } => self.looks.push((uid, seq)),
-                Effect::Ask { id, ask, .. } => self.asks.push((id, ask)),
+                Effect::RequestObject { id, request, .. } => self.asks.push((id, request)),
                 Effect::Event(event) => self.events.push(event),
                 Effect::Released { waiter } => self.released.push(waiter),
                 _ => {}

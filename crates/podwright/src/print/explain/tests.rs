@@ -16,16 +16,16 @@ fn line(seconds: u64, what: &str, cause: &str) -> Transition {
     Transition { at: at(seconds), what: what.into(), cause: cause.into() }
 }
 
-fn told(state: Option<State>, status: &Value) -> Told {
+fn told(state: Option<State>, status: &Value) -> Explanation {
     let spec = json!({"containers": [{"name": "c", "readinessProbe": {"httpGet": {"port": 80}}}]});
     let pod = json!({"metadata": {"name": "web-node", "namespace": "default"}, "spec": spec, "status": status});
-    Told {
+    Explanation {
         full_name: FullName { namespace: "default".into(), name: "web-node".into() },
         uid: "u-1".into(),
         state,
         pod: state.map(|_| serde_json::from_value(pod).unwrap()),
         origin: state.map(|_| "/etc/manifests/web.yaml".into()),
-        story: vec![
+        history: vec![
             line(0, "Waiting → Syncing", "nothing holds it back"),
             line(1, "c started", "it was its turn"),
             line(9, "c exited with 3", "Error"),
@@ -36,19 +36,19 @@ fn told(state: Option<State>, status: &Value) -> Told {
     }
 }
 
-fn event(reason: &'static str, message: &str, seconds: u64, count: u64) -> KeptEvent {
+fn event(reason: &'static str, message: &str, seconds: u64, count: u64) -> CorrelatedEvent {
     let full_name = FullName { namespace: "default".into(), name: "web-node".into() };
     let container = Some("c".into());
     let event =
         KubeEvent { uid: "u-1".into(), pod: full_name, container, warning: true, reason, message: message.into() };
-    KeptEvent { event, field_path: None, first: at(0), last: at(seconds), count }
+    CorrelatedEvent { event, field_path: None, first: at(0), last: at(seconds), count }
 }
 
 fn container(state: &Value, ready: bool, restarts: u32, last: &Value) -> Value {
     json!({"name": "c", "image": "", "imageID": "", "ready": ready, "started": true, "restartCount": restarts, "state": state, "lastState": last})
 }
 
-fn text(told: &Told, events: &[KeptEvent]) -> String {
+fn text(told: &Explanation, events: &[CorrelatedEvent]) -> String {
     tell(std::slice::from_ref(told), events, Path::new("/logs"), at(20).wall)
 }
 
@@ -94,7 +94,7 @@ fn all_is_well() {
 
 #[test]
 fn many_lives_of_a_name_and_a_runtime_that_is_away() {
-    let mut lives: Vec<Told> = (0..5).map(|_| told(None, &Value::Null)).collect();
+    let mut lives: Vec<Explanation> = (0..5).map(|_| told(None, &Value::Null)).collect();
     let mut last = told(Some(State::Waiting), &json!({"phase": "Pending"}));
     last.runtime_up = false;
     last.waits = vec![Wait {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use futures::stream::unfold;
 use jiff::Timestamp;
-use podwright_agent::the_loop::KeptEvent;
+use podwright_agent::event_loop::CorrelatedEvent;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -52,10 +52,10 @@ struct Watcher {
     /// What comes first are changes, not all there is.
     changes: bool,
     /// What is not sent yet of what was there at the beginning.
-    first: VecDeque<KeptEvent>,
+    first: VecDeque<CorrelatedEvent>,
     /// How often each had happened at the beginning, by its first moment: what is told of that is no news.
     known: BTreeMap<Timestamp, u64>,
-    news: Receiver<KeptEvent>,
+    news: Receiver<CorrelatedEvent>,
     until: Instant,
     stop: CancellationToken,
     ended: bool,
@@ -93,7 +93,7 @@ impl Watcher {
         None
     }
 
-    fn line(&self, kept: &KeptEvent, change: bool) -> Option<Bytes> {
+    fn line(&self, kept: &CorrelatedEvent, change: bool) -> Option<Bytes> {
         let event = object(kept, &self.node);
         let kind = if change && kept.count > 1 { "MODIFIED" } else { "ADDED" };
         self.wanted.is(&event).then(|| line(kind, &event))

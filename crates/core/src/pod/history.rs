@@ -14,13 +14,13 @@ const CAUSE_MAX: usize = 512;
 
 /// A pod's last transitions, oldest first.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
-pub struct Story {
+pub struct History {
     lines: VecDeque<Transition>,
     forgotten: u64,
 }
 
-impl Story {
-    pub(crate) fn tell(&mut self, at: Now, what: &str, cause: &str) {
+impl History {
+    pub(crate) fn record(&mut self, at: Now, what: &str, cause: &str) {
         if self.lines.len() == KEPT {
             self.lines.pop_front();
             self.forgotten += 1;

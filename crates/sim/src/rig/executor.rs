@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use podwright_agent::event_loop::{BoxFuture, Executor, Order};
 use podwright_agent::observe::Observer;
 use podwright_agent::perform;
-use podwright_agent::the_loop::{BoxFuture, Hands, Order};
 use podwright_core::model::{
-    Answer, Ask, AskError, AskResult, CallError, KubeEvent, Listing, Now, PodRecord, PodSeen, PodUid, RuntimeReady,
-    Source,
+    Answer, CallError, KubeEvent, Listing, Now, ObjectError, ObjectRequest, ObjectResult, PodRecord, PodSeen, PodUid,
+    RuntimeReady, Source,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -39,8 +39,8 @@ impl Counts {
     }
 }
 
-pub(super) struct RigHands {
-    pub(super) perform: Arc<perform::Hands>,
+pub(super) struct RigExecutor {
+    pub(super) perform: Arc<perform::CallExecutor>,
     pub(super) observer: Arc<Observer>,
     pub(super) host: FakeHost,
     /// The process is dead: what it was at is dropped where it stands.
@@ -48,7 +48,7 @@ pub(super) struct RigHands {
     pub(super) counts: Arc<Counts>,
 }
 
-impl RigHands {
+impl RigExecutor {
     /// Work of this process: it ends with it.
     fn alive<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> BoxFuture<T> {
         let dead = self.dead.clone();
@@ -66,7 +66,7 @@ fn count(n: &AtomicU64) {
     n.fetch_add(1, Ordering::Relaxed);
 }
 
-impl Hands for RigHands {
+impl Executor for RigExecutor {
     fn call(&self, order: Order) -> BoxFuture<Result<Answer, CallError>> {
         count(&self.counts.calls);
         let perform = Arc::clone(&self.perform);
@@ -106,9 +106,9 @@ impl Hands for RigHands {
         self.alive(async {})
     }
 
-    fn ask(&self, keeper: Source, _: Ask, _: Duration) -> BoxFuture<AskResult> {
-        let message = format!("nobody keeps the objects of source {}", keeper.as_str());
-        self.alive(async move { Err(AskError::Refused(message)) })
+    fn request(&self, store: Source, _: ObjectRequest, _: Duration) -> BoxFuture<ObjectResult> {
+        let message = format!("nobody keeps the objects of source {}", store.as_str());
+        self.alive(async move { Err(ObjectError::Refused(message)) })
     }
 
     fn event(&self, _: &KubeEvent, _: Now) {}

@@ -10,10 +10,10 @@ use http::Method;
 use jiff::Timestamp;
 use podwright_api::client::request;
 use podwright_api::events::{self, Occurrence};
-use podwright_api::keeper::PodKeeper;
 use podwright_api::node::{self, Registered, Registration};
+use podwright_api::pod_objects::PodObjects;
 use podwright_api::{Cluster, lease};
-use podwright_core::model::{Ask, AskError, FullName, KubeEvent, ObjectRef, PodStatus};
+use podwright_core::model::{FullName, KubeEvent, ObjectError, ObjectRef, ObjectRequest, PodStatus};
 use podwright_core::node_status::{NodeFacts, RuntimeFacts, initial};
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
@@ -22,23 +22,24 @@ fn object(name: &str) -> ObjectRef {
     ObjectRef { full_name: FullName { namespace: "ns".into(), name: name.into() }, uid: "u1".into() }
 }
 
-fn patch(name: &str, urgent: bool) -> Ask {
+fn patch(name: &str, urgent: bool) -> ObjectRequest {
     let status = PodStatus { phase: Some("Running".into()), ..PodStatus::default() };
-    Ask::PatchStatus { object: object(name), base: Arc::default(), status: Arc::new(status), urgent }
+    ObjectRequest::PatchStatus { object: object(name), base: Arc::default(), status: Arc::new(status), urgent }
 }
 
 #[tokio::test]
 async fn a_status_is_patched_with_its_uid_and_the_answer_comes_back() {
     let server = Fake::start(|_| Reply::Json(200, pod("u1", 7))).await;
-    let keeper = PodKeeper::new(server.cluster());
-    let answer = keeper.ask(patch("a", false)).await.unwrap().unwrap();
+    let objects = PodObjects::new(server.cluster());
+    let answer = objects.request(patch("a", false)).await.unwrap().unwrap();
     assert_eq!(answer.metadata.resource_version.as_deref(), Some("7"));
     let seen = &server.requests("PATCH", "/api/v1/namespaces/ns/pods/a/status")[0];
     assert_eq!(seen.content_type, "application/strategic-merge-patch+json");
     assert_eq!(seen.body, json!({"metadata": {"uid": "u1"}, "status": {"phase": "Running"}}));
     // Nothing to change, nothing sent.
-    let same = Ask::PatchStatus { object: object("b"), base: Arc::default(), status: Arc::default(), urgent: true };
-    assert_eq!(keeper.ask(same).await, Ok(None));
+    let same =
+        ObjectRequest::PatchStatus { object: object("b"), base: Arc::default(), status: Arc::default(), urgent: true };
+    assert_eq!(objects.request(same).await, Ok(None));
     assert_eq!(server.seen.lock().unwrap().len(), 1);
 }
 
@@ -50,10 +51,13 @@ async fn a_delete_has_grace_zero_and_the_uid() {
         false => Reply::Json(200, pod("u1", 7)),
     })
     .await;
-    let keeper = PodKeeper::new(server.cluster());
-    assert_eq!(keeper.ask(Ask::Delete { object: object("a") }).await, Ok(None));
-    assert_eq!(keeper.ask(Ask::DeleteMirror { object: object("other") }).await, Err(AskError::OtherUid));
-    assert_eq!(keeper.ask(Ask::Delete { object: object("gone") }).await, Err(AskError::NotFound));
+    let objects = PodObjects::new(server.cluster());
+    assert_eq!(objects.request(ObjectRequest::Delete { object: object("a") }).await, Ok(None));
+    assert_eq!(
+        objects.request(ObjectRequest::DeleteMirror { object: object("other") }).await,
+        Err(ObjectError::OtherUid)
+    );
+    assert_eq!(objects.request(ObjectRequest::Delete { object: object("gone") }).await, Err(ObjectError::NotFound));
     let options = &server.requests("DELETE", "/api/v1/namespaces/ns/pods/a")[0].body;
     assert_eq!((&options["gracePeriodSeconds"], &options["preconditions"]["uid"]), (&json!(0), &json!("u1")));
 }
@@ -65,16 +69,19 @@ async fn urgent_asks_pass_a_crowd_that_waits() {
         false => Reply::Json(200, pod("u1", 7)),
     })
     .await;
-    let keeper = Arc::new(PodKeeper::new(server.cluster()));
+    let objects = Arc::new(PodObjects::new(server.cluster()));
     for n in 0..40 {
-        let keeper = Arc::clone(&keeper);
-        tokio::spawn(async move { keeper.ask(patch(&format!("slow{n}"), false)).await });
+        let objects = Arc::clone(&objects);
+        tokio::spawn(async move { objects.request(patch(&format!("slow{n}"), false)).await });
     }
     until("the crowd fills its places", || server.requests("PATCH", "/").len() >= 16).await;
     let soon = Duration::from_secs(1);
-    tokio::time::timeout(soon, keeper.ask(patch("a", false))).await.expect_err("no place for what is not urgent");
-    tokio::time::timeout(soon, keeper.ask(patch("a", true))).await.expect("in time").unwrap();
-    tokio::time::timeout(soon, keeper.ask(Ask::Delete { object: object("a") })).await.expect("in time").unwrap();
+    tokio::time::timeout(soon, objects.request(patch("a", false))).await.expect_err("no place for what is not urgent");
+    tokio::time::timeout(soon, objects.request(patch("a", true))).await.expect("in time").unwrap();
+    tokio::time::timeout(soon, objects.request(ObjectRequest::Delete { object: object("a") }))
+        .await
+        .expect("in time")
+        .unwrap();
     assert_eq!(server.requests("PATCH", "/api/v1/namespaces/ns/pods/slow").len(), 16);
 }
 
@@ -86,14 +93,14 @@ async fn a_success_that_is_no_pod_is_none() {
         false => Reply::Json(200, pod("another", 7)),
     })
     .await;
-    let keeper = PodKeeper::new(server.cluster());
+    let objects = PodObjects::new(server.cluster());
     for name in ["empty", "page", "other"] {
-        let answer = keeper.ask(patch(name, true)).await;
-        assert!(matches!(answer, Err(AskError::Unavailable { .. })), "{name}: {answer:?}");
+        let answer = objects.request(patch(name, true)).await;
+        assert!(matches!(answer, Err(ObjectError::Unavailable { .. })), "{name}: {answer:?}");
     }
     for name in ["empty", "page"] {
-        let answer = keeper.ask(Ask::Delete { object: object(name) }).await;
-        assert!(matches!(answer, Err(AskError::Unavailable { .. })), "{name}: {answer:?}");
+        let answer = objects.request(ObjectRequest::Delete { object: object(name) }).await;
+        assert!(matches!(answer, Err(ObjectError::Unavailable { .. })), "{name}: {answer:?}");
     }
 }
 
@@ -107,16 +114,19 @@ async fn slow_busy_and_absent_servers_are_unavailable() {
     let cluster = server.cluster();
     let late = cluster.call(request(Method::GET, "/hang", None), Duration::from_millis(200)).await;
     assert_eq!(late, Err(podwright_api::ApiError::Timeout(Duration::from_millis(200))));
-    let busy = PodKeeper::new(cluster).ask(patch("busy", true)).await;
-    assert!(matches!(busy, Err(AskError::Unavailable { after: Some(after), .. }) if after.as_secs() == 3), "{busy:?}");
+    let busy = PodObjects::new(cluster).request(patch("busy", true)).await;
+    assert!(
+        matches!(busy, Err(ObjectError::Unavailable { after: Some(after), .. }) if after.as_secs() == 3),
+        "{busy:?}"
+    );
 
     let text = std::fs::read_to_string(server.kubeconfig()).unwrap();
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (from, _) = text.split_once("server: '").unwrap();
     let (_, rest) = text.split_once("'}}]").unwrap();
     std::fs::write(server.kubeconfig(), format!("{from}server: 'http://{nobody}'}}}}]{rest}")).unwrap();
-    let away = PodKeeper::new(Cluster::open(&server.kubeconfig()).unwrap()).ask(patch("a", true)).await;
-    assert!(matches!(&away, Err(AskError::Unavailable { message, .. }) if message.contains("refused")), "{away:?}");
+    let away = PodObjects::new(Cluster::open(&server.kubeconfig()).unwrap()).request(patch("a", true)).await;
+    assert!(matches!(&away, Err(ObjectError::Unavailable { message, .. }) if message.contains("refused")), "{away:?}");
 }
 
 #[tokio::test]
@@ -126,11 +136,11 @@ async fn a_token_that_was_renewed_is_used_after_a_refusal() {
         false => status(401, "Unauthorized", "Unauthorized"),
     })
     .await;
-    let keeper = PodKeeper::new(server.cluster());
-    assert!(matches!(keeper.ask(patch("a", true)).await, Err(AskError::Unavailable { .. })));
+    let objects = PodObjects::new(server.cluster());
+    assert!(matches!(objects.request(patch("a", true)).await, Err(ObjectError::Unavailable { .. })));
     std::fs::write(server.dir.path().join("token"), "second\n").unwrap();
     for _ in 0..100 {
-        if keeper.ask(patch("a", true)).await.is_ok() {
+        if objects.request(patch("a", true)).await.is_ok() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -340,16 +350,18 @@ async fn a_crowd_of_pods_that_become_ready_is_told_at_once() {
         Reply::After(Duration::from_millis(20), pod(&name, 7))
     })
     .await;
-    let keeper = Arc::new(PodKeeper::new(server.cluster()));
+    let objects = Arc::new(PodObjects::new(server.cluster()));
     let ask = |name: &str, ready: &str| {
         let ready = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]});
         let status: PodStatus = serde_json::from_value(ready).unwrap();
         let full_name = FullName { namespace: "ns".into(), name: name.into() };
         let object = ObjectRef { full_name, uid: name.into() };
-        let (keeper, base) = (Arc::clone(&keeper), Arc::default());
-        async move { keeper.ask(Ask::PatchStatus { object, base, status: Arc::new(status), urgent: true }).await }
+        let (objects, base) = (Arc::clone(&objects), Arc::default());
+        async move {
+            objects.request(ObjectRequest::PatchStatus { object, base, status: Arc::new(status), urgent: true }).await
+        }
     };
-    keeper.ask(patch("first", false)).await.expect_err("another pod answers; the connection is there");
+    objects.request(patch("first", false)).await.expect_err("another pod answers; the connection is there");
     let begun = tokio::time::Instant::now();
     let crowd: Vec<_> = (0..500).map(|n| tokio::spawn(ask(&format!("u{n}"), "True"))).collect();
     ask("failing", "False").await.unwrap();

@@ -1,11 +1,11 @@
 //! Those who keep pod objects: the API server, or this node's own store behind the local API.
 
-use podwright_core::model::{Ask, AskResult};
+use podwright_core::model::{ObjectRequest, ObjectResult};
 
-use crate::the_loop::BoxFuture;
+use crate::event_loop::BoxFuture;
 
 /// Whoever has the objects of one source's pods.
-pub trait Keeper: Send + Sync + 'static {
+pub trait PodObjectStore: Send + Sync + 'static {
     /// Do one thing to one object. The caller gives up after a time; what is under way then may still happen.
-    fn ask(&self, ask: Ask) -> BoxFuture<AskResult>;
+    fn request(&self, request: ObjectRequest) -> BoxFuture<ObjectResult>;
 }

@@ -10,7 +10,7 @@ const HOLD: Duration = Duration::from_millis(20);
 
 /// The newest look at one pod.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Sight {
+pub(crate) struct Observed {
     pub(crate) seen: PodSeen,
     /// When the newest look was asked for; `None` before the first.
     at: Option<Seq>,
@@ -25,7 +25,7 @@ pub(crate) struct Sight {
     failed: Option<(u32, Time, String)>,
 }
 
-impl Sight {
+impl Observed {
     /// Our own last call is in what we see.
     pub(crate) fn fresh(&self) -> bool {
         self.at.is_some_and(|at| at > self.acted || mutate::made(Mutant::OldSight))

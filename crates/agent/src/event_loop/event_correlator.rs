@@ -19,7 +19,7 @@ const COMBINED: &str = "(combined from similar events): ";
 
 /// An event as it is kept.
 #[derive(Clone, Debug)]
-pub struct KeptEvent {
+pub struct CorrelatedEvent {
     /// What happened; the newest words, if similar ones were combined.
     pub event: KubeEvent,
     /// The part of the pod it is about: `spec.containers{web}`.
@@ -34,9 +34,9 @@ pub struct KeptEvent {
 
 /// Tells of every event as it is kept. Who is slow misses some.
 #[derive(Debug)]
-pub(super) struct Telling(pub(super) broadcast::Sender<KeptEvent>);
+pub(super) struct EventFeed(pub(super) broadcast::Sender<CorrelatedEvent>);
 
-impl Default for Telling {
+impl Default for EventFeed {
     fn default() -> Self {
         Self(broadcast::Sender::new(KEPT_MAX))
     }
@@ -44,24 +44,24 @@ impl Default for Telling {
 
 /// The events kept, the oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Kept(VecDeque<KeptEvent>);
+pub(super) struct EventCorrelator(VecDeque<CorrelatedEvent>);
 
-impl Kept {
-    pub(super) fn all(&self) -> Vec<KeptEvent> {
+impl EventCorrelator {
+    pub(super) fn all(&self) -> Vec<CorrelatedEvent> {
         self.0.iter().cloned().collect()
     }
 
     /// Keep it; `pod` tells which kind of container it is about. What is kept of it now.
-    pub(super) fn add(&mut self, event: &KubeEvent, pod: Option<&Pod>, now: Now) -> KeptEvent {
+    pub(super) fn add(&mut self, event: &KubeEvent, pod: Option<&Pod>, now: Now) -> CorrelatedEvent {
         if let Some(kept) = self.0.iter_mut().rev().find(|kept| kept.event == *event) {
             (kept.last, kept.count) = (now, kept.count + 1);
             return kept.clone();
         }
-        let alike = |kept: &KeptEvent| {
+        let alike = |kept: &CorrelatedEvent| {
             let (a, b) = (&kept.event, event);
             (&a.uid, &a.container, a.reason, a.warning) == (&b.uid, &b.container, b.reason, b.warning)
         };
-        let recent = |kept: &&KeptEvent| alike(kept) && kept.last.boot + SIMILAR_WITHIN > now.boot;
+        let recent = |kept: &&CorrelatedEvent| alike(kept) && kept.last.boot + SIMILAR_WITHIN > now.boot;
         let mut event = event.clone();
         if self.0.iter().filter(recent).count() >= SIMILAR_MAX {
             event.message = format!("{COMBINED}{}", event.message);
@@ -73,7 +73,7 @@ impl Kept {
         }
         self.make_room(&event);
         let field_path = event.container.as_ref().map(|name| field_path(pod, name.as_str()));
-        let kept = KeptEvent { event, field_path, first: self.own_moment(now), last: now, count: 1 };
+        let kept = CorrelatedEvent { event, field_path, first: self.own_moment(now), last: now, count: 1 };
         self.0.push_back(kept.clone());
         kept
     }
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn equal_events_are_counted_with_their_first_and_last_time() {
-        let mut kept = Kept::default();
+        let mut kept = EventCorrelator::default();
         for secs in 1..=3 {
             kept.add(&event("a", "no"), None, now(secs));
         }
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn events_told_at_once_have_moments_of_their_own() {
-        let mut kept = Kept::default();
+        let mut kept = EventCorrelator::default();
         let firsts: BTreeSet<_> =
             (0..5).map(|n| kept.add(&event("a", &format!("{n}")), None, now(1)).first.wall).collect();
         assert_eq!(firsts.len(), 5);
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_different_words_is_combined_and_ten_quiet_minutes_end_it() {
-        let mut kept = Kept::default();
+        let mut kept = EventCorrelator::default();
         for n in 0..50 {
             kept.add(&event("a", &format!("try {n}")), None, now(n));
         }
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_noisy_pod_pushes_out_its_own_and_all_together_are_bounded() {
-        let mut kept = Kept::default();
+        let mut kept = EventCorrelator::default();
         kept.add(&event("quiet", "one"), None, now(0));
         for n in 0..500 {
             kept.add(&event("noisy", &format!("{n}")), None, now(n * 100));

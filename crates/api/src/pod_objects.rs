@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request};
-use podwright_core::model::{Ask, AskError, AskResult, FullName, ObjectRef, Pod, PodStatus};
+use podwright_core::model::{FullName, ObjectError, ObjectRef, ObjectRequest, ObjectResult, Pod, PodStatus};
 use podwright_core::status_sync::patch;
 use serde_json::json;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -17,8 +17,8 @@ use crate::client::{Cluster, request};
 use crate::error::ApiError;
 use crate::trimmed;
 
-/// The API server as the keeper of pod objects.
-pub struct PodKeeper {
+/// The API server as the store of pod objects.
+pub struct PodObjects {
     cluster: Cluster,
     /// Places for everything.
     places: Semaphore,
@@ -26,24 +26,30 @@ pub struct PodKeeper {
     urgent: Semaphore,
 }
 
-impl PodKeeper {
+impl PodObjects {
     /// Over this connection.
     pub fn new(cluster: Cluster) -> Self {
         Self { cluster, places: Semaphore::new(PLACES), urgent: Semaphore::new(PLACES_URGENT) }
     }
 
     /// Do one thing to one object.
-    pub async fn ask(&self, ask: Ask) -> AskResult {
-        match ask {
-            Ask::PatchStatus { object, base, status, urgent } => {
+    pub async fn request(&self, request: ObjectRequest) -> ObjectResult {
+        match request {
+            ObjectRequest::PatchStatus { object, base, status, urgent } => {
                 self.patch_status(&object, &base, &status, urgent).await
             }
-            Ask::Delete { object } | Ask::DeleteMirror { object } => self.delete(&object).await,
-            Ask::CreateMirror { pod } => self.create(&pod).await,
+            ObjectRequest::Delete { object } | ObjectRequest::DeleteMirror { object } => self.delete(&object).await,
+            ObjectRequest::CreateMirror { pod } => self.create(&pod).await,
         }
     }
 
-    async fn patch_status(&self, object: &ObjectRef, base: &PodStatus, status: &PodStatus, urgent: bool) -> AskResult {
+    async fn patch_status(
+        &self,
+        object: &ObjectRef,
+        base: &PodStatus,
+        status: &PodStatus,
+        urgent: bool,
+    ) -> ObjectResult {
         let Some(body) = patch(&object.uid, base, status) else { return Ok(None) };
         let path = format!("{}/status", path(&object.full_name)?);
         let content = ("application/strategic-merge-patch+json", body.to_string().into_bytes());
@@ -55,7 +61,7 @@ impl PodKeeper {
         Ok(Some(pod))
     }
 
-    async fn delete(&self, object: &ObjectRef) -> AskResult {
+    async fn delete(&self, object: &ObjectRef) -> ObjectResult {
         let options = json!({
             "kind": "DeleteOptions", "apiVersion": "v1",
             "gracePeriodSeconds": 0, "preconditions": {"uid": object.uid.as_str()},
@@ -67,15 +73,15 @@ impl PodKeeper {
         Ok(None)
     }
 
-    async fn create(&self, pod: &Pod) -> AskResult {
+    async fn create(&self, pod: &Pod) -> ObjectResult {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
         let path = format!("/api/v1/namespaces/{namespace}/pods");
-        let body = serde_json::to_vec(pod).map_err(|error| AskError::Refused(error.to_string()))?;
+        let body = serde_json::to_vec(pod).map_err(|error| ObjectError::Refused(error.to_string()))?;
         let answer = self.send(request(Method::POST, &path, Some(("application/json", body))), false).await;
         match answer {
             Ok(body) => answered(&body).map(Some),
             // The name is taken: by an older mirror, or by a pod that has nothing to do with us.
-            Err(ApiError::Answer { code: 409, reason, .. }) if reason == "AlreadyExists" => Err(AskError::OtherUid),
+            Err(ApiError::Answer { code: 409, reason, .. }) if reason == "AlreadyExists" => Err(ObjectError::OtherUid),
             Err(error) => Err(meaning(&error)),
         }
     }
@@ -97,19 +103,19 @@ impl PodKeeper {
     }
 }
 
-fn path(name: &FullName) -> Result<String, AskError> {
+fn path(name: &FullName) -> Result<String, ObjectError> {
     // Names come from objects that the server, or our own validation, accepted; no other is put into an address.
     let fine = |text: &str| {
         !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-.".contains(&b))
     };
     if !fine(&name.namespace) || !fine(&name.name) {
-        return Err(AskError::Refused(format!("{name} can't be the name of an object")));
+        return Err(ObjectError::Refused(format!("{name} can't be the name of an object")));
     }
     Ok(format!("/api/v1/namespaces/{}/pods/{}", name.namespace, name.name))
 }
 
 /// The pod in an answer. What is no pod was said by somebody in between: then nobody knows what was done.
-fn answered(body: &[u8]) -> Result<Arc<Pod>, AskError> {
+fn answered(body: &[u8]) -> Result<Arc<Pod>, ObjectError> {
     let pod = trimmed::pod(body).map_err(|error| no_answer(&error.to_string()))?;
     if pod.metadata.uid.is_none() || pod.metadata.name.is_none() {
         return Err(no_answer("it is no pod"));
@@ -117,26 +123,26 @@ fn answered(body: &[u8]) -> Result<Arc<Pod>, AskError> {
     Ok(Arc::new(pod))
 }
 
-fn no_answer(why: &str) -> AskError {
-    AskError::Unavailable { message: ApiError::Garbage(why.into()).to_string(), after: None }
+fn no_answer(why: &str) -> ObjectError {
+    ObjectError::Unavailable { message: ApiError::Garbage(why.into()).to_string(), after: None }
 }
 
 /// What an error means to whoever asked.
-fn meaning(error: &ApiError) -> AskError {
+fn meaning(error: &ApiError) -> ObjectError {
     match error {
-        ApiError::Answer { code: 404, message, .. } if !message.contains("namespaces \"") => AskError::NotFound,
-        ApiError::Answer { code: 404, .. } => AskError::Refused(error.to_string()),
-        ApiError::Answer { code: 409, message, .. } if is_about_uid(message) => AskError::OtherUid,
+        ApiError::Answer { code: 404, message, .. } if !message.contains("namespaces \"") => ObjectError::NotFound,
+        ApiError::Answer { code: 404, .. } => ObjectError::Refused(error.to_string()),
+        ApiError::Answer { code: 409, message, .. } if is_about_uid(message) => ObjectError::OtherUid,
         ApiError::Answer { code: 409 | 429 | 500..=599, retry_after, .. } => {
-            AskError::Unavailable { message: error.to_string(), after: *retry_after }
+            ObjectError::Unavailable { message: error.to_string(), after: *retry_after }
         }
         // Credentials that ended may be renewed in a moment.
-        ApiError::Answer { code: 401, .. } => AskError::Unavailable { message: error.to_string(), after: None },
+        ApiError::Answer { code: 401, .. } => ObjectError::Unavailable { message: error.to_string(), after: None },
         // The UID of an object can't be changed: a patch that names another one is refused as invalid.
-        ApiError::Answer { code: 422, message, .. } if is_about_uid(message) => AskError::OtherUid,
-        ApiError::Answer { .. } => AskError::Refused(error.to_string()),
+        ApiError::Answer { code: 422, message, .. } if is_about_uid(message) => ObjectError::OtherUid,
+        ApiError::Answer { .. } => ObjectError::Refused(error.to_string()),
         ApiError::Unreachable(_) | ApiError::Timeout(_) | ApiError::Garbage(_) => {
-            AskError::Unavailable { message: error.to_string(), after: None }
+            ObjectError::Unavailable { message: error.to_string(), after: None }
         }
     }
 }
@@ -163,22 +169,22 @@ mod tests {
 
     #[test]
     fn every_answer_has_a_meaning() {
-        let unavailable = |error: &ApiError| matches!(meaning(error), AskError::Unavailable { .. });
-        assert_eq!(meaning(&answer(404, "pods \"a\" not found", None)), AskError::NotFound);
-        assert!(matches!(meaning(&answer(404, "namespaces \"x\" not found", None)), AskError::Refused(_)));
+        let unavailable = |error: &ApiError| matches!(meaning(error), ObjectError::Unavailable { .. });
+        assert_eq!(meaning(&answer(404, "pods \"a\" not found", None)), ObjectError::NotFound);
+        assert!(matches!(meaning(&answer(404, "namespaces \"x\" not found", None)), ObjectError::Refused(_)));
         let conflict = "Precondition failed: UID in precondition: a, UID in object meta: b";
-        assert_eq!(meaning(&answer(409, conflict, None)), AskError::OtherUid);
+        assert_eq!(meaning(&answer(409, conflict, None)), ObjectError::OtherUid);
         let real = "Operation cannot be fulfilled on Pod \"a\": the UID in the precondition (x) does not match the UID in record";
-        assert_eq!(meaning(&answer(409, real, None)), AskError::OtherUid);
+        assert_eq!(meaning(&answer(409, real, None)), ObjectError::OtherUid);
         let invalid = "Pod \"a\" is invalid: metadata.uid: Invalid value: \"b\": field is immutable";
-        assert_eq!(meaning(&answer(422, invalid, None)), AskError::OtherUid);
-        assert!(matches!(meaning(&answer(422, "spec: Invalid value", None)), AskError::Refused(_)));
-        assert!(matches!(meaning(&answer(403, "forbidden", None)), AskError::Refused(_)));
-        assert!(matches!(meaning(&answer(400, "bad", None)), AskError::Refused(_)));
+        assert_eq!(meaning(&answer(422, invalid, None)), ObjectError::OtherUid);
+        assert!(matches!(meaning(&answer(422, "spec: Invalid value", None)), ObjectError::Refused(_)));
+        assert!(matches!(meaning(&answer(403, "forbidden", None)), ObjectError::Refused(_)));
+        assert!(matches!(meaning(&answer(400, "bad", None)), ObjectError::Refused(_)));
         for code in [401, 409, 429, 500, 503, 504] {
             assert!(unavailable(&answer(code, "later", None)), "{code}");
         }
-        let throttled = AskError::Unavailable { message: "429 : slow".into(), after: Some(Duration::from_secs(2)) };
+        let throttled = ObjectError::Unavailable { message: "429 : slow".into(), after: Some(Duration::from_secs(2)) };
         assert_eq!(meaning(&answer(429, "slow", Some(2))), throttled);
         assert!(unavailable(&ApiError::Timeout(LIMIT)) && unavailable(&ApiError::Unreachable(String::new())));
     }

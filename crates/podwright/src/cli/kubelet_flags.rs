@@ -16,7 +16,7 @@ pub(crate) struct Setting {
 
 /// What became of the arguments.
 #[derive(Debug, Default)]
-pub(super) struct Sifted {
+pub(super) struct SplitFlags {
     /// Our own, spelled with dashes.
     pub(super) kept: Vec<OsString>,
     pub(super) settings: Vec<Setting>,
@@ -25,15 +25,15 @@ pub(super) struct Sifted {
 }
 
 /// Take the kubelet's other flags out of the arguments.
-pub(super) fn sift(args: Vec<OsString>) -> Sifted {
-    let mut sifted = Sifted { kept: Vec::with_capacity(args.len()), ..Sifted::default() };
+pub(super) fn split_kubelet_flags(args: Vec<OsString>) -> SplitFlags {
+    let mut split = SplitFlags { kept: Vec::with_capacity(args.len()), ..SplitFlags::default() };
     let mut args = args.into_iter();
     while let Some(arg) = args.next() {
         let Some(text) = arg.to_str().and_then(|text| text.strip_prefix("--")).filter(|text| !text.is_empty()) else {
             let rest = arg == "--";
-            sifted.kept.push(arg);
+            split.kept.push(arg);
             if rest {
-                sifted.kept.extend(args.by_ref());
+                split.kept.extend(args.by_ref());
             }
             continue;
         };
@@ -50,22 +50,22 @@ pub(super) fn sift(args: Vec<OsString>) -> Sifted {
                 false => value.or_else(next),
             };
             match value {
-                Some(value) => sifted.settings.push(Setting { flag: format!("--{name}"), field, value }),
+                Some(value) => split.settings.push(Setting { flag: format!("--{name}"), field, value }),
                 // Left to whoever tells that a value is missing.
-                None => sifted.kept.push(format!("--{name}").into()),
+                None => split.kept.push(format!("--{name}").into()),
             }
         } else if WITHOUT_VALUE.contains(&name.as_str()) {
-            sifted.ignored.push(format!("--{name}"));
+            split.ignored.push(format!("--{name}"));
         } else if WITH_VALUE.contains(&name.as_str()) {
-            sifted.ignored.push(format!("--{name}"));
+            split.ignored.push(format!("--{name}"));
             if value.is_none() {
                 next();
             }
         } else {
-            sifted.kept.push(value.map_or_else(|| format!("--{name}"), |value| format!("--{name}={value}")).into());
+            split.kept.push(value.map_or_else(|| format!("--{name}"), |value| format!("--{name}={value}")).into());
         }
     }
-    sifted
+    split
 }
 
 /// Flags that stand for fields.

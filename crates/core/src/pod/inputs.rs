@@ -28,7 +28,7 @@ impl Machine {
         };
         if before.is_none() || shortened {
             let why = format!("{cause:?}, grace {} s", grace.as_secs());
-            self.story.tell(
+            self.history.record(
                 ctx.now,
                 if before.is_none() { "termination requested" } else { "deadline moved earlier" },
                 &why,
@@ -89,7 +89,7 @@ impl Machine {
     pub(crate) fn restart_containers(&mut self, container: Option<Name>, ctx: &Ctx<'_>) {
         if self.record.ending.as_ref().is_some_and(|e| e.cause == Cause::Stopped) {
             if self.is_static() && !self.record.restart_requested {
-                self.story.tell(ctx.now, "a new life requested", "a person asked for it");
+                self.history.record(ctx.now, "a new life requested", "a person asked for it");
                 self.note_deleted();
                 self.request_restart();
             }
@@ -100,10 +100,10 @@ impl Machine {
             None => spec_of(&self.record.pod).containers.iter().map(|c| Name::from(c.name.as_str())).collect(),
         };
         for name in names {
-            self.story.tell(ctx.now, &format!("restart of {name} requested"), "a person asked for it");
+            self.history.record(ctx.now, &format!("restart of {name} requested"), "a person asked for it");
             self.bring_up.restart_now.insert(name);
         }
-        self.calls.forgive();
+        self.calls.reset_backoff();
     }
 
     /// It may start, or it must wait, and this is why.
@@ -111,11 +111,11 @@ impl Machine {
         if self.hold != hold {
             match &hold {
                 Some(w) => {
-                    self.story.tell(ctx.now, &format!("waits: {}", w.reason), &w.message);
+                    self.history.record(ctx.now, &format!("waits: {}", w.reason), &w.message);
                     // Nothing of it runs; nobody asks for probes while it is held.
                     self.probing.stop_all();
                 }
-                None => self.story.tell(ctx.now, "its turn", "nothing holds it back"),
+                None => self.history.record(ctx.now, "its turn", "nothing holds it back"),
             }
             self.hold = hold;
         }
@@ -130,32 +130,32 @@ impl Machine {
 
     /// What is known of it is not the truth any more.
     pub(crate) fn look_again(&mut self) {
-        self.sight.mark_dirty();
+        self.observed.mark_dirty();
     }
 
     pub(crate) fn hint(&mut self, now: Time) {
-        self.sight.hint(self.calls.any(Call::is_runtime), now);
+        self.observed.hint(self.calls.any(Call::is_runtime), now);
     }
 
     pub(crate) fn absent_from_list(&mut self, seq: Seq) {
-        self.sight.absent(seq);
+        self.observed.absent(seq);
     }
 
     pub(crate) fn observed(&mut self, seq: Seq, result: Result<PodSeen, CallError>, ctx: &mut Ctx<'_>, out: &mut Out) {
         let unavailable = result.as_ref().is_err_and(|e| e.unavailable);
         if unavailable {
-            self.sight.lost(seq);
+            self.observed.lost(seq);
             return;
         }
-        let troubled = self.sight.trouble().is_some();
-        if self.sight.observed(seq, result.map_err(|e| e.message), ctx.now.boot) {
+        let troubled = self.observed.trouble().is_some();
+        if self.observed.observed(seq, result.map_err(|e| e.message), ctx.now.boot) {
             self.absorb(ctx);
         }
-        if let Some((2, message)) = self.sight.trouble() {
+        if let Some((2, message)) = self.observed.trouble() {
             let message = format!("the runtime does not tell about this pod: {message}");
             self.event(true, "FailedSync", None, message, out);
-        } else if troubled && self.sight.trouble().is_none() {
-            self.story.tell(ctx.now, "seen again", "the runtime answers for this pod");
+        } else if troubled && self.observed.trouble().is_none() {
+            self.history.record(ctx.now, "seen again", "the runtime answers for this pod");
         }
     }
 

@@ -9,7 +9,7 @@
 //! No effect of a turn is performed before the records of that turn are on disk; turns keep their order. One task owns core.
 
 mod committer;
-mod kept;
+mod event_correlator;
 mod queries;
 
 use std::collections::BTreeMap;
@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use podwright_core::Node;
 use podwright_core::model::{
-    Answer, Ask, AskResult, Call, CallError, CallId, Effect, Event, KubeEvent, Listing, Now, Out, Pod, PodRecord,
-    PodSeen, PodUid, RuntimeReady, Source, Time,
+    Answer, Call, CallError, CallId, Effect, Event, KubeEvent, Listing, Now, ObjectRequest, ObjectResult, Out, Pod,
+    PodRecord, PodSeen, PodUid, RuntimeReady, Source, Time,
 };
 use podwright_core::node::Caught;
 use tokio::sync::mpsc;
@@ -32,8 +32,8 @@ use crate::metrics;
 use crate::recorder::Recorder;
 use committer::Committer;
 
-pub use kept::KeptEvent;
-pub use queries::{Handle, Query, Shown, Told, Views};
+pub use event_correlator::CorrelatedEvent;
+pub use queries::{Explanation, Handle, Query, Shown, Views};
 
 /// Events on their way to core. Tasks wait for a place when it is full, so nothing is lost.
 const EVENTS_MAX: usize = 1024;
@@ -53,7 +53,7 @@ pub trait Clock: Send + Sync + 'static {
 }
 
 /// What performs effects. The agent has one that works on the real machine; a simulation may bring its own.
-pub trait Hands: Send + Sync + 'static {
+pub trait Executor: Send + Sync + 'static {
     /// One call on one foreign thing.
     fn call(&self, call: Order) -> BoxFuture<Result<Answer, CallError>>;
     /// Look at one pod; the flag tells whether all its running containers are watched.
@@ -69,7 +69,7 @@ pub trait Hands: Send + Sync + 'static {
     /// Keep the record of a pod in quarantine where people find it.
     fn keep_aside(&self, record: Box<PodRecord>) -> BoxFuture<()>;
     /// Ask the keeper of a source's pod objects for one thing.
-    fn ask(&self, keeper: Source, ask: Ask, limit: Duration) -> BoxFuture<AskResult>;
+    fn request(&self, store: Source, request: ObjectRequest, limit: Duration) -> BoxFuture<ObjectResult>;
     /// Tell people.
     fn event(&self, event: &KubeEvent, now: Now);
 }
@@ -90,9 +90,9 @@ pub struct Order {
 }
 
 /// The loop, before it runs.
-pub struct Loop {
+pub struct EventLoop {
     node: Node,
-    hands: Arc<dyn Hands>,
+    executor: Arc<dyn Executor>,
     clock: Arc<dyn Clock>,
     committer: Committer,
     events: mpsc::Receiver<Event>,
@@ -105,10 +105,15 @@ pub struct Loop {
     recorder: Option<Recorder>,
 }
 
-impl Loop {
+impl EventLoop {
     /// A loop around this node. `journal` is `None` only where nothing has to survive.
-    pub fn new(node: Node, journal: Option<Journal>, hands: Arc<dyn Hands>, clock: Arc<dyn Clock>) -> (Self, Handle) {
-        Self::shown_by(Arc::default(), node, journal, hands, clock)
+    pub fn new(
+        node: Node,
+        journal: Option<Journal>,
+        executor: Arc<dyn Executor>,
+        clock: Arc<dyn Clock>,
+    ) -> (Self, Handle) {
+        Self::shown_by(Arc::default(), node, journal, executor, clock)
     }
 
     /// The same, shown by views that others have already.
@@ -116,7 +121,7 @@ impl Loop {
         views: Arc<Views>,
         node: Node,
         journal: Option<Journal>,
-        hands: Arc<dyn Hands>,
+        executor: Arc<dyn Executor>,
         clock: Arc<dyn Clock>,
     ) -> (Self, Handle) {
         let (sender, events) = mpsc::channel(EVENTS_MAX);
@@ -127,7 +132,10 @@ impl Loop {
         let handle = Handle::new(sender.clone(), query_sender, Arc::clone(&views));
         let committer = Committer::start(journal);
         let (orders, wake) = (BTreeMap::new(), None);
-        (Self { node, hands, clock, committer, events, sender, queries, orders, wake, views, recorder: None }, handle)
+        (
+            Self { node, executor, clock, committer, events, sender, queries, orders, wake, views, recorder: None },
+            handle,
+        )
     }
 
     /// Everything core is told goes into this recording too.
@@ -222,7 +230,7 @@ impl Loop {
                     }
                 }
                 Effect::Observe { uid, seq } => {
-                    let look = self.hands.observe(uid.clone());
+                    let look = self.executor.observe(uid.clone());
                     self.spawn(async move {
                         let (result, covered) = match look.await {
                             Ok((seen, covered)) => (Ok(seen), covered),
@@ -232,7 +240,7 @@ impl Loop {
                     });
                 }
                 Effect::List { seq } => {
-                    let (list, views) = (self.hands.list(), Arc::clone(&self.views));
+                    let (list, views) = (self.executor.list(), Arc::clone(&self.views));
                     self.spawn(async move {
                         let began = Instant::now();
                         let result = list.await;
@@ -241,29 +249,29 @@ impl Loop {
                     });
                 }
                 Effect::CheckRuntime => {
-                    let check = self.hands.check_runtime();
+                    let check = self.executor.check_runtime();
                     self.spawn(async move { Event::Runtime { result: check.await } });
                 }
                 Effect::FindLeftovers { seq } => {
-                    let find = self.hands.find_leftovers();
+                    let find = self.executor.find_leftovers();
                     self.spawn(async move { Event::Leftovers { seq, found: find.await } });
                 }
                 Effect::Sweep { uid } => {
-                    tokio::spawn(self.hands.sweep(uid));
+                    tokio::spawn(self.executor.sweep(uid));
                 }
                 Effect::KeepAside { record } => {
-                    tokio::spawn(self.hands.keep_aside(record));
+                    tokio::spawn(self.executor.keep_aside(record));
                 }
-                Effect::Ask { id, keeper, ask, limit } => {
-                    let answer = self.hands.ask(keeper, ask, limit);
-                    self.spawn(async move { Event::Answered { id, result: answer.await } });
+                Effect::RequestObject { id, store, request, limit } => {
+                    let answer = self.executor.request(store, request, limit);
+                    self.spawn(async move { Event::ObjectAnswered { id, result: answer.await } });
                 }
                 Effect::WakeAt(at) => self.wake = Some(at),
                 Effect::Event(event) => {
                     let now = self.clock.now();
                     let pod = self.node.workers().get(&event.uid).map(|machine| &*machine.record().pod);
                     self.views.event(&event, pod, now);
-                    self.hands.event(&event, now);
+                    self.executor.event(&event, now);
                 }
                 Effect::StatusChanged { uid } => {
                     let record = self.node.workers().get(&uid).map(|machine| machine.record());
@@ -284,7 +292,7 @@ impl Loop {
         let slow = call.is_runtime().then(|| (uid.clone(), self.sender.clone()));
         self.views.metrics().sent(&call, &pod);
         let metered = metrics::operation(&call).map(|kind| (kind, Arc::clone(&self.views)));
-        let call = self.hands.call(Order { uid, pod, call, limit, cancel });
+        let call = self.executor.call(Order { uid, pod, call, limit, cancel });
         let mut done: BoxFuture<Result<Answer, CallError>> = Box::pin(async move {
             let began = Instant::now();
             let result = call.await;

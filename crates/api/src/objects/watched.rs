@@ -16,21 +16,21 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::kept::Kept;
-use super::places::Place;
-use super::shelf::{Line, Selection};
+use super::cacheable::Cacheable;
+use super::watch_cache::{Selection, WatchContext};
+use super::watch_connections::WatchConnection;
 use super::{READ_MAX, patiently, where_in};
 use crate::backoff::Backoff;
 use crate::client::request;
 use crate::error::ApiError;
 use crate::lines::Lines;
-use crate::past::{Past, Word, patience, was_deaf};
+use crate::staleness::{Freshness, Staleness, never_delivered, patience};
 
 /// What is there, by name.
 pub(crate) type Items<T> = BTreeMap<String, Arc<T>>;
 
 /// A handle on what is followed; the last one ends it.
-pub(super) struct Followed<T> {
+pub(super) struct Watched<T> {
     known: watch::Receiver<Known<T>>,
     shared: Arc<Shared>,
     task: AbortHandle,
@@ -70,20 +70,20 @@ impl Shared {
     }
 }
 
-impl<T> Drop for Followed<T> {
+impl<T> Drop for Watched<T> {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl<T: Kept> Followed<T> {
+impl<T: Cacheable> Watched<T> {
     /// Begins to follow.
-    pub(super) fn begin(line: Line, selection: Selection) -> Self {
+    pub(super) fn begin(line: WatchContext, selection: Selection) -> Self {
         let shared = Arc::new(Shared::default());
         let (sender, known) = watch::channel(Known { items: None, covered: 0, error: None });
         let backoff = Backoff::new(RETRY_FIRST, RETRY_MAX);
-        let (shared_too, floor, past) = (Arc::clone(&shared), String::new(), Past::default());
-        let follower = Follower { line, selection, shared: shared_too, known: sender, backoff, floor, past };
+        let (shared_too, floor, freshness) = (Arc::clone(&shared), String::new(), Freshness::default());
+        let follower = Watcher { line, selection, shared: shared_too, known: sender, backoff, floor, freshness };
         let task = tokio::spawn(follower.run()).abort_handle();
         Self { known, shared, task }
     }
@@ -131,18 +131,18 @@ impl<T: Kept> Followed<T> {
 }
 
 /// The one who reads and watches.
-struct Follower<T> {
-    line: Line,
+struct Watcher<T> {
+    line: WatchContext,
     selection: Selection,
     shared: Arc<Shared>,
     known: watch::Sender<Known<T>>,
     backoff: Backoff,
     /// The newest version that was heard of: what is said of earlier times is old.
     floor: String,
-    past: Past,
+    freshness: Freshness,
 }
 
-impl<T: Kept> Follower<T> {
+impl<T: Cacheable> Watcher<T> {
     async fn run(mut self) {
         self.asked().await;
         loop {
@@ -158,7 +158,9 @@ impl<T: Kept> Follower<T> {
         let covers = self.shared.asks.load(Ordering::SeqCst);
         let (line, path) = (self.line.clone(), self.path());
         match patiently(|| list(&line, &path)).await {
-            Ok((items, version)) if self.past.judge(is_older(&version, &self.floor), &version) != Word::Old => {
+            Ok((items, version))
+                if self.freshness.judge(is_older(&version, &self.floor), &version) != Staleness::Old =>
+            {
                 self.floor = version;
                 self.take(items, covers).await;
                 Ok(())
@@ -204,7 +206,7 @@ impl<T: Kept> Follower<T> {
                 unheard_since = Instant::now();
             }
             match ended {
-                Ok(heard) if was_deaf(heard, began.elapsed()) => return,
+                Ok(heard) if never_delivered(heard, began.elapsed()) => return,
                 // The server ends a watch when its time is over. One that ends at once is no watch.
                 Ok(_) if began.elapsed() > Duration::from_secs(1) => self.backoff.reset(),
                 Ok(_) => self.pause(&ApiError::Unreachable("the watch ended at once".into())).await,
@@ -232,7 +234,7 @@ impl<T: Kept> Follower<T> {
     }
 
     /// Begins a watch after this version; its lines.
-    async fn open(&mut self, place: &Place, version: &str) -> Result<Lines, ApiError> {
+    async fn open(&mut self, place: &WatchConnection, version: &str) -> Result<Lines, ApiError> {
         let query =
             format!("watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={version}");
         let watching = place.cluster.clone();
@@ -355,7 +357,7 @@ impl<T: Kept> Follower<T> {
     }
 }
 
-async fn list<T: Kept>(line: &Line, path: &str) -> Result<(Items<T>, String), ApiError> {
+async fn list<T: Cacheable>(line: &WatchContext, path: &str) -> Result<(Items<T>, String), ApiError> {
     let garbage = |error: serde_json::Error| ApiError::Garbage(where_in(&error));
     let _turn = line.reads.acquire().await;
     let body = line.cluster.call(request(Method::GET, path, None), READ_MAX).await?;
@@ -373,7 +375,7 @@ fn with_query(path: String, query: &str) -> String {
     format!("{path}{mark}{query}")
 }
 
-fn is_same<T: Kept>(a: &Items<T>, b: &Items<T>) -> bool {
+fn is_same<T: Cacheable>(a: &Items<T>, b: &Items<T>) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|((a_name, a), (b_name, b))| a_name == b_name && a.is_same(b))
 }
 

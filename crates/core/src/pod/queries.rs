@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Machine, State, Story, spec_of};
+use super::{History, Machine, State, spec_of};
 use crate::actions;
 use crate::model::{Cause, FullName, Now, PodRecord, PodSeen, SandboxId, Seq, Time};
 
@@ -26,12 +26,12 @@ impl Machine {
 
     /// What the runtime has of it, as last seen.
     pub fn seen(&self) -> &PodSeen {
-        &self.sight.seen
+        &self.observed.seen
     }
 
     /// Its story.
-    pub fn story(&self) -> &Story {
-        &self.story
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
     /// Namespace and name.
@@ -56,7 +56,7 @@ impl Machine {
 
     /// Its claim on its name: something of it runs, whoever began it; or it had its turn.
     pub(crate) fn claim(&self) -> (bool, bool) {
-        (!self.sight.seen.is_stopped(), self.record.admitted)
+        (!self.observed.seen.is_stopped(), self.record.admitted)
     }
 
     pub(crate) fn is_quarantined(&self) -> bool {
@@ -72,7 +72,7 @@ impl Machine {
     }
 
     pub(crate) fn sight_at(&self) -> Option<Seq> {
-        self.sight.at()
+        self.observed.at()
     }
 
     /// Its dead containers, directories and logs are to go.
@@ -89,7 +89,7 @@ impl Machine {
             State::Syncing => {
                 let mine = [self.bring_up.wake(now.boot), self.probing.wake(&self.calls), self.killing.wake(now.boot)];
                 // Before it is seen, or while it is held back, nothing ends it.
-                let deadline = self.active_deadline(now).filter(|_| self.sight.known() && self.hold.is_none());
+                let deadline = self.active_deadline(now).filter(|_| self.observed.known() && self.hold.is_none());
                 mine.into_iter().flatten().chain(deadline).min()
             }
             State::Terminating => {
@@ -99,7 +99,7 @@ impl Machine {
             }
             _ => None,
         };
-        mine.into_iter().chain(self.calls.wake(now.boot)).chain(self.sight.wake(now.boot)).min()
+        mine.into_iter().chain(self.calls.wake(now.boot)).chain(self.observed.wake(now.boot)).min()
     }
 
     /// When `activeDeadlineSeconds` ends it.
@@ -121,11 +121,11 @@ impl Machine {
     }
 
     pub(super) fn current_sandbox(&self) -> Option<SandboxId> {
-        actions::current_sandbox(&self.sight.seen, &self.record).map(|s| s.id.clone())
+        actions::current_sandbox(&self.observed.seen, &self.record).map(|s| s.id.clone())
     }
 
     pub(super) fn ips(&self) -> Vec<String> {
         let current = self.current_sandbox();
-        self.sight.seen.sandboxes.iter().find(|s| Some(&s.id) == current.as_ref()).map_or(vec![], |s| s.ips.clone())
+        self.observed.seen.sandboxes.iter().find(|s| Some(&s.id) == current.as_ref()).map_or(vec![], |s| s.ips.clone())
     }
 }

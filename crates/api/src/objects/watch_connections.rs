@@ -1,4 +1,4 @@
-//! Places for watches, on connections that are made when they are needed.
+//! WatchConnections for watches, on connections that are made when they are needed.
 //!
 //! A server grants each connection so many streams at once; one more waits in the client until another ends, which a watch does
 //! not. So no connection is filled, and the next one is begun.
@@ -11,7 +11,7 @@ use crate::client::Cluster;
 
 /// All places. Clones share them.
 #[derive(Clone)]
-pub(super) struct Places {
+pub(super) struct WatchConnections {
     inner: Arc<Inner>,
 }
 
@@ -26,20 +26,20 @@ struct Connection {
 }
 
 /// Room for one watch; dropped, it is free again.
-pub(super) struct Place {
+pub(super) struct WatchConnection {
     /// The connection it is on.
     pub(super) cluster: Cluster,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Places {
+impl WatchConnections {
     /// On connections of their own; none is made yet.
     pub(super) fn new(cluster: &Cluster) -> Self {
         Self { inner: Arc::new(Inner { cluster: cluster.clone(), connections: Mutex::default() }) }
     }
 
     /// The first free one; `None`: there are too many watches.
-    pub(super) fn take(&self) -> Option<Place> {
+    pub(super) fn take(&self) -> Option<WatchConnection> {
         let mut all = self.inner.connections.lock().expect("nobody panics with it");
         if let Some(place) = all.iter().find_map(Connection::take) {
             return Some(place);
@@ -56,9 +56,9 @@ impl Places {
 }
 
 impl Connection {
-    fn take(&self) -> Option<Place> {
+    fn take(&self) -> Option<WatchConnection> {
         let permit = Arc::clone(&self.free).try_acquire_owned().ok()?;
-        Some(Place { cluster: self.cluster.clone(), _permit: permit })
+        Some(WatchConnection { cluster: self.cluster.clone(), _permit: permit })
     }
 }
 
@@ -82,9 +82,9 @@ mod tests {
              contexts: [{name: x, context: {cluster: c, user: u}}], current-context: x}",
         )
         .unwrap();
-        let places = Places::new(&Cluster::open(&file).unwrap());
+        let places = WatchConnections::new(&Cluster::open(&file).unwrap());
         let connections = || places.inner.connections.lock().unwrap().len();
-        let mut taken: Vec<Place> = (0..WATCHES_MAX).map_while(|_| places.take()).collect();
+        let mut taken: Vec<WatchConnection> = (0..WATCHES_MAX).map_while(|_| places.take()).collect();
         assert_eq!((taken.len(), connections()), (WATCHES_MAX, 1));
         let last = places.take().unwrap();
         assert_eq!(connections(), 2);

@@ -1,6 +1,6 @@
 //! What the machine has, and what of it pods may use.
 
-use podwright_agent::host::Together;
+use podwright_agent::host::NodeAllocatable;
 use podwright_core::quantity::Amount;
 use podwright_linux::hugepages::HugePages;
 
@@ -28,7 +28,7 @@ impl Reader<'_> {
     }
 
     /// What all pods together are held to: what is not reserved, or all there is (Go kubelet: `enforceNodeAllocatableCgroups`).
-    pub(super) fn together(&mut self, room: &Capacity) -> Together {
+    pub(super) fn node_allocatable(&mut self, room: &Capacity) -> NodeAllocatable {
         let per_qos = self.file.cgroups_per_qos.unwrap_or(true);
         let given = self.file.enforce_node_allocatable.clone();
         let mut enforced = given.is_none() && per_qos;
@@ -46,7 +46,7 @@ impl Reader<'_> {
         }
         let all = self.capacity();
         let Capacity { cpu_millis, memory, pids, .. } = if enforced { room } else { &all };
-        Together { cpu_millis: *cpu_millis, memory: *memory, pids: *pids }
+        NodeAllocatable { cpu_millis: *cpu_millis, memory: *memory, pids: *pids }
     }
 
     /// What is left of it for pods.

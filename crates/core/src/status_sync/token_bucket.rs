@@ -11,13 +11,13 @@ use crate::model::{PodUid, Time};
 
 /// The places, so many at once and one more after so many milliseconds, and who waits for one.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Pace<const MILLIS: u64, const BURST: u32> {
+pub(super) struct TokenBucket<const MILLIS: u64, const BURST: u32> {
     /// When all places would be free again.
     free_at: Time,
     waiting: VecDeque<PodUid>,
 }
 
-impl<const MILLIS: u64, const BURST: u32> Pace<MILLIS, BURST> {
+impl<const MILLIS: u64, const BURST: u32> TokenBucket<MILLIS, BURST> {
     const INTERVAL: Duration = Duration::from_millis(MILLIS);
 
     /// Take a place, or get in line.
@@ -61,9 +61,9 @@ impl<const MILLIS: u64, const BURST: u32> Pace<MILLIS, BURST> {
 mod tests {
     use super::*;
 
-    type Pace = super::Pace<200, 10>;
+    type TokenBucket = super::TokenBucket<200, 10>;
 
-    const INTERVAL: Duration = Pace::INTERVAL;
+    const INTERVAL: Duration = TokenBucket::INTERVAL;
     const NOW: Time = Time::from_secs(100);
 
     fn pod(n: u32) -> PodUid {
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_few_go_at_once_and_a_crowd_in_its_order() {
-        let mut pace = Pace::default();
+        let mut pace = TokenBucket::default();
         let at_once = (0..15).filter(|n| pace.take(&pod(*n), NOW)).count();
         assert_eq!(at_once, 10);
         assert_eq!(pace.wake(), Some(NOW + INTERVAL));
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn what_is_not_used_is_not_saved_up() {
-        let mut pace = Pace::default();
+        let mut pace = TokenBucket::default();
         let later = NOW + Duration::from_secs(3600);
         assert_eq!((0..30).filter(|n| pace.take(&pod(*n), later)).count(), 10);
     }

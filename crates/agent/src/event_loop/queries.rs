@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use podwright_core::Node;
 use podwright_core::model::{Event, FullName, KubeEvent, Now, Pod, PodUid, Transition};
 use podwright_core::node_status::RuntimeFacts;
-use podwright_core::pod::{State, Story, Wait};
+use podwright_core::pod::{History, State, Wait};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
-use super::kept::{Kept, KeptEvent, Telling};
+use super::event_correlator::{CorrelatedEvent, EventCorrelator, EventFeed};
 use crate::feed::{Feed, View};
 use crate::metrics::Metrics;
 
@@ -22,13 +22,13 @@ pub enum Query {
         /// `name` or `namespace/name`; static pods may go without the node's name at the end.
         pod: String,
         /// One for each life, the oldest first.
-        answer: oneshot::Sender<Vec<Told>>,
+        answer: oneshot::Sender<Vec<Explanation>>,
     },
 }
 
 /// The life of one pod, told.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct Explanation {
     /// Its name.
     pub full_name: FullName,
     /// Its UID.
@@ -40,7 +40,7 @@ pub struct Told {
     /// The file or URL it came from.
     pub origin: Option<String>,
     /// What happened, oldest first.
-    pub story: Vec<Transition>,
+    pub history: Vec<Transition>,
     /// Older lines that are not kept.
     pub forgotten: u64,
     /// What it waits for now.
@@ -86,7 +86,7 @@ impl Handle {
     }
 
     /// The lives of the pods of this name.
-    pub async fn explain(&self, pod: String) -> Option<Vec<Told>> {
+    pub async fn explain(&self, pod: String) -> Option<Vec<Explanation>> {
         let (answer, told) = oneshot::channel();
         self.queries.send(Query::Explain { pod, answer }).await.ok()?;
         told.await.ok()
@@ -101,8 +101,8 @@ impl Handle {
 /// What the loop shows of itself.
 #[derive(Default)]
 pub struct Views {
-    events: Mutex<Kept>,
-    telling: Telling,
+    events: Mutex<EventCorrelator>,
+    event_feed: EventFeed,
     beat: Mutex<Option<Now>>,
     sight: Mutex<Option<Now>>,
     journal: Mutex<Option<String>>,
@@ -114,13 +114,13 @@ pub struct Views {
 
 impl Views {
     /// The events kept, oldest first.
-    pub fn events(&self) -> Vec<KeptEvent> {
+    pub fn events(&self) -> Vec<CorrelatedEvent> {
         self.events.lock().expect("no panic under this lock").all()
     }
 
     /// Every event from now on, as it is kept.
-    pub fn follow_events(&self) -> broadcast::Receiver<KeptEvent> {
-        self.telling.0.subscribe()
+    pub fn follow_events(&self) -> broadcast::Receiver<CorrelatedEvent> {
+        self.event_feed.0.subscribe()
     }
 
     /// What the runtime says of itself, from its first answer on.
@@ -162,7 +162,7 @@ impl Views {
     pub(super) fn event(&self, event: &KubeEvent, pod: Option<&Pod>, now: Now) {
         let kept = self.events.lock().expect("no panic under this lock").add(event, pod, now);
         // Nobody may be listening.
-        let _ = self.telling.0.send(kept);
+        let _ = self.event_feed.0.send(kept);
     }
 
     pub(super) fn runtime(&self, facts: &RuntimeFacts) {
@@ -202,21 +202,21 @@ pub(super) fn answer(node: &Node, query: Query, now: Now) {
     }
 }
 
-fn explain(node: &Node, pod: &str, now: Now) -> Vec<Told> {
+fn explain(node: &Node, pod: &str, now: Now) -> Vec<Explanation> {
     let (namespace, name) = pod.split_once('/').map_or((None, pod), |(namespace, name)| (Some(namespace), name));
     let in_full = format!("{name}-{}", node.config().node_name);
     let matches = |full: &FullName| {
         namespace.is_none_or(|wanted| *full.namespace == *wanted) && (*full.name == *name || *full.name == *in_full)
     };
     let runtime_up = node.runtime_up();
-    let tell = |full_name: &FullName, uid: &PodUid, story: &Story| Told {
+    let tell = |full_name: &FullName, uid: &PodUid, history: &History| Explanation {
         full_name: full_name.clone(),
         uid: uid.clone(),
         state: None,
         pod: None,
         origin: None,
-        story: story.lines().cloned().collect(),
-        forgotten: story.forgotten(),
+        history: history.lines().cloned().collect(),
+        forgotten: history.forgotten(),
         waits: vec![],
         runtime_up,
     };
@@ -224,13 +224,13 @@ fn explain(node: &Node, pod: &str, now: Now) -> Vec<Told> {
     let here = node.workers().iter().filter(|(_, machine)| matches(machine.full_name()));
     let mut here: Vec<_> = here.collect();
     here.sort_by_key(|(_, machine)| machine.record().first_seen);
-    let gone = gone.map(|gone| tell(&gone.full_name, &gone.uid, &gone.story));
-    let here = here.into_iter().map(|(uid, machine)| Told {
+    let gone = gone.map(|gone| tell(&gone.full_name, &gone.uid, &gone.history));
+    let here = here.into_iter().map(|(uid, machine)| Explanation {
         state: Some(machine.state()),
         pod: Some(View::of(machine.record()).pod()),
         origin: machine.record().origin.clone(),
         waits: machine.waits(now),
-        ..tell(machine.full_name(), uid, machine.story())
+        ..tell(machine.full_name(), uid, machine.history())
     });
     gone.chain(here).collect()
 }

@@ -1,4 +1,4 @@
-//! What the keepers of pod objects are asked, and what their words mean: statuses, final deletes, mirrors.
+//! Requests to the stores of pod objects and what their answers mean: statuses, final deletes, mirrors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,15 +6,15 @@ use std::sync::Arc;
 use super::Node;
 use crate::mirror::{Owner, Wanted, annotation, is_mirror};
 use crate::model::{
-    AskId, AskResult, Effect, FullName, KubeEvent, Manifest, Now, Out, Pod, PodUid, Source, SourceChange,
+    Effect, FullName, KubeEvent, Manifest, Now, ObjectResult, Out, Pod, PodUid, RequestId, Source, SourceChange,
 };
 use crate::pod::{Machine, State, full_name};
 use crate::sources::uid_of;
 use crate::static_pod::CONFIG_SOURCE;
-use crate::status_sync::{ASK_LIMIT, Ours};
+use crate::status_sync::{Ours, REQUEST_LIMIT};
 
 impl Node {
-    /// What a keeper says, before the pods hear of it: mirrors are taken out, other nodes' pods are refused, and the objects
+    /// What a store says, before the pods hear of it: mirrors are taken out, other nodes' pods are refused, and the objects
     /// are noted.
     pub(super) fn keep(&mut self, source: Source, change: SourceChange, out: &mut Out) -> SourceChange {
         if source.is_static() {
@@ -52,22 +52,22 @@ impl Node {
                 }
                 SourceChange::Remove(uid)
             }
-            SourceChange::Anew => {
-                self.status_sync.begin_anew(source);
+            SourceChange::HistoryReset => {
+                self.status_sync.history_reset(source);
                 if source == Source::Api {
-                    self.mirrors.begin_anew();
+                    self.mirrors.history_reset();
                 }
-                SourceChange::Anew
+                SourceChange::HistoryReset
             }
-            SourceChange::Back => SourceChange::Back,
+            SourceChange::Reconnected => SourceChange::Reconnected,
         }
     }
 
-    /// A keeper that was away, and may have been asked in vain, is there.
-    pub(super) fn keeper_is_back(&mut self, keeper: Source, now: Now) {
-        self.status_sync.keeper_is_back(keeper, now.boot);
-        if keeper == Source::Api {
-            self.mirrors.keeper_is_back(now.boot);
+    /// A store that was away, and may have been asked in vain, is there.
+    pub(super) fn store_reconnected(&mut self, store: Source, now: Now) {
+        self.status_sync.store_reconnected(store, now.boot);
+        if store == Source::Api {
+            self.mirrors.store_reconnected(now.boot);
         }
     }
 
@@ -102,13 +102,13 @@ impl Node {
         let Some(status) = &record.status else { return };
         let spec = record.pod.spec.as_ref();
         let ours = Ours { full_name: machine.full_name(), spec, status, finished: record.finished };
-        if let Some((keeper, id, ask)) = self.status_sync.next(uid, ours, now.boot, &mut self.drawn.ask) {
-            out.effects.push(Effect::Ask { id, keeper, ask, limit: ASK_LIMIT });
+        if let Some((store, id, request)) = self.status_sync.next(uid, ours, now.boot, &mut self.sequences.request) {
+            out.effects.push(Effect::RequestObject { id, store, request, limit: REQUEST_LIMIT });
         }
     }
 
-    /// A keeper answers.
-    pub(super) fn answered(&mut self, id: AskId, result: &AskResult, now: Now, out: &mut Out) {
+    /// A store answers.
+    pub(super) fn answered(&mut self, id: RequestId, result: &ObjectResult, now: Now, out: &mut Out) {
         let answered = self.status_sync.answered(id, result, now.boot);
         if let Ok(Some(object)) = result {
             self.mirrors.answered_with(object, answered.as_ref().is_some_and(|answered| answered.is_newest));
@@ -168,8 +168,10 @@ impl Node {
                 let wanted = self.wanted_mirror(&name);
                 let uid = self.node_uid.as_deref();
                 let owner = uid.map(|uid| Owner { name: &self.config.node_name, uid });
-                if let Some((id, ask)) = self.mirrors.next(&name, &wanted, owner, now.boot, &mut self.drawn.ask) {
-                    out.effects.push(Effect::Ask { id, keeper: Source::Api, ask, limit: ASK_LIMIT });
+                if let Some((id, request)) =
+                    self.mirrors.next(&name, &wanted, owner, now.boot, &mut self.sequences.request)
+                {
+                    out.effects.push(Effect::RequestObject { id, store: Source::Api, request, limit: REQUEST_LIMIT });
                 }
             }
             for uid in self.workers.of_name(&name).to_vec() {
@@ -196,7 +198,7 @@ impl Node {
     /// The source whose pod this mirror shows has reported; where none is named, all have.
     fn source_of_mirror_spoke(&self, mirror: &Pod) -> bool {
         let source = annotation(mirror, CONFIG_SOURCE).and_then(Source::parse);
-        source.map_or_else(|| self.all_ready(), |source| self.has_spoken(source))
+        source.map_or_else(|| self.all_ready(), |source| self.source_synced(source))
     }
 
     /// The pod that this UID means: a mirror's is that of its static pod.

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::trimmed::Who;
 
 /// An object that is kept while pods need it.
-pub(crate) trait Kept: Sized + Send + Sync + 'static {
+pub(crate) trait Cacheable: Sized + Send + Sync + 'static {
     /// Its name in paths.
     const RESOURCE: &'static str;
     /// Pods hear of every change, not only of it being there at last.
@@ -47,7 +47,7 @@ pub(super) fn metadata(who: Who) -> ObjectMeta {
     }
 }
 
-impl Kept for ConfigMap {
+impl Cacheable for ConfigMap {
     const RESOURCE: &'static str = "configmaps";
     const TOLD: bool = true;
 
@@ -70,7 +70,7 @@ impl Kept for ConfigMap {
     }
 }
 
-impl Kept for Secret {
+impl Cacheable for Secret {
     const RESOURCE: &'static str = "secrets";
     const TOLD: bool = true;
 
@@ -93,7 +93,7 @@ impl Kept for Secret {
     }
 }
 
-impl Kept for Service {
+impl Cacheable for Service {
     const RESOURCE: &'static str = "services";
     /// A container keeps the environment it was started with.
     const TOLD: bool = false;

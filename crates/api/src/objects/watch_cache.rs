@@ -6,29 +6,29 @@ use std::sync::{Arc, Mutex};
 use podwright_core::model::{Event, PodUid};
 use tokio::sync::{Semaphore, mpsc};
 
+use super::cacheable::Cacheable;
 use super::checked;
-use super::followed::{Followed, Items};
-use super::kept::Kept;
-use super::places::Places;
+use super::watch_connections::WatchConnections;
+use super::watched::{Items, Watched};
 use crate::client::Cluster;
 use crate::error::ApiError;
 
 /// What every follower needs.
 #[derive(Clone)]
-pub(crate) struct Line {
+pub(crate) struct WatchContext {
     /// For reads, beside statuses and all else.
     pub(super) cluster: Cluster,
     /// Reads that may be under way on it.
     pub(super) reads: Arc<Semaphore>,
     /// For watches: connections of their own.
-    pub(super) places: Places,
+    pub(super) places: WatchConnections,
     pub(super) events: mpsc::Sender<Event>,
 }
 
-impl Line {
+impl WatchContext {
     pub(super) fn new(cluster: &Cluster, events: mpsc::Sender<Event>) -> Self {
         let reads = Arc::new(Semaphore::new(READS_MAX));
-        Self { cluster: cluster.clone(), reads, places: Places::new(cluster), events }
+        Self { cluster: cluster.clone(), reads, places: WatchConnections::new(cluster), events }
     }
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Selection(String);
 
 impl Selection {
     /// All of a namespace, or only the one of this name.
-    fn within<T: Kept>(namespace: &str, name: Option<&str>) -> Result<Self, ApiError> {
+    fn within<T: Cacheable>(namespace: &str, name: Option<&str>) -> Result<Self, ApiError> {
         let list = format!("/api/v1/namespaces/{}/{}", checked(namespace)?, T::RESOURCE);
         match name {
             Some(name) => Self::named(&list, name),
@@ -62,13 +62,13 @@ impl Selection {
 }
 
 /// Objects of one kind.
-pub(crate) struct Shelf<T> {
-    line: Line,
-    followed: Mutex<BTreeMap<Selection, Arc<Followed<T>>>>,
+pub(crate) struct WatchCache<T> {
+    line: WatchContext,
+    followed: Mutex<BTreeMap<Selection, Arc<Watched<T>>>>,
 }
 
-impl<T: Kept> Shelf<T> {
-    pub(crate) fn new(line: Line) -> Self {
+impl<T: Cacheable> WatchCache<T> {
+    pub(crate) fn new(line: WatchContext) -> Self {
         Self { line, followed: Mutex::default() }
     }
 
@@ -105,12 +105,12 @@ impl<T: Kept> Shelf<T> {
         self.followed.lock().unwrap().len()
     }
 
-    fn join(&self, uid: &PodUid, selection: Selection) -> Result<Arc<Followed<T>>, ApiError> {
+    fn join(&self, uid: &PodUid, selection: Selection) -> Result<Arc<Watched<T>>, ApiError> {
         let mut all = self.followed.lock().expect("nobody panics with it");
         if all.len() >= OBJECTS_MAX && !all.contains_key(&selection) {
             return Err(ApiError::Unreachable(format!("more than {OBJECTS_MAX} {} are needed here", T::RESOURCE)));
         }
-        let begin = || Arc::new(Followed::begin(self.line.clone(), selection.clone()));
+        let begin = || Arc::new(Watched::begin(self.line.clone(), selection.clone()));
         let followed = Arc::clone(all.entry(selection.clone()).or_insert_with(begin));
         // Under the lock, so that nobody lets go of it in between.
         followed.enter(uid);

@@ -22,7 +22,7 @@ const RETRY: Duration = Duration::from_secs(2);
 /// Turns on their way to disk.
 pub(super) struct Committer {
     /// `None`: nothing has to survive.
-    desk: Option<Arc<Desk>>,
+    shared: Option<Arc<Shared>>,
     progress: watch::Receiver<Progress>,
     turn: u64,
     /// Effects that wait for their turn's records. Bounded by patience: nothing waits longer.
@@ -34,15 +34,15 @@ pub(super) struct Committer {
 
 /// Where records lie for the thread: one per pod at most.
 #[derive(Default)]
-struct Desk {
-    pile: Mutex<Pile>,
+struct Shared {
+    pending: Mutex<Pending>,
     more: Condvar,
 }
 
 #[derive(Default)]
-struct Pile {
+struct Pending {
     records: BTreeMap<PodUid, Record>,
-    /// The last turn whose records are in the pile.
+    /// The last turn whose records are in the pending.
     turn: u64,
     closed: bool,
 }
@@ -64,26 +64,26 @@ pub(super) struct Committed {
 impl Committer {
     pub(super) fn start(journal: Option<Journal>) -> Self {
         let (done, progress) = watch::channel(Progress::default());
-        let desk = journal.is_some().then(|| Arc::new(Desk::default()));
-        let thread = journal.zip(desk.clone()).map(|(journal, desk)| {
-            let run = move || write(journal, &desk, &done);
+        let shared = journal.is_some().then(|| Arc::new(Shared::default()));
+        let thread = journal.zip(shared.clone()).map(|(journal, shared)| {
+            let run = move || write(journal, &shared, &done);
             std::thread::Builder::new()
                 .name("journal".into())
                 .spawn(run)
                 .expect("a thread can be started at the beginning")
         });
-        Self { desk, progress, turn: 0, waiting: VecDeque::new(), error: None, thread }
+        Self { shared, progress, turn: 0, waiting: VecDeque::new(), error: None, thread }
     }
 
     /// Hand a turn over. Returns its effects if they may be performed at once.
     pub(super) fn commit(&mut self, out: Out) -> Option<Vec<Effect>> {
-        let Some(desk) = &self.desk else { return Some(out.effects) };
+        let Some(shared) = &self.shared else { return Some(out.effects) };
         if !out.records.is_empty() {
             self.turn += 1;
-            let mut pile = desk.pile.lock().expect("no panic under this lock");
-            pile.records.extend(out.records.into_iter().map(|record| (uid(&record), record)));
-            pile.turn = self.turn;
-            desk.more.notify_one();
+            let mut pending = shared.pending.lock().expect("no panic under this lock");
+            pending.records.extend(out.records.into_iter().map(|record| (uid(&record), record)));
+            pending.turn = self.turn;
+            shared.more.notify_one();
         } else if self.waiting.is_empty() {
             return Some(out.effects);
         }
@@ -135,9 +135,9 @@ impl Committer {
 impl Committer {
     /// The thread writes what lies there, and ends.
     fn close(&self) {
-        if let Some(desk) = &self.desk {
-            desk.pile.lock().expect("no panic under this lock").closed = true;
-            desk.more.notify_one();
+        if let Some(shared) = &self.shared {
+            shared.pending.lock().expect("no panic under this lock").closed = true;
+            shared.more.notify_one();
         }
     }
 }
@@ -150,23 +150,23 @@ impl Drop for Committer {
 }
 
 /// The thread: take what lies there, commit it together, say so.
-fn write(mut journal: Journal, desk: &Desk, done: &watch::Sender<Progress>) {
+fn write(mut journal: Journal, shared: &Shared, done: &watch::Sender<Progress>) {
     // What a failed commit left: the newest record of each pod.
     let mut owed: BTreeMap<PodUid, Record> = BTreeMap::new();
     loop {
         let (turn, closed) = {
-            let mut pile = desk.pile.lock().expect("no panic under this lock");
-            while pile.records.is_empty() && !pile.closed {
+            let mut pending = shared.pending.lock().expect("no panic under this lock");
+            while pending.records.is_empty() && !pending.closed {
                 if owed.is_empty() {
-                    pile = desk.more.wait(pile).expect("no panic under this lock");
+                    pending = shared.more.wait(pending).expect("no panic under this lock");
                 } else {
                     // What could not be written is tried again, also when nothing new comes.
-                    pile = desk.more.wait_timeout(pile, RETRY).expect("no panic under this lock").0;
+                    pending = shared.more.wait_timeout(pending, RETRY).expect("no panic under this lock").0;
                     break;
                 }
             }
-            owed.append(&mut pile.records);
-            (pile.turn, pile.closed)
+            owed.append(&mut pending.records);
+            (pending.turn, pending.closed)
         };
         if !owed.is_empty() {
             let error = commit(&mut journal, &mut owed);
@@ -233,8 +233,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_disk_that_hangs_is_told_of_and_holds_nothing_back() {
         let (done, progress) = watch::channel(Progress::default());
-        let desk = Some(Arc::new(Desk::default()));
-        let mut committer = Committer { desk, progress, turn: 0, waiting: VecDeque::new(), error: None, thread: None };
+        let shared = Some(Arc::new(Shared::default()));
+        let mut committer =
+            Committer { shared, progress, turn: 0, waiting: VecDeque::new(), error: None, thread: None };
         assert!(committer.commit(turn(Some("a"), 1)).is_none());
         let freed = committer.committed().await;
         assert_eq!(freed.effects.len(), 1);

@@ -47,18 +47,18 @@ fn put(lab: &mut Lab, manifest: Manifest) -> Vec<Call> {
     lab.tell(api(SourceChange::Put(manifest)))
 }
 
-/// The keeper does what it was asked first, and has this object then.
-fn take(lab: &mut Lab, version: u64, change: impl FnOnce(&mut Value)) -> Ask {
+/// The store does what it was asked first, and has this object then.
+fn take(lab: &mut Lab, version: u64, change: impl FnOnce(&mut Value)) -> ObjectRequest {
     let (id, ask) = lab.asks.remove(0);
     let kept = match &ask {
-        Ask::PatchStatus { status, .. } => {
+        ObjectRequest::PatchStatus { status, .. } => {
             let mut pod = Pod::clone(&object(version, change).pod);
             pod.status = Some(PodStatus::clone(status));
             Some(Arc::new(pod))
         }
         _ => None,
     };
-    lab.tell(Event::Answered { id, result: Ok(kept) });
+    lab.tell(Event::ObjectAnswered { id, result: Ok(kept) });
     ask
 }
 
@@ -67,9 +67,9 @@ fn condition(status: &PodStatus, type_: &str) -> Option<(String, Option<String>)
     Some((found.status.clone(), found.reason.clone()))
 }
 
-fn patched(ask: &Ask) -> &PodStatus {
+fn patched(ask: &ObjectRequest) -> &PodStatus {
     match ask {
-        Ask::PatchStatus { status, .. } => status,
+        ObjectRequest::PatchStatus { status, .. } => status,
         other => panic!("a patch was expected: {other:?}"),
     }
 }
@@ -90,7 +90,7 @@ fn a_pod_that_comes_deleted_never_begins_and_its_object_goes_when_its_end_is_kno
     assert!(lab.asks.is_empty(), "it is not finished: {:?}", lab.asks);
     clean_up(&mut lab);
     let last = take(&mut lab, 9, deleted);
-    assert!(matches!(&last, Ask::Delete { object } if object.uid.as_str() == "1"), "{last:?}");
+    assert!(matches!(&last, ObjectRequest::Delete { object } if object.uid.as_str() == "1"), "{last:?}");
     lab.tell(api(SourceChange::Remove("1".into())));
     lab.ok(|c| *c == Call::RemoveDirs);
     lab.ok(|c| *c == Call::RemoveLogs);
@@ -138,7 +138,7 @@ fn a_pod_without_room_fails_and_goes_once_it_is_deleted() {
             value["status"] = serde_json::to_value(&status).unwrap();
         }),
     );
-    assert!(matches!(lab.asks[0].1, Ask::Delete { .. }), "{:?}", lab.asks);
+    assert!(matches!(lab.asks[0].1, ObjectRequest::Delete { .. }), "{:?}", lab.asks);
 }
 
 #[test]
@@ -203,7 +203,11 @@ fn after_a_restart_pods_of_the_local_api_wait_for_nobody() {
     assert!(lab.asks.is_empty(), "nobody knows what its object is");
     let local = Manifest { origin: "local".into(), ..object(3, |_| {}) };
     lab.tell(Event::Source { source: Source::Local, change: SourceChange::Put(local) });
-    assert!(matches!(lab.asks[0].1, Ask::PatchStatus { .. }), "its own store keeps its status: {:?}", lab.asks);
+    assert!(
+        matches!(lab.asks[0].1, ObjectRequest::PatchStatus { .. }),
+        "its own store keeps its status: {:?}",
+        lab.asks
+    );
 }
 
 #[test]
@@ -266,7 +270,7 @@ fn a_readiness_gate_is_what_its_condition_in_the_object_says() {
     let (_, ask) = lab.asks.remove(0);
     assert_eq!(condition(patched(&ask), "Ready"), Some(("True".into(), None)));
     assert_eq!(condition(patched(&ask), "gate"), Some(("True".into(), None)), "it is kept");
-    assert!(matches!(ask, Ask::PatchStatus { urgent: true, .. }));
+    assert!(matches!(ask, ObjectRequest::PatchStatus { urgent: true, .. }));
 }
 
 #[test]
@@ -303,7 +307,7 @@ fn a_static_pod_gets_a_mirror_which_says_how_it_is_and_never_touches_it() {
     assert!(lab.asks.is_empty(), "nobody could own it yet");
     lab.tell(Event::NodeKnown { uid: Some("n".into()), labels: None });
     let (id, ask) = lab.asks.remove(0);
-    let Ask::CreateMirror { pod: wanted } = ask else { panic!("{ask:?}") };
+    let ObjectRequest::CreateMirror { pod: wanted } = ask else { panic!("{ask:?}") };
     let mirror = |uid: &str, version: u64, deleting: bool| {
         let mut pod = Pod::clone(&wanted);
         pod.metadata.uid = Some(uid.into());
@@ -312,26 +316,29 @@ fn a_static_pod_gets_a_mirror_which_says_how_it_is_and_never_touches_it() {
             deleting.then(|| serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
         Manifest { pod: Arc::new(pod), origin: "api".into() }
     };
-    lab.tell(Event::Answered { id, result: Ok(Some(mirror("m1", 5, false).pod)) });
+    lab.tell(Event::ObjectAnswered { id, result: Ok(Some(mirror("m1", 5, false).pod)) });
     let (_, ask) = lab.asks.remove(0);
-    assert!(matches!(&ask, Ask::PatchStatus { object, .. } if object.uid.as_str() == "m1"), "{ask:?}");
+    assert!(matches!(&ask, ObjectRequest::PatchStatus { object, .. } if object.uid.as_str() == "m1"), "{ask:?}");
     assert_eq!(lab.node.translate(&"m1".into()), Some("1".into()));
     assert_eq!(lab.state("m1"), None, "a mirror has no worker");
 
     put(&mut lab, mirror("m1", 6, true));
     let (id, ask) = lab.asks.remove(0);
-    assert!(matches!(&ask, Ask::DeleteMirror { object } if object.uid.as_str() == "m1"), "{ask:?}");
+    assert!(matches!(&ask, ObjectRequest::DeleteMirror { object } if object.uid.as_str() == "m1"), "{ask:?}");
     assert_eq!(lab.state("1"), Some(State::Syncing), "its pod goes on");
-    lab.tell(Event::Answered { id, result: Ok(None) });
+    lab.tell(Event::ObjectAnswered { id, result: Ok(None) });
     let (id, ask) = lab.asks.remove(0);
-    assert!(matches!(ask, Ask::CreateMirror { .. }), "{ask:?}");
-    lab.tell(Event::Answered { id, result: Ok(Some(mirror("m2", 9, false).pod)) });
+    assert!(matches!(ask, ObjectRequest::CreateMirror { .. }), "{ask:?}");
+    lab.tell(Event::ObjectAnswered { id, result: Ok(Some(mirror("m2", 9, false).pod)) });
     let (_, ask) = lab.asks.remove(0);
-    assert!(matches!(&ask, Ask::PatchStatus { object, .. } if object.uid.as_str() == "m2"), "all of it again: {ask:?}");
+    assert!(
+        matches!(&ask, ObjectRequest::PatchStatus { object, .. } if object.uid.as_str() == "m2"),
+        "all of it again: {ask:?}"
+    );
 
     lab.set(&[]);
     assert_eq!(lab.state("1"), Some(State::Terminated));
-    let removes = |lab: &Lab| lab.asks.iter().any(|(_, ask)| matches!(ask, Ask::DeleteMirror { .. }));
+    let removes = |lab: &Lab| lab.asks.iter().any(|(_, ask)| matches!(ask, ObjectRequest::DeleteMirror { .. }));
     assert!(!removes(&lab), "not while its pod ends");
     lab.answer(|c| *c == Call::MakeCgroup, Err(CallError { cancelled: true, ..CallError::default() }));
     lab.answer(|c| *c == Call::MakeDirs, Err(CallError { cancelled: true, ..CallError::default() }));
@@ -345,7 +352,7 @@ fn after_history_was_set_back_edits_deletions_and_removals_are_heard() {
     let mut lab = running_object(|_| {});
     lab.tell(api(SourceChange::Set { pods: vec![object(3, deleted)], broken: vec![] }));
     assert_eq!(lab.state("1"), Some(State::Syncing), "a list from the past");
-    lab.tell(api(SourceChange::Anew));
+    lab.tell(api(SourceChange::HistoryReset));
     lab.tell(api(SourceChange::Set { pods: vec![object(3, deleted)], broken: vec![] }));
     assert_eq!(lab.state("1"), Some(State::Terminating));
 }

@@ -6,40 +6,40 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use podwright_core::model::{
-    Answer, Ask, AskError, AskResult, CallError, KubeEvent, Listing, Now, PodRecord, PodSeen, PodUid, RuntimeReady,
-    Source,
+    Answer, CallError, KubeEvent, Listing, Now, ObjectError, ObjectRequest, ObjectResult, PodRecord, PodSeen, PodUid,
+    RuntimeReady, Source,
 };
 
+use crate::event_loop::{BoxFuture, Clock, Executor, Order};
 use crate::host::Host;
-use crate::keeper::Keeper;
+use crate::object_store::PodObjectStore;
 use crate::observe::Observer;
 use crate::perform;
-use crate::the_loop::{BoxFuture, Clock, Hands, Order};
 
 /// Looking for leftovers, and removing them, has no pod whose deadline counts.
 const SWEEP_LIMIT: Duration = Duration::from_secs(60);
 
 /// The hands of a real agent.
-pub struct MachineHands {
-    perform: Arc<perform::Hands>,
+pub struct NodeExecutor {
+    perform: Arc<perform::CallExecutor>,
     observer: Arc<Observer>,
     host: Host,
-    keepers: BTreeMap<Source, Arc<dyn Keeper>>,
+    stores: BTreeMap<Source, Arc<dyn PodObjectStore>>,
 }
 
-impl MachineHands {
-    /// All of them; `keepers` have the pod objects of those sources whose pods are objects.
+impl NodeExecutor {
+    /// All of them; `stores` have the pod objects of those sources whose pods are objects.
     pub fn new(
-        perform: Arc<perform::Hands>,
+        perform: Arc<perform::CallExecutor>,
         observer: Arc<Observer>,
         host: Host,
-        keepers: BTreeMap<Source, Arc<dyn Keeper>>,
+        stores: BTreeMap<Source, Arc<dyn PodObjectStore>>,
     ) -> Self {
-        Self { perform, observer, host, keepers }
+        Self { perform, observer, host, stores }
     }
 }
 
-impl Hands for MachineHands {
+impl Executor for NodeExecutor {
     fn call(&self, order: Order) -> BoxFuture<Result<Answer, CallError>> {
         let perform = Arc::clone(&self.perform);
         Box::pin(async move { perform.perform(order.uid, order.pod, order.call, order.limit, order.cancel).await })
@@ -86,14 +86,14 @@ impl Hands for MachineHands {
         })
     }
 
-    fn ask(&self, keeper: Source, ask: Ask, limit: Duration) -> BoxFuture<AskResult> {
-        let Some(keeper) = self.keepers.get(&keeper) else {
-            let message = format!("nobody keeps the objects of source {}", keeper.as_str());
-            return Box::pin(async move { Err(AskError::Refused(message)) });
+    fn request(&self, store: Source, request: ObjectRequest, limit: Duration) -> BoxFuture<ObjectResult> {
+        let Some(objects) = self.stores.get(&store) else {
+            let message = format!("nobody keeps the objects of source {}", store.as_str());
+            return Box::pin(async move { Err(ObjectError::Refused(message)) });
         };
-        let answer = keeper.ask(ask);
+        let answer = objects.request(request);
         Box::pin(async move {
-            let late = |_| AskError::Unavailable { message: format!("no answer within {limit:?}"), after: None };
+            let late = |_| ObjectError::Unavailable { message: format!("no answer within {limit:?}"), after: None };
             tokio::time::timeout(limit, answer).await.map_err(late)?
         })
     }
