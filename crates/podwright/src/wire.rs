@@ -144,7 +144,7 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
         store,
         runtime,
         views: Arc::new(handle.clone()),
-        tell: explain::tell,
+        tell: explain::render,
     };
     let api = tokio::spawn(socket.serve(local, stop.clone()));
     let notified = tokio::spawn(notify::tell(handle, stop.clone()));

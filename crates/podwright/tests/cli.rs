@@ -113,7 +113,7 @@ fn pods_well_and_ill_are_shown_and_explained() {
         bed.wait_status(name, word);
         let said = wait_until(LIMIT, "what has begun to end to have ended", || {
             let said = bed.said(&format!("explain {name}"));
-            ensure!(!said.contains("is ending") && !said.contains("is being removed"), "{said}");
+            ensure!(!said.contains("is terminating") && !said.contains("are being removed"), "{said}");
             Ok(said)
         });
         insta::assert_snapshot!(format!("explain_{name}"), said);
@@ -152,7 +152,7 @@ fn pods_well_and_ill_are_shown_and_explained() {
         Ok(())
     });
     let gone = bed.said("explain default/web-node");
-    assert!(gone.contains("Pod default/web-node is gone") && gone.contains("termination requested"), "{gone}");
+    assert!(gone.contains("Pod default/web-node was removed") && gone.contains("termination requested"), "{gone}");
 }
 
 fn same_object_in_every_format(bed: &Bed) {

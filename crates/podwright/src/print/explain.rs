@@ -1,4 +1,4 @@
-//! The life of a pod as a history: how it is, what happened and why, what it waits for, and what can be done about it.
+//! `podwright explain`: the state of a pod, its history with causes, what it is waiting for, and what a user can do about it.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -14,68 +14,66 @@ use podwright_core::pod::{State, Wait};
 use super::pods::condition;
 use super::{age, hints, plain, seconds};
 
-/// Lives of one name that are told; of those before only the number.
-const LIVES_MAX: usize = 3;
-/// An id of a container or sandbox, and what is shown of it.
+/// Pods of one name that are shown; of older ones only the number is.
+const PODS_MAX: usize = 3;
+/// Length of a container or sandbox id, and how many characters of it are shown.
 const ID_LENGTH: usize = 64;
 const ID_SHOWN: usize = 13;
-/// Events that the story itself has no line for.
-const EVENTS_TOLD: [&str; 4] = ["Pulling", "Pulled", "Killing", "Unhealthy"];
+/// Reasons of the events that are shown; the history has its own line for all others.
+const EVENTS_SHOWN: [&str; 4] = ["Pulling", "Pulled", "Killing", "Unhealthy"];
 
-/// Tell the lives of a name, the oldest first.
-pub(crate) fn tell(lives: &[Explanation], events: &[CorrelatedEvent], logs: &Path, now: Timestamp) -> String {
+/// Explains all pods that have or had one name, the oldest first. `logs` is the directory of pod logs.
+pub(crate) fn render(pods: &[Explanation], events: &[CorrelatedEvent], logs: &Path, now: Timestamp) -> String {
     let mut out = String::new();
-    let hidden = lives.len().saturating_sub(LIVES_MAX);
+    let hidden = pods.len().saturating_sub(PODS_MAX);
     if hidden > 0 {
-        let _ = writeln!(
-            out,
-            "{hidden} earlier {} of this name are not shown\n",
-            if hidden == 1 { "life" } else { "lives" }
-        );
+        let (plural, verb) = if hidden == 1 { ("", "is") } else { ("s", "are") };
+        let _ = writeln!(out, "{hidden} earlier pod{plural} of this name {verb} not shown\n");
     }
-    for (place, told) in lives.iter().skip(hidden).enumerate() {
-        if place > 0 {
+    for (index, explanation) in pods.iter().skip(hidden).enumerate() {
+        if index > 0 {
             out.push('\n');
         }
-        let own: Vec<&CorrelatedEvent> = events.iter().filter(|kept| kept.event.uid == told.uid).collect();
-        Teller { told, events: own, logs, now }.tell(&mut out);
+        let events: Vec<&CorrelatedEvent> = events.iter().filter(|event| event.event.uid == explanation.uid).collect();
+        Renderer { explanation, events, logs, now }.render(&mut out);
     }
     out
 }
 
-struct Teller<'a> {
-    told: &'a Explanation,
+struct Renderer<'a> {
+    explanation: &'a Explanation,
+    /// The events of this pod only.
     events: Vec<&'a CorrelatedEvent>,
     logs: &'a Path,
     now: Timestamp,
 }
 
-impl Teller<'_> {
-    fn tell(&self, out: &mut String) {
-        let told = self.told;
-        let _ = writeln!(out, "Pod {} {}", told.full_name, self.headline());
-        let _ = writeln!(out, "  uid {}", told.uid);
-        if let Some(origin) = &told.origin {
+impl Renderer<'_> {
+    fn render(&self, out: &mut String) {
+        let explanation = self.explanation;
+        let _ = writeln!(out, "Pod {} {}", explanation.full_name, self.headline());
+        let _ = writeln!(out, "  uid {}", explanation.uid);
+        if let Some(origin) = &explanation.origin {
             let _ = writeln!(out, "  from {}", plain(origin));
         }
         out.push_str("\nWhat happened (UTC)\n");
-        if told.forgotten > 0 {
-            let _ = writeln!(out, "  … {} earlier lines are not kept", told.forgotten);
+        if explanation.forgotten > 0 {
+            let _ = writeln!(out, "  … {} earlier lines were dropped", explanation.forgotten);
         }
         let lines = self.lines();
         if lines.is_empty() {
-            out.push_str("  nothing since the agent started\n");
+            out.push_str("  nothing since the agent was started\n");
         }
         for (at, line) in lines {
             let _ = writeln!(out, "  {}  {line}", clock(at));
         }
-        if told.pod.is_none() {
+        if explanation.pod.is_none() {
             return;
         }
         let (waits, ends) = (self.waits(), self.ends());
         let mut reasons: BTreeSet<(&str, &str)> = ends.iter().map(|(reason, _)| (reason.as_str(), "")).collect();
         if !ends.is_empty() {
-            out.push_str("\nHow containers ended\n");
+            out.push_str("\nHow containers terminated\n");
             ends.iter().for_each(|(_, line)| _ = writeln!(out, "  {line}"));
         }
         out.push_str("\nWhat it waits for\n");
@@ -97,45 +95,46 @@ impl Teller<'_> {
         }
     }
 
-    /// How it is, in a few words.
+    /// The state of the pod, as the end of the sentence that begins with its name.
     fn headline(&self) -> String {
         let phase = self.status().and_then(|s| s.phase.clone()).unwrap_or_else(|| "Pending".into());
-        let since = self.told.history.last().map(|last| age(seconds(last.at.wall, self.now)));
-        match self.told.state {
-            None => format!("is gone{}", since.map(|ago| format!(", for {ago}")).unwrap_or_default()),
-            Some(State::Waiting) => "waits for its turn".into(),
-            Some(State::Terminating) => "is ending".into(),
-            Some(State::Terminated) => "has ended; what it had on this machine is being removed".into(),
-            Some(State::Finished) => format!("has ended: {phase}"),
+        let since = self.explanation.history.last().map(|last| age(seconds(last.at.wall, self.now)));
+        match self.explanation.state {
+            None => since.map_or("was removed".into(), |ago| format!("was removed {ago} ago")),
+            Some(State::Waiting) => "is waiting to be admitted".into(),
+            Some(State::Terminating) => "is terminating".into(),
+            Some(State::Terminated) => "has terminated; its volumes and cgroup are being removed".into(),
+            Some(State::Finished) => format!("has terminated: {phase}"),
             Some(State::Syncing) if phase == "Pending" => "is starting".into(),
             Some(State::Syncing) => match self.status().is_some_and(|s| condition(s, "Ready")) {
                 true => "is running and ready".into(),
-                false => "is running, not ready".into(),
+                false => "is running but not ready".into(),
             },
         }
     }
 
-    /// The story, and those events it has no line for.
+    /// The history, merged with the events of [`EVENTS_SHOWN`].
     fn lines(&self) -> Vec<(Timestamp, String)> {
-        let line = |t: &Transition| (t.at.wall, shorter_ids(&plain(&format!("{}: {}", in_words(&t.what), t.cause))));
-        let mut lines: Vec<_> = self.told.history.iter().map(line).collect();
-        let first = self.told.history.first().filter(|_| self.told.forgotten > 0).map(|t| t.at.wall);
-        for kept in self.events.iter().filter(|kept| EVENTS_TOLD.contains(&kept.event.reason)) {
-            let container = kept.event.container.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
-            let times = if kept.count > 1 { format!(" ({} times)", kept.count) } else { String::new() };
-            if first.is_none_or(|first| kept.last.wall >= first) {
-                lines.push((kept.last.wall, plain(&format!("{container}{}{times}", kept.event.message))));
+        let line =
+            |t: &Transition| (t.at.wall, shorten_ids(&plain(&format!("{}: {}", name_failed_call(&t.what), t.cause))));
+        let mut lines: Vec<_> = self.explanation.history.iter().map(line).collect();
+        let first = self.explanation.history.first().filter(|_| self.explanation.forgotten > 0).map(|t| t.at.wall);
+        for shown in self.events.iter().filter(|event| EVENTS_SHOWN.contains(&event.event.reason)) {
+            let container = shown.event.container.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
+            let times = if shown.count > 1 { format!(" ({} times)", shown.count) } else { String::new() };
+            if first.is_none_or(|first| shown.last.wall >= first) {
+                lines.push((shown.last.wall, plain(&format!("{container}{}{times}", shown.event.message))));
             }
         }
         lines.sort_by_key(|(at, _)| *at);
-        once(lines)
+        merge_repeats(lines)
     }
 
     fn status(&self) -> Option<&podwright_core::model::PodStatus> {
-        self.told.pod.as_ref()?.status.as_ref()
+        self.explanation.pod.as_ref()?.status.as_ref()
     }
 
-    /// What core says it waits for, and what only probes wait for.
+    /// What core reports, and the probes that have not passed yet, which only the status shows.
     fn waits(&self) -> Vec<Wait> {
         let pod_wait = |reason: &str, message: &str| Wait {
             container: None,
@@ -145,11 +144,11 @@ impl Teller<'_> {
             until: None,
         };
         let mut waits = vec![];
-        if !self.told.runtime_up {
-            waits.push(pod_wait("NoRuntime", "the container runtime does not answer"));
+        if !self.explanation.runtime_up {
+            waits.push(pod_wait("NoRuntime", "the container runtime does not respond"));
         }
-        waits.extend(self.told.waits.iter().cloned());
-        if self.told.state != Some(State::Syncing) {
+        waits.extend(self.explanation.waits.iter().cloned());
+        if self.explanation.state != Some(State::Syncing) {
             return waits;
         }
         waits.extend(self.init_under_way());
@@ -158,32 +157,37 @@ impl Teller<'_> {
             .into_iter()
             .flat_map(|s| s.init_container_statuses.iter().flatten().chain(s.container_statuses.iter().flatten()));
         for status in statuses.filter(|s| s.state.as_ref().is_some_and(|s| s.running.is_some())) {
-            let Some(container) = self.told.pod.as_ref().and_then(|pod| find(pod, &status.name)) else { continue };
+            let Some(container) = self.explanation.pod.as_ref().and_then(|pod| find(pod, &status.name)) else {
+                continue;
+            };
             let (reason, probe) = match status.started {
                 Some(false) if container.startup_probe.is_some() => ("NotStarted", "Startup"),
                 _ if !status.ready && container.readiness_probe.is_some() => ("NotReady", "Readiness"),
                 _ => continue,
             };
-            let about = |kept: &&&CorrelatedEvent| {
-                let of = kept.event.container.as_ref().is_some_and(|name| name.as_str() == status.name);
-                of && kept.event.reason == "Unhealthy" && kept.event.message.starts_with(probe)
+            let is_about = |shown: &&&CorrelatedEvent| {
+                let of = shown.event.container.as_ref().is_some_and(|name| name.as_str() == status.name);
+                of && shown.event.reason == "Unhealthy" && shown.event.message.starts_with(probe)
             };
-            let last = self.events.iter().rev().find(about).map(|kept| kept.event.message.clone());
-            let message = last.unwrap_or_else(|| format!("its {} probe has not passed yet", probe.to_lowercase()));
+            let last = self.events.iter().rev().find(is_about).map(|shown| shown.event.message.clone());
+            let message = last.unwrap_or_else(|| format!("the {} probe has not passed yet", probe.to_lowercase()));
             waits.push(Wait { container: Some(status.name.as_str().into()), ..pod_wait(reason, &message) });
         }
         waits
     }
 
-    /// The init container that runs, while the others wait for its end.
+    /// The running init container; the containers after it wait until it completes.
     fn init_under_way(&self) -> Option<Wait> {
-        let inits = self.told.pod.as_ref()?.spec.as_ref()?.init_containers.as_deref()?;
+        let inits = self.explanation.pod.as_ref()?.spec.as_ref()?.init_containers.as_deref()?;
         let statuses = self.status()?.init_container_statuses.as_deref()?;
         let plain = |name: &str| inits.iter().any(|c| c.name == name && c.restart_policy.as_deref() != Some("Always"));
-        let (place, status) = statuses.iter().enumerate().find(|(_, status)| plain(&status.name) && running(status))?;
+        let (index, status) = statuses.iter().enumerate().find(|(_, status)| plain(&status.name) && running(status))?;
         let started = status.state.as_ref()?.running.as_ref()?.started_at.as_ref().map(|time| time.0);
-        let message =
-            format!("init container {} of {} runs; what comes after it waits for its end", place + 1, inits.len());
+        let message = format!(
+            "init container {} of {} is running; the next containers start when it completes",
+            index + 1,
+            inits.len()
+        );
         let (container, reason) = (Some(status.name.as_str().into()), "PodInitializing".into());
         Some(Wait { container, reason, message, since: started, until: None })
     }
@@ -199,12 +203,12 @@ impl Teller<'_> {
             Some(until) if until > self.now => {
                 let _ = writeln!(out, "    until {}, in {}", clock(until), age(seconds(self.now, until)));
             }
-            Some(until) => _ = writeln!(out, "    that was due at {}", clock(until)),
+            Some(until) => _ = writeln!(out, "    was due at {}", clock(until)),
             None => {}
         }
     }
 
-    /// The last end of each container, where there was one that is worth a word, and where its log is.
+    /// The reason and a line for the last termination of each container, unless its current instance completed without error.
     fn ends(&self) -> Vec<(String, String)> {
         let Some(status) = self.status() else { return vec![] };
         let all = status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
@@ -228,8 +232,8 @@ impl Teller<'_> {
     }
 
     fn log(&self, container: &str, count: i64) -> String {
-        let name = &self.told.full_name;
-        let dir = format!("{}_{}_{}", name.namespace, name.name, self.told.uid);
+        let name = &self.explanation.full_name;
+        let dir = format!("{}_{}_{}", name.namespace, name.name, self.explanation.uid);
         self.logs.join(dir).join(container).join(format!("{}.log", count.max(0))).display().to_string()
     }
 }
@@ -243,43 +247,43 @@ fn find<'a>(pod: &'a Pod, name: &str) -> Option<&'a podwright_core::model::Conta
     spec.containers.iter().chain(spec.init_containers.iter().flatten()).find(|c| c.name == name)
 }
 
-/// What happened again and again is told once, with the last time.
-fn once(lines: Vec<(Timestamp, String)>) -> Vec<(Timestamp, String)> {
-    let mut told: Vec<(Timestamp, String, u32)> = vec![];
+/// Merges equal neighbours into one line with their number and the time of the last.
+fn merge_repeats(lines: Vec<(Timestamp, String)>) -> Vec<(Timestamp, String)> {
+    let mut merged: Vec<(Timestamp, String, u32)> = vec![];
     for (at, line) in lines {
-        match told.last_mut() {
+        match merged.last_mut() {
             Some((last, same, times)) if *same == line => (*last, *times) = (at, *times + 1),
-            _ => told.push((at, line, 1)),
+            _ => merged.push((at, line, 1)),
         }
     }
     let times = |line: String, times: u32| if times > 1 { format!("{line} ({times} times)") } else { line };
-    told.into_iter().map(|(at, line, n)| (at, times(line, n))).collect()
+    merged.into_iter().map(|(at, line, n)| (at, times(line, n))).collect()
 }
 
-/// A call that failed, as people call what it was about.
-fn in_words(what: &str) -> Cow<'_, str> {
+/// Replaces the debug form of a failed call by the name of what it worked on.
+fn name_failed_call(what: &str) -> Cow<'_, str> {
     let Some(call) = what.strip_prefix("failed: ") else { return what.into() };
     let (kind, about) = call.strip_suffix(')').and_then(|call| call.split_once('(')).unwrap_or((call, ""));
     let about = about.split(", ").next().unwrap_or_default();
     match kind {
-        "RunSandbox" => "sandbox failed".into(),
-        "Sandbox" => format!("end of sandbox {about} failed").into(),
-        "Container" => format!("{about} failed").into(),
+        "RunSandbox" => "creation of the sandbox failed".into(),
+        "Sandbox" => format!("stop of sandbox {about} failed").into(),
+        "Container" => format!("start of {about} failed").into(),
         "Instance" => format!("container {about} failed").into(),
         "Stop" => format!("stop of container {about} failed").into(),
         "Hook" => format!("hook of container {about} failed").into(),
         "Probe" => format!("probe of {about} failed").into(),
-        "Cgroup" => "cgroup failed".into(),
-        "Dirs" => "directories failed".into(),
-        "Volume" => format!("volume {about} failed").into(),
+        "Cgroup" => "creation of the cgroup failed".into(),
+        "Dirs" => "creation of the pod directories failed".into(),
+        "Volume" => format!("mount of volume {about} failed").into(),
         "Volumes" => "removal of volumes failed".into(),
         "Logs" => "removal of logs failed".into(),
         _ => what.into(),
     }
 }
 
-/// The runtime's long ids, as short as its own tools print them.
-fn shorter_ids(text: &str) -> String {
+/// Shortens container and sandbox ids to the length that crictl prints.
+fn shorten_ids(text: &str) -> String {
     let hex = |word: &str| word.len() == ID_LENGTH && word.bytes().all(|b| b.is_ascii_hexdigit());
     let parts = text.split_inclusive(|c: char| !c.is_ascii_alphanumeric());
     let short = |part: &str| {
@@ -289,12 +293,12 @@ fn shorter_ids(text: &str) -> String {
     parts.map(short).collect()
 }
 
-/// A moment, to the millisecond.
+/// A time in UTC, to the millisecond.
 fn clock(at: Timestamp) -> String {
     at.to_zoned(TimeZone::UTC).strftime("%F %T%.3f").to_string()
 }
 
-/// A paragraph in lines that fit.
+/// Writes a list item, wrapped at 100 columns.
 fn fold(text: &str, out: &mut String) {
     let (mut line, mut begin) = (String::new(), "  - ");
     for word in text.split_whitespace() {
