@@ -9,7 +9,7 @@ use podwright_core::model::{Event, Pod, PodUid};
 use podwright_linux::beneath::usage;
 
 use crate::event_loop::Handle;
-use crate::feed::{Feed, View};
+use crate::feed::{PodFeed, PodView};
 use crate::host::{HostPaths, Pool, volume_host_path};
 
 /// As often as the kubelet looks.
@@ -21,14 +21,14 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// The emptyDirs of all pods.
 pub struct EmptyDirs {
-    feed: Arc<Feed>,
+    feed: Arc<PodFeed>,
     paths: HostPaths,
     pool: Pool,
 }
 
 impl EmptyDirs {
     /// Of these pods, in these directories.
-    pub fn new(feed: Arc<Feed>, paths: HostPaths, pool: Pool) -> Self {
+    pub fn new(feed: Arc<PodFeed>, paths: HostPaths, pool: Pool) -> Self {
         Self { feed, paths, pool }
     }
 
@@ -37,19 +37,19 @@ impl EmptyDirs {
         loop {
             tokio::time::sleep(PERIOD).await;
             for end in self.look().await {
-                handle.tell(end).await;
+                handle.send(end).await;
             }
         }
     }
 
     /// One look: the ends that follow from it. Nobody's slow volume holds another pod's up; the pool bounds how many are counted.
     pub async fn look(&self) -> Vec<Event> {
-        let views = self.feed.all().1;
+        let views = self.feed.list().1;
         let ends = join_all(views.iter().filter(|view| !view.has_ended()).map(|view| self.look_at(view))).await;
         ends.into_iter().flatten().collect()
     }
 
-    async fn look_at(&self, view: &View) -> Option<Event> {
+    async fn look_at(&self, view: &PodView) -> Option<Event> {
         let uid = view.uid();
         for limited in Limited::of(&view.object, view.source) {
             let bytes = self.taken(&uid, &view.object, &limited).await;
@@ -97,7 +97,7 @@ mod tests {
             container_logs_dir: at("links"),
             cgroup_root: "/".into(),
         };
-        let feed = Arc::new(Feed::default());
+        let feed = Arc::new(PodFeed::default());
         for (uid, phase, size) in
             [("much", "Running", 80), ("little", "Running", 20), ("over", "Failed", 80), ("new", "Pending", 0)]
         {
@@ -113,7 +113,7 @@ mod tests {
             }
             let status = serde_json::from_value(json!({"phase": phase})).unwrap();
             let record = PodRecord::new(uid.into(), Source::Api, Arc::new(pod), jiff::Timestamp::UNIX_EPOCH);
-            feed.record(&PodRecord { status: Some(status), ..record });
+            feed.put_record(&PodRecord { status: Some(status), ..record });
         }
         let ends = EmptyDirs::new(feed, paths, Pool::default()).look().await;
         assert!(matches!(&ends[..], [Event::Kill { uid, evicted: Some(_), .. }] if uid.as_str() == "much"), "{ends:?}");

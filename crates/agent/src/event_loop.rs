@@ -13,7 +13,6 @@ mod event_correlator;
 mod queries;
 
 use std::collections::BTreeMap;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +22,7 @@ use podwright_core::model::{
     PodRecord, PodSeen, PodUid, RuntimeReady, Source, Time,
 };
 use podwright_core::node::Caught;
+use podwright_cri::BoxFuture;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -33,7 +33,7 @@ use crate::recorder::Recorder;
 use committer::Committer;
 
 pub use event_correlator::CorrelatedEvent;
-pub use queries::{Explanation, Handle, Query, Shown, Views};
+pub use queries::{AgentState, Explanation, Handle, PodsResponse, Query};
 
 /// Events on their way to core. Tasks wait for a place when it is full, so nothing is lost.
 const EVENTS_MAX: usize = 1024;
@@ -42,9 +42,6 @@ const BATCH_MAX: usize = 64;
 
 /// A runtime call that takes longer is a reason to look at its pod.
 const SLOW: Duration = Duration::from_secs(5);
-
-/// A future that can be sent anywhere.
-pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Time, on both clocks.
 pub trait Clock: Send + Sync + 'static {
@@ -55,21 +52,21 @@ pub trait Clock: Send + Sync + 'static {
 /// What performs effects. The agent has one that works on the real machine; a simulation may bring its own.
 pub trait Executor: Send + Sync + 'static {
     /// One call on one foreign thing.
-    fn call(&self, call: Order) -> BoxFuture<Result<Answer, CallError>>;
+    fn call(&self, call: Order) -> BoxFuture<'static, Result<Answer, CallError>>;
     /// Look at one pod; the flag tells whether all its running containers are watched.
-    fn observe(&self, uid: PodUid) -> BoxFuture<Result<(PodSeen, bool), CallError>>;
+    fn observe(&self, uid: PodUid) -> BoxFuture<'static, Result<(PodSeen, bool), CallError>>;
     /// The outline of everything.
-    fn list(&self) -> BoxFuture<Result<Listing, CallError>>;
+    fn list(&self) -> BoxFuture<'static, Result<Listing, CallError>>;
     /// The runtime's own word on its health.
-    fn check_runtime(&self) -> BoxFuture<Result<RuntimeReady, CallError>>;
+    fn check_runtime(&self) -> BoxFuture<'static, Result<RuntimeReady, CallError>>;
     /// Pods that have something on this machine.
-    fn find_leftovers(&self) -> BoxFuture<Result<std::collections::BTreeSet<PodUid>, CallError>>;
+    fn find_leftovers(&self) -> BoxFuture<'static, Result<std::collections::BTreeSet<PodUid>, CallError>>;
     /// Remove what a pod left.
-    fn sweep(&self, uid: PodUid) -> BoxFuture<()>;
+    fn sweep(&self, uid: PodUid) -> BoxFuture<'static, ()>;
     /// Keep the record of a pod in quarantine where people find it.
-    fn keep_aside(&self, record: Box<PodRecord>) -> BoxFuture<()>;
+    fn keep_aside(&self, record: Box<PodRecord>) -> BoxFuture<'static, ()>;
     /// Ask the keeper of a source's pod objects for one thing.
-    fn request(&self, store: Source, request: ObjectRequest, limit: Duration) -> BoxFuture<ObjectResult>;
+    fn request(&self, store: Source, request: ObjectRequest, limit: Duration) -> BoxFuture<'static, ObjectResult>;
     /// Tell people.
     fn event(&self, event: &KubeEvent, now: Now);
 }
@@ -101,7 +98,7 @@ pub struct EventLoop {
     /// Calls under way, to be interrupted.
     orders: BTreeMap<CallId, CancellationToken>,
     wake: Option<Time>,
-    views: Arc<Views>,
+    state: Arc<AgentState>,
     recorder: Option<Recorder>,
 }
 
@@ -113,12 +110,12 @@ impl EventLoop {
         executor: Arc<dyn Executor>,
         clock: Arc<dyn Clock>,
     ) -> (Self, Handle) {
-        Self::shown_by(Arc::default(), node, journal, executor, clock)
+        Self::with_state(Arc::default(), node, journal, executor, clock)
     }
 
-    /// The same, shown by views that others have already.
-    pub fn shown_by(
-        views: Arc<Views>,
+    /// The same, shown by state that others have already.
+    pub fn with_state(
+        state: Arc<AgentState>,
         node: Node,
         journal: Option<Journal>,
         executor: Arc<dyn Executor>,
@@ -128,12 +125,12 @@ impl EventLoop {
         let (query_sender, queries) = mpsc::channel(64);
         let mut known: Vec<_> = node.workers().iter().map(|(_, machine)| machine.record()).collect();
         known.sort_by_key(|record| record.first_seen);
-        known.into_iter().for_each(|record| views.feed().record(record));
-        let handle = Handle::new(sender.clone(), query_sender, Arc::clone(&views));
+        known.into_iter().for_each(|record| state.feed().put_record(record));
+        let handle = Handle::new(sender.clone(), query_sender, Arc::clone(&state));
         let committer = Committer::start(journal);
         let (orders, wake) = (BTreeMap::new(), None);
         (
-            Self { node, executor, clock, committer, events, sender, queries, orders, wake, views, recorder: None },
+            Self { node, executor, clock, committer, events, sender, queries, orders, wake, state, recorder: None },
             handle,
         )
     }
@@ -146,7 +143,7 @@ impl EventLoop {
 
     /// Run until `stop` is cancelled. Containers are left as they are; what core decided until then is committed.
     pub async fn run(mut self, stop: CancellationToken) {
-        self.views.saw(self.clock.now());
+        self.state.observed(self.clock.now());
         self.turn(vec![Event::Wake]);
         loop {
             let wake = self.wake.map(|at| at.saturating_sub(self.clock.now().boot));
@@ -191,7 +188,7 @@ impl EventLoop {
             }
             let now = self.clock.now();
             if matches!(&event, Event::Listed { result: Ok(_), .. } | Event::Observed { result: Ok(_), .. }) {
-                self.views.saw(now);
+                self.state.observed(now);
             }
             let mut own = Out::default();
             let recorded = self.recorder.as_mut().and_then(|recorder| recorder.before(&self.node, &event, now));
@@ -201,11 +198,11 @@ impl EventLoop {
             if let (Some(recorder), Some(event)) = (&mut self.recorder, recorded) {
                 recorder.step(now, event, &own);
             }
-            self.views.feed().records(&own.records);
+            self.state.feed().apply_records(&own.records);
             out.records.append(&mut own.records);
             out.effects.append(&mut own.effects);
         }
-        self.views.beat(self.clock.now());
+        self.state.heartbeat(self.clock.now());
         if let Some(effects) = self.committer.commit(out) {
             self.perform(effects);
         }
@@ -214,7 +211,7 @@ impl EventLoop {
     fn committed(&mut self, done: committer::Committed) {
         if let Some(error) = done.changed {
             tracing::warn!(error = error.as_deref().unwrap_or("none"), "the journal's health changed");
-            self.views.journal(error.clone());
+            self.state.set_journal_error(error.clone());
             self.turn(vec![Event::Journal { error }]);
         }
         self.perform(done.effects);
@@ -240,11 +237,11 @@ impl EventLoop {
                     });
                 }
                 Effect::List { seq } => {
-                    let (list, views) = (self.executor.list(), Arc::clone(&self.views));
+                    let (list, state) = (self.executor.list(), Arc::clone(&self.state));
                     self.spawn(async move {
                         let began = Instant::now();
                         let result = list.await;
-                        views.metrics().listed(began.elapsed());
+                        state.metrics().record_relist(began.elapsed());
                         Event::Listed { seq, result }
                     });
                 }
@@ -270,16 +267,16 @@ impl EventLoop {
                 Effect::Event(event) => {
                     let now = self.clock.now();
                     let pod = self.node.workers().get(&event.uid).map(|machine| &*machine.record().pod);
-                    self.views.event(&event, pod, now);
+                    self.state.record_pod_event(&event, pod, now);
                     self.executor.event(&event, now);
                 }
                 Effect::StatusChanged { uid } => {
                     let record = self.node.workers().get(&uid).map(|machine| machine.record());
-                    self.views.metrics().changed(&uid, record);
+                    self.state.metrics().record_status(&uid, record);
                     tracing::trace!(target: "podwright::trace", %uid, known = record.is_some(), "status");
                 }
-                Effect::RuntimeChanged => self.views.runtime(self.node.runtime_facts()),
-                Effect::Released { waiter } => self.views.released(waiter),
+                Effect::RuntimeChanged => self.state.set_runtime_facts(self.node.runtime_facts()),
+                Effect::Released { waiter } => self.state.notify_waiter(waiter),
             }
         }
     }
@@ -290,14 +287,14 @@ impl EventLoop {
         tracing::debug!(%uid, ?call, "call");
         // The hand keeps the limit, counted from when the call's turn came, and always answers.
         let slow = call.is_runtime().then(|| (uid.clone(), self.sender.clone()));
-        self.views.metrics().sent(&call, &pod);
-        let metered = metrics::operation(&call).map(|kind| (kind, Arc::clone(&self.views)));
+        self.state.metrics().record_call_start(&call, &pod);
+        let metered = metrics::operation(&call).map(|kind| (kind, Arc::clone(&self.state)));
         let call = self.executor.call(Order { uid, pod, call, limit, cancel });
-        let mut done: BoxFuture<Result<Answer, CallError>> = Box::pin(async move {
+        let mut done: BoxFuture<'static, Result<Answer, CallError>> = Box::pin(async move {
             let began = Instant::now();
             let result = call.await;
-            if let Some((kind, views)) = metered {
-                views.metrics().called(kind, began.elapsed(), result.is_err());
+            if let Some((kind, state)) = metered {
+                state.metrics().record_call_end(kind, began.elapsed(), result.is_err());
             }
             result
         });

@@ -19,14 +19,14 @@ use podwright_core::status::is_terminal;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 use tokio::sync::watch;
 
-/// Changes kept for those who watch: all pods of a full node start at once within it.
+/// Changes stored for those who watch: all pods of a full node start at once within it.
 const RING_MAX: usize = 512;
 /// Pods the store let go of and the loop may still speak of for a moment.
 const RELEASED_MAX: usize = 256;
 
 /// One pod as it is shown.
 #[derive(Clone, Debug)]
-pub struct View {
+pub struct PodView {
     /// Metadata and spec. Its status and resourceVersion don't count.
     pub object: Arc<Pod>,
     /// The status last published.
@@ -38,12 +38,12 @@ pub struct View {
     /// Its resourceVersion.
     pub version: u64,
     /// The version with which it was first shown: of two pods of one name the later one is meant.
-    pub since: u64,
+    pub first_version: u64,
     /// When it is to be gone, and its grace, for pods whose objects can't say so.
-    going: Option<(Timestamp, i64)>,
+    deletion: Option<(Timestamp, i64)>,
 }
 
-impl View {
+impl PodView {
     /// A pod as this record has it.
     pub fn of(record: &PodRecord) -> Self {
         Self {
@@ -52,15 +52,15 @@ impl View {
             source: record.source,
             origin: record.origin.as_deref().map(Arc::from),
             version: 0,
-            since: 0,
-            going: going(record),
+            first_version: 0,
+            deletion: deletion(record),
         }
     }
 
-    /// A pod that is only shown to who asked what would be.
-    pub fn would_be(pod: Pod, source: Source, version: u64) -> Self {
+    /// A pod that is only shown to who requested what would be.
+    pub fn dry_run(pod: Pod, source: Source, version: u64) -> Self {
         let status = pod.status.clone().map(Arc::new);
-        Self { object: Arc::new(pod), status, source, origin: None, version, since: 0, going: None }
+        Self { object: Arc::new(pod), status, source, origin: None, version, first_version: 0, deletion: None }
     }
 
     /// The same with another version: as it was, when it was taken away.
@@ -92,7 +92,7 @@ impl View {
     pub fn metadata(&self) -> ObjectMeta {
         let mut meta = self.object.metadata.clone();
         meta.resource_version = (self.version > 0).then(|| self.version.to_string());
-        if let Some((at, grace)) = self.going {
+        if let Some((at, grace)) = self.deletion {
             meta.deletion_timestamp.get_or_insert_with(|| Time(Timestamp::from_second(at.as_second()).unwrap_or(at)));
             meta.deletion_grace_period_seconds.get_or_insert(grace);
         }
@@ -107,18 +107,18 @@ impl View {
 
     fn same(&self, other: &Self) -> bool {
         let same_object = Arc::ptr_eq(&self.object, &other.object) || self.object == other.object;
-        same_object && self.status == other.status && self.going == other.going && self.source == other.source
+        same_object && self.status == other.status && self.deletion == other.deletion && self.source == other.source
     }
 }
 
 /// One that is to go says so as the API does.
-fn going(record: &PodRecord) -> Option<(Timestamp, i64)> {
+fn deletion(record: &PodRecord) -> Option<(Timestamp, i64)> {
     let gone = |cause| matches!(cause, Cause::Deleted | Cause::Removed | Cause::Orphan);
     let ending = record.ending.as_ref().filter(|e| e.deleted || gone(e.cause))?;
     Some((ending.deadline.wall, i64::try_from(ending.grace.as_secs()).unwrap_or(i64::MAX)))
 }
 
-impl Serialize for View {
+impl Serialize for PodView {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut pod = serializer.serialize_struct("Pod", 5)?;
         pod.serialize_field("apiVersion", "v1")?;
@@ -135,29 +135,29 @@ impl Serialize for View {
 
 /// One change of one pod.
 #[derive(Clone, Debug)]
-pub struct Change {
+pub struct PodChange {
     /// The order of changes.
     pub version: u64,
     /// Before; `None`: it is new.
-    pub old: Option<Arc<View>>,
+    pub old: Option<Arc<PodView>>,
     /// After; `None`: it is gone.
-    pub new: Option<Arc<View>>,
+    pub new: Option<Arc<PodView>>,
 }
 
-/// Changes after the version asked for are no longer all there.
+/// Changes after the version requested for are no longer all there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("too old resource version: {asked} ({oldest})")]
-pub struct TooOld {
-    /// What was asked for.
-    pub asked: u64,
+#[error("too old resource version: {requested} ({oldest})")]
+pub struct ResourceExpired {
+    /// What was requested for.
+    pub requested: u64,
     /// The first version one can still watch from.
     pub oldest: u64,
 }
 
 /// All pods, and what changed.
-pub struct Feed {
+pub struct PodFeed {
     inner: Mutex<Inner>,
-    news: watch::Sender<u64>,
+    newest: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -166,30 +166,30 @@ struct Inner {
     /// The version one can watch from, at least.
     oldest: u64,
     pods: BTreeMap<PodUid, Entry>,
-    ring: VecDeque<Change>,
+    ring: VecDeque<PodChange>,
     released: VecDeque<PodUid>,
 }
 
 #[derive(Debug)]
 struct Entry {
-    view: Arc<View>,
+    view: Arc<PodView>,
     /// The store has the object.
-    kept: bool,
+    stored: bool,
     /// The status is the loop's.
     published: bool,
 }
 
-impl Default for Feed {
+impl Default for PodFeed {
     fn default() -> Self {
         let (pods, ring, released) = (BTreeMap::new(), VecDeque::new(), VecDeque::new());
         let inner = Inner { version: 1, oldest: 1, pods, ring, released };
-        Self { inner: Mutex::new(inner), news: watch::Sender::new(1) }
+        Self { inner: Mutex::new(inner), newest: watch::Sender::new(1) }
     }
 }
 
-impl Feed {
+impl PodFeed {
     /// Go on after this version, so that what an earlier agent showed is older.
-    pub fn begin_after(&self, version: u64) {
+    pub fn start_after(&self, version: u64) {
         let mut inner = self.inner();
         if version > inner.version {
             (inner.version, inner.oldest) = (version, version);
@@ -198,62 +198,62 @@ impl Feed {
     }
 
     /// The loop's record of a pod is now this.
-    pub fn record(&self, record: &PodRecord) {
+    pub fn put_record(&self, record: &PodRecord) {
         let mut inner = self.inner();
         if inner.released.contains(&record.uid) {
             return;
         }
         match inner.pods.get_mut(&record.uid) {
-            Some(entry) if entry.kept => {
+            Some(entry) if entry.stored => {
                 entry.published |= record.status.is_some();
                 if record.status.is_none() || entry.view.status.as_deref() == record.status.as_ref() {
                     return;
                 }
                 let status = record.status.clone().map(Arc::new);
-                let view = View { status, ..View::clone(&entry.view) };
-                self.show(inner, record.uid.clone(), view, true, true);
+                let view = PodView { status, ..PodView::clone(&entry.view) };
+                self.upsert(inner, record.uid.clone(), view, true, true);
             }
-            _ => self.show(inner, record.uid.clone(), View::of(record), false, true),
+            _ => self.upsert(inner, record.uid.clone(), PodView::of(record), false, true),
         }
     }
 
     /// The loop has forgotten a pod.
-    pub fn forget(&self, uid: &PodUid) {
+    pub fn remove_record(&self, uid: &PodUid) {
         let mut inner = self.inner();
         inner.released.retain(|released| released != uid);
-        if inner.pods.get(uid).is_some_and(|entry| !entry.kept) {
-            self.hide(inner, uid);
+        if inner.pods.get(uid).is_some_and(|entry| !entry.stored) {
+            self.remove(inner, uid);
         }
     }
 
     /// What a turn of the loop wrote down.
-    pub fn records(&self, records: &[Record]) {
+    pub fn apply_records(&self, records: &[Record]) {
         for record in records {
             match record {
-                Record::Put(record) => self.record(record),
-                Record::Forget(uid) => self.forget(uid),
+                Record::Put(record) => self.put_record(record),
+                Record::Forget(uid) => self.remove_record(uid),
             }
         }
     }
 
     /// The store has this object now.
-    pub fn keep(&self, object: Arc<Pod>, source: Source, origin: Option<Arc<str>>) -> Arc<View> {
+    pub fn put_object(&self, object: Arc<Pod>, source: Source, origin: Option<Arc<str>>) -> Arc<PodView> {
         let inner = self.inner();
         let uid = PodUid::from(object.metadata.uid.as_deref().unwrap_or_default());
         let published = inner.pods.get(&uid).filter(|entry| entry.published);
-        // What the loop publishes is newer than what it asked the store to keep.
+        // What the loop publishes is newer than what it requested the store to keep.
         let status = match published {
             Some(entry) => entry.view.status.clone(),
             None => object.status.clone().map(Arc::new),
         };
         let published = published.is_some();
-        let view = View { object, status, source, origin, version: 0, since: 0, going: None };
-        self.show(inner, uid.clone(), view, true, published);
+        let view = PodView { object, status, source, origin, version: 0, first_version: 0, deletion: None };
+        self.upsert(inner, uid.clone(), view, true, published);
         Arc::clone(&self.inner().pods[&uid].view)
     }
 
     /// The store has let go of this object: the last word on it.
-    pub fn release(&self, uid: &PodUid) -> Option<Arc<View>> {
+    pub fn remove_object(&self, uid: &PodUid) -> Option<Arc<PodView>> {
         let mut inner = self.inner();
         if inner.pods.get(uid).is_some_and(|entry| entry.published) {
             if inner.released.len() == RELEASED_MAX {
@@ -261,29 +261,31 @@ impl Feed {
             }
             inner.released.push_back(uid.clone());
         }
-        self.hide(inner, uid)
+        self.remove(inner, uid)
     }
 
     /// All pods, ordered by name, and the version of this sight.
-    pub fn all(&self) -> (u64, Vec<Arc<View>>) {
+    pub fn list(&self) -> (u64, Vec<Arc<PodView>>) {
         let (version, mut views) = {
             let inner = self.inner();
             (inner.version, inner.pods.values().map(|entry| Arc::clone(&entry.view)).collect::<Vec<_>>())
         };
-        views.sort_by(|a, b| (a.namespace(), a.name(), a.since).cmp(&(b.namespace(), b.name(), b.since)));
+        views.sort_by(|a, b| {
+            (a.namespace(), a.name(), a.first_version).cmp(&(b.namespace(), b.name(), b.first_version))
+        });
         (version, views)
     }
 
     /// The pod of this name; of several the newest.
-    pub fn named(&self, namespace: &str, name: &str) -> Option<Arc<View>> {
+    pub fn by_name(&self, namespace: &str, name: &str) -> Option<Arc<PodView>> {
         let inner = self.inner();
         let views = inner.pods.values().map(|entry| &entry.view);
-        let found = views.filter(|v| v.namespace() == namespace && v.name() == name).max_by_key(|v| v.since);
+        let found = views.filter(|v| v.namespace() == namespace && v.name() == name).max_by_key(|v| v.first_version);
         found.cloned()
     }
 
     /// One pod.
-    pub fn get(&self, uid: &PodUid) -> Option<Arc<View>> {
+    pub fn get(&self, uid: &PodUid) -> Option<Arc<PodView>> {
         self.inner().pods.get(uid).map(|entry| Arc::clone(&entry.view))
     }
 
@@ -293,46 +295,46 @@ impl Feed {
     }
 
     /// At most `max` changes after this version.
-    pub fn after(&self, version: u64, max: usize) -> Result<Vec<Change>, TooOld> {
+    pub fn changes_after(&self, version: u64, max: usize) -> Result<Vec<PodChange>, ResourceExpired> {
         let inner = self.inner();
         if version < inner.oldest || version > inner.version {
-            return Err(TooOld { asked: version, oldest: inner.oldest });
+            return Err(ResourceExpired { requested: version, oldest: inner.oldest });
         }
         let first = inner.ring.partition_point(|change| change.version <= version);
         Ok(inner.ring.iter().skip(first).take(max).cloned().collect())
     }
 
     /// Tells of every change, by its version.
-    pub fn news(&self) -> watch::Receiver<u64> {
-        self.news.subscribe()
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.newest.subscribe()
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().expect("no panic under this lock")
     }
 
-    fn show(&self, mut inner: MutexGuard<'_, Inner>, uid: PodUid, mut view: View, kept: bool, published: bool) {
+    fn upsert(&self, mut inner: MutexGuard<'_, Inner>, uid: PodUid, mut view: PodView, stored: bool, published: bool) {
         let old = inner.pods.get(&uid).map(|entry| Arc::clone(&entry.view));
         if let Some(old) = old.as_ref().filter(|old| old.same(&view)) {
-            let entry = Entry { view: Arc::clone(old), kept, published };
+            let entry = Entry { view: Arc::clone(old), stored, published };
             inner.pods.insert(uid, entry);
             return;
         }
         let version = inner.version + 1;
-        (view.version, view.since) = (version, old.as_ref().map_or(version, |old| old.since));
+        (view.version, view.first_version) = (version, old.as_ref().map_or(version, |old| old.first_version));
         let view = Arc::new(view);
-        inner.pods.insert(uid, Entry { view: Arc::clone(&view), kept, published });
-        self.changed(inner, Change { version, old, new: Some(view) });
+        inner.pods.insert(uid, Entry { view: Arc::clone(&view), stored, published });
+        self.push(inner, PodChange { version, old, new: Some(view) });
     }
 
-    fn hide(&self, mut inner: MutexGuard<'_, Inner>, uid: &PodUid) -> Option<Arc<View>> {
+    fn remove(&self, mut inner: MutexGuard<'_, Inner>, uid: &PodUid) -> Option<Arc<PodView>> {
         let old = inner.pods.remove(uid)?.view;
         let version = inner.version + 1;
-        self.changed(inner, Change { version, old: Some(Arc::clone(&old)), new: None });
+        self.push(inner, PodChange { version, old: Some(Arc::clone(&old)), new: None });
         Some(old)
     }
 
-    fn changed(&self, mut inner: MutexGuard<'_, Inner>, change: Change) {
+    fn push(&self, mut inner: MutexGuard<'_, Inner>, change: PodChange) {
         let version = change.version;
         inner.version = version;
         if inner.ring.len() == RING_MAX
@@ -342,7 +344,7 @@ impl Feed {
         }
         inner.ring.push_back(change);
         drop(inner);
-        self.news.send_replace(version);
+        self.newest.send_replace(version);
     }
 }
 

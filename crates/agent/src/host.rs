@@ -11,7 +11,7 @@ use podwright_core::model::{CallError, Pod};
 use podwright_linux::cgroup::CgroupTree;
 use podwright_linux::mountinfo;
 
-use crate::objects::{NoObjects, Objects};
+use crate::objects::{NoApiServer, ObjectClient};
 
 mod cgroup;
 mod dirs;
@@ -85,7 +85,7 @@ pub struct Host {
     /// `None`: pods have no cgroups of their own (`cgroupsPerQOS: false`).
     cgroups: Option<Arc<CgroupTree>>,
     burstable: cgroup::Burstable,
-    objects: Arc<dyn Objects>,
+    objects: Arc<dyn ObjectClient>,
 }
 
 /// What failed, in words for people, and the reason users know.
@@ -120,17 +120,17 @@ impl Host {
             pool,
             cgroups: cgroups.map(Arc::new),
             burstable: cgroup::Burstable::default(),
-            objects: Arc::new(NoObjects),
+            objects: Arc::new(NoApiServer),
         }
     }
 
     /// With someone who has the API objects that volumes show.
-    pub fn with_objects(self, objects: Arc<dyn Objects>) -> Self {
+    pub fn with_objects(self, objects: Arc<dyn ObjectClient>) -> Self {
         Self { objects, ..self }
     }
 
     /// Whoever has API objects.
-    pub(crate) fn objects(&self) -> &dyn Objects {
+    pub(crate) fn objects(&self) -> &dyn ObjectClient {
         &*self.objects
     }
 

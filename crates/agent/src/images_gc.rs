@@ -40,7 +40,7 @@ pub enum ImageGcError {
 }
 
 /// How full a file system is, by its mount point.
-pub type Measure = Arc<dyn Fn(PathBuf) -> crate::event_loop::BoxFuture<Result<DiskUse, String>> + Send + Sync>;
+pub type Measure = Arc<dyn Fn(PathBuf) -> podwright_cri::BoxFuture<'static, Result<DiskUse, String>> + Send + Sync>;
 
 /// What removes images.
 pub struct ImageGc {

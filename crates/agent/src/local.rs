@@ -19,10 +19,10 @@ use podwright_core::model::{
 };
 use podwright_core::pod::full_name;
 use podwright_core::status::is_terminal;
+use podwright_cri::BoxFuture;
 use tokio::sync::Mutex;
 
-use crate::event_loop::BoxFuture;
-use crate::feed::{Feed, View};
+use crate::feed::{PodFeed, PodView};
 use crate::object_store::PodObjectStore;
 use crate::sources::Changes;
 use disk::ManifestDir;
@@ -46,7 +46,7 @@ pub struct StoreError {
 pub struct Store {
     node: String,
     dir: ManifestDir,
-    feed: Arc<Feed>,
+    feed: Arc<PodFeed>,
     changes: Changes,
     /// Held over a write to disk: one writer at a time.
     objects: Mutex<Objects>,
@@ -61,7 +61,7 @@ impl Store {
         root_dir: &Path,
         node: &str,
         records: &[PodRecord],
-        feed: Arc<Feed>,
+        feed: Arc<PodFeed>,
         changes: Changes,
     ) -> Result<Arc<Self>, StoreError> {
         let failed = |source| StoreError { path: root_dir.join("manifests"), source };
@@ -82,11 +82,11 @@ impl Store {
         }
         let pods = one_of_each_name(pods, &dir);
         // An agent that was here before showed versions that were smaller.
-        feed.begin_after(u64::try_from(Timestamp::now().as_microsecond()).unwrap_or_default());
+        feed.start_after(u64::try_from(Timestamp::now().as_microsecond()).unwrap_or_default());
         let mut objects = BTreeMap::new();
         for pod in pods {
             let (uid, pod) = (uid_of(&pod), Arc::new(pod));
-            feed.keep(Arc::clone(&pod), Source::Local, Some(ORIGIN.into()));
+            feed.put_object(Arc::clone(&pod), Source::Local, Some(ORIGIN.into()));
             objects.insert(uid, pod);
         }
         Ok(Arc::new(Self { node: node.into(), dir, feed, changes, objects: Mutex::new(objects), broken }))
@@ -105,7 +105,7 @@ impl Store {
     }
 
     /// The object is now this: on disk, then shown, then told to core.
-    async fn put(&self, objects: &mut Objects, pod: Pod) -> Result<Arc<View>, Refusal> {
+    async fn put(&self, objects: &mut Objects, pod: Pod) -> Result<Arc<PodView>, Refusal> {
         let pod = Arc::new(pod);
         self.write(&pod).await?;
         Ok(self.show(objects, pod).await)
@@ -118,7 +118,7 @@ impl Store {
     }
 
     /// Another object takes the place of this one. Both are on disk for a moment: the older one goes when they are read again.
-    async fn replace(&self, objects: &mut Objects, old: &PodUid, pod: Pod) -> Result<Arc<View>, Refusal> {
+    async fn replace(&self, objects: &mut Objects, old: &PodUid, pod: Pod) -> Result<Arc<PodView>, Refusal> {
         let pod = Arc::new(pod);
         self.write(&pod).await?;
         self.hide(objects, old).await;
@@ -129,16 +129,16 @@ impl Store {
         Ok(view)
     }
 
-    async fn show(&self, objects: &mut Objects, pod: Arc<Pod>) -> Arc<View> {
+    async fn show(&self, objects: &mut Objects, pod: Arc<Pod>) -> Arc<PodView> {
         objects.insert(uid_of(&pod), Arc::clone(&pod));
-        let view = self.feed.keep(Arc::clone(&pod), Source::Local, Some(ORIGIN.into()));
+        let view = self.feed.put_object(Arc::clone(&pod), Source::Local, Some(ORIGIN.into()));
         self.tell(SourceChange::Put(manifest(&pod))).await;
         view
     }
 
     async fn hide(&self, objects: &mut Objects, uid: &PodUid) {
         objects.remove(uid);
-        self.feed.release(uid);
+        self.feed.remove_object(uid);
         self.tell(SourceChange::Remove(uid.clone())).await;
     }
 
@@ -164,7 +164,7 @@ impl Store {
             self.write(&pod).await.map_err(unavailable)?;
         }
         objects.insert(object.uid.clone(), Arc::clone(&pod));
-        self.feed.keep(Arc::clone(&pod), Source::Local, Some(ORIGIN.into()));
+        self.feed.put_object(Arc::clone(&pod), Source::Local, Some(ORIGIN.into()));
         Ok(Some(pod))
     }
 
@@ -191,7 +191,7 @@ impl Store {
 pub struct LocalObjectStore(pub Arc<Store>);
 
 impl PodObjectStore for LocalObjectStore {
-    fn request(&self, request: ObjectRequest) -> BoxFuture<ObjectResult> {
+    fn request(&self, request: ObjectRequest) -> BoxFuture<'static, ObjectResult> {
         let store = Arc::clone(&self.0);
         Box::pin(async move {
             let answer = tokio::spawn(async move { store.answer(request).await }).await;

@@ -16,7 +16,7 @@ use prometheus::{
     TextEncoder,
 };
 
-use crate::feed::View;
+use crate::feed::PodView;
 
 /// From a millisecond to four minutes: what calls on a runtime take.
 const SECONDS: [f64; 14] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 240.0];
@@ -138,7 +138,7 @@ fn valid<T>(made: Result<T, prometheus::Error>) -> T {
 
 impl Metrics {
     /// A call came back.
-    pub(crate) fn called(&self, kind: &str, took: Duration, failed: bool) {
+    pub(crate) fn record_call_end(&self, kind: &str, took: Duration, failed: bool) {
         self.operations.with_label_values(&[kind]).inc();
         self.durations.with_label_values(&[kind]).observe(took.as_secs_f64());
         if failed {
@@ -148,7 +148,7 @@ impl Metrics {
     }
 
     /// A call for this pod goes out.
-    pub(crate) fn sent(&self, call: &Call, pod: &Pod) {
+    pub(crate) fn record_call_start(&self, call: &Call, pod: &Pod) {
         match call {
             Call::RunSandbox { .. } => self.started_pods.inc(),
             Call::StartContainer { name, .. } => {
@@ -159,7 +159,7 @@ impl Metrics {
     }
 
     /// A list of everything came back.
-    pub(crate) fn listed(&self, took: Duration) {
+    pub(crate) fn record_relist(&self, took: Duration) {
         self.relist.observe(took.as_secs_f64());
         self.last_relist.set(Timestamp::now().as_second());
         let before = self.listed.lock().expect("no panic under this lock").replace(Instant::now());
@@ -169,7 +169,7 @@ impl Metrics {
     }
 
     /// A pod's status changed; `None`: it is gone.
-    pub(crate) fn changed(&self, uid: &PodUid, record: Option<&PodRecord>) {
+    pub(crate) fn record_status(&self, uid: &PodUid, record: Option<&PodRecord>) {
         let mut counted = self.counted.lock().expect("no panic under this lock");
         let Some(record) = record else {
             counted.remove(uid);
@@ -183,8 +183,8 @@ impl Metrics {
     }
 
     /// All of it as monitors read it.
-    pub fn text(&self, pods: &[std::sync::Arc<View>]) -> String {
-        self.look_at(pods);
+    pub fn text(&self, pods: &[std::sync::Arc<PodView>]) -> String {
+        self.update_pod_gauges(pods);
         let mut text = Vec::new();
         if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
             tracing::warn!(%error, "metrics can't be written");
@@ -193,7 +193,7 @@ impl Metrics {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    fn look_at(&self, pods: &[std::sync::Arc<View>]) {
+    fn update_pod_gauges(&self, pods: &[std::sync::Arc<PodView>]) {
         let mut states = BTreeMap::from([("running", 0), ("exited", 0)]);
         // Kubernetes: those of an API server have the empty label.
         let (mut desired, mut active) =
@@ -315,9 +315,9 @@ mod tests {
     fn what_happened_is_counted_by_the_kubelets_names() {
         let metrics = Metrics::default();
         let call = Call::RunSandbox { attempt: 0 };
-        metrics.sent(&call, &Pod::default());
-        metrics.called(operation(&call).expect("a call on the runtime"), Duration::from_millis(70), true);
-        metrics.listed(Duration::from_millis(3));
+        metrics.record_call_start(&call, &Pod::default());
+        metrics.record_call_end(operation(&call).expect("a call on the runtime"), Duration::from_millis(70), true);
+        metrics.record_relist(Duration::from_millis(3));
         assert_eq!(operation(&Call::MakeDirs), None);
         let text = metrics.text(&[]);
         for line in [

@@ -9,8 +9,9 @@ use podwright_core::model::{
     Answer, CallError, KubeEvent, Listing, Now, ObjectError, ObjectRequest, ObjectResult, PodRecord, PodSeen, PodUid,
     RuntimeReady, Source,
 };
+use podwright_cri::BoxFuture;
 
-use crate::event_loop::{BoxFuture, Clock, Executor, Order};
+use crate::event_loop::{Clock, Executor, Order};
 use crate::host::Host;
 use crate::object_store::PodObjectStore;
 use crate::observe::Observer;
@@ -40,32 +41,32 @@ impl NodeExecutor {
 }
 
 impl Executor for NodeExecutor {
-    fn call(&self, order: Order) -> BoxFuture<Result<Answer, CallError>> {
+    fn call(&self, order: Order) -> BoxFuture<'static, Result<Answer, CallError>> {
         let perform = Arc::clone(&self.perform);
         Box::pin(async move { perform.perform(order.uid, order.pod, order.call, order.limit, order.cancel).await })
     }
 
-    fn observe(&self, uid: PodUid) -> BoxFuture<Result<(PodSeen, bool), CallError>> {
+    fn observe(&self, uid: PodUid) -> BoxFuture<'static, Result<(PodSeen, bool), CallError>> {
         let observer = Arc::clone(&self.observer);
         Box::pin(async move { observer.observe(&uid).await })
     }
 
-    fn list(&self) -> BoxFuture<Result<Listing, CallError>> {
+    fn list(&self) -> BoxFuture<'static, Result<Listing, CallError>> {
         let observer = Arc::clone(&self.observer);
         Box::pin(async move { observer.list().await })
     }
 
-    fn check_runtime(&self) -> BoxFuture<Result<RuntimeReady, CallError>> {
+    fn check_runtime(&self) -> BoxFuture<'static, Result<RuntimeReady, CallError>> {
         let observer = Arc::clone(&self.observer);
         Box::pin(async move { observer.check_runtime().await })
     }
 
-    fn find_leftovers(&self) -> BoxFuture<Result<BTreeSet<PodUid>, CallError>> {
+    fn find_leftovers(&self) -> BoxFuture<'static, Result<BTreeSet<PodUid>, CallError>> {
         let host = self.host.clone();
         Box::pin(async move { Ok(host.leftovers(SWEEP_LIMIT).await?) })
     }
 
-    fn sweep(&self, uid: PodUid) -> BoxFuture<()> {
+    fn sweep(&self, uid: PodUid) -> BoxFuture<'static, ()> {
         let host = self.host.clone();
         Box::pin(async move {
             match host.sweep(uid.as_str(), SWEEP_LIMIT).await {
@@ -75,7 +76,7 @@ impl Executor for NodeExecutor {
         })
     }
 
-    fn keep_aside(&self, record: Box<PodRecord>) -> BoxFuture<()> {
+    fn keep_aside(&self, record: Box<PodRecord>) -> BoxFuture<'static, ()> {
         let host = self.host.clone();
         Box::pin(async move {
             let uid = record.uid.clone();
@@ -86,7 +87,7 @@ impl Executor for NodeExecutor {
         })
     }
 
-    fn request(&self, store: Source, request: ObjectRequest, limit: Duration) -> BoxFuture<ObjectResult> {
+    fn request(&self, store: Source, request: ObjectRequest, limit: Duration) -> BoxFuture<'static, ObjectResult> {
         let Some(objects) = self.stores.get(&store) else {
             let message = format!("nobody keeps the objects of source {}", store.as_str());
             return Box::pin(async move { Err(ObjectError::Refused(message)) });
@@ -110,9 +111,9 @@ impl Executor for NodeExecutor {
 
 /// The machine's own clocks.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct MachineClock;
+pub struct SystemClock;
 
-impl Clock for MachineClock {
+impl Clock for SystemClock {
     fn now(&self) -> Now {
         Now { boot: podwright_linux::clock::boot_time(), wall: Timestamp::now() }
     }

@@ -1,7 +1,7 @@
 //! API objects that pods refer to, as the hands ask for them: contents of volumes, environment, logins, claims.
 //!
 //! The first ask for an object by a pod registers it: from then on whoever answers watches the object for that pod and tells
-//! the loop when it has changed ([`podwright_core::model::Event::ObjectsChanged`]), until [`Objects::release`]. Core never sees
+//! the loop when it has changed ([`podwright_core::model::Event::ObjectsChanged`]), until [`ObjectClient::release`]. Core never sees
 //! any of this: only that something changed.
 
 use std::fmt;
@@ -15,63 +15,68 @@ use podwright_core::model::{Pod, PodUid};
 use podwright_cri::BoxFuture;
 
 /// What came of asking for an object.
-pub type Found<'a, T> = BoxFuture<'a, Result<T, ObjectError>>;
+pub type ObjectFuture<'a, T> = BoxFuture<'a, Result<T, GetObjectError>>;
 
 /// Whoever has API objects.
-pub trait Objects: Send + Sync + 'static {
+pub trait ObjectClient: Send + Sync + 'static {
     /// A ConfigMap, no older than this pod's first ask for it, if the server answers.
-    fn config_map<'a>(&'a self, uid: &'a PodUid, namespace: &'a str, name: &'a str) -> Found<'a, Held<ConfigMap>>;
+    fn config_map<'a>(
+        &'a self,
+        uid: &'a PodUid,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> ObjectFuture<'a, Redacted<ConfigMap>>;
 
     /// A Secret, as fresh.
-    fn secret<'a>(&'a self, uid: &'a PodUid, namespace: &'a str, name: &'a str) -> Found<'a, Held<Secret>>;
+    fn secret<'a>(&'a self, uid: &'a PodUid, namespace: &'a str, name: &'a str) -> ObjectFuture<'a, Redacted<Secret>>;
 
     /// A token of the pod's service account, bound to the pod. Always one that is good for a while.
-    fn token<'a>(&'a self, pod: &'a Pod, ask: TokenAsk) -> Found<'a, Held<String>>;
+    fn token<'a>(&'a self, pod: &'a Pod, ask: TokenSpec) -> ObjectFuture<'a, Redacted<String>>;
 
     /// The handler of a RuntimeClass.
-    fn runtime_handler<'a>(&'a self, class: &'a str) -> Found<'a, String>;
+    fn runtime_handler<'a>(&'a self, class: &'a str) -> ObjectFuture<'a, String>;
 
     /// A claim and the volume it is bound to, if it is.
-    fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> Found<'a, Claimed>;
+    fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> ObjectFuture<'a, ClaimWithVolume>;
 
     /// The services whose addresses the pod is told: that of the API server, and with `enableServiceLinks` those of its
     /// namespace. Static pods get those known at the moment: they don't wait for a server.
-    fn services<'a>(&'a self, pod: &'a Pod) -> Found<'a, Vec<Arc<Service>>>;
+    fn services<'a>(&'a self, pod: &'a Pod) -> ObjectFuture<'a, Vec<Arc<Service>>>;
 
     /// The certificates of the trust bundles that this projection selects, as PEM.
     fn trust_bundle<'a>(
         &'a self,
         uid: &'a PodUid,
         selection: &'a ClusterTrustBundleProjection,
-    ) -> Found<'a, Held<String>>;
+    ) -> ObjectFuture<'a, Redacted<String>>;
 
     /// The pod needs nothing any more.
     fn release(&self, uid: &PodUid);
 }
 
-impl fmt::Debug for dyn Objects {
+impl fmt::Debug for dyn ObjectClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Objects")
+        f.write_str("ObjectClient")
     }
 }
 
 /// A shared object that may hold secrets: it prints as nothing but its name.
-pub struct Held<T>(Arc<T>);
+pub struct Redacted<T>(Arc<T>);
 
-impl<T> Held<T> {
+impl<T> Redacted<T> {
     /// Holds it.
     pub fn new(object: impl Into<Arc<T>>) -> Self {
         Self(object.into())
     }
 }
 
-impl<T> Clone for Held<T> {
+impl<T> Clone for Redacted<T> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<T> Deref for Held<T> {
+impl<T> Deref for Redacted<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -79,15 +84,15 @@ impl<T> Deref for Held<T> {
     }
 }
 
-impl<T> fmt::Debug for Held<T> {
+impl<T> fmt::Debug for Redacted<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Held(..)")
+        f.write_str("Redacted(..)")
     }
 }
 
 /// Which token.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TokenAsk {
+pub struct TokenSpec {
     /// For whom it is meant; empty: the API server itself.
     pub audience: String,
     /// How long it should be good.
@@ -96,7 +101,7 @@ pub struct TokenAsk {
 
 /// A claim, and its volume once it is bound.
 #[derive(Clone, Debug)]
-pub struct Claimed {
+pub struct ClaimWithVolume {
     /// The claim.
     pub claim: Arc<PersistentVolumeClaim>,
     /// `None`: the claim is not bound.
@@ -105,7 +110,7 @@ pub struct Claimed {
 
 /// Why an object can't be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ObjectError {
+pub enum GetObjectError {
     /// The server has none of this name.
     #[error("{kind} {name:?} not found")]
     NotFound {
@@ -130,7 +135,7 @@ pub enum ObjectError {
     },
 }
 
-impl ObjectError {
+impl GetObjectError {
     /// There is no such object: who can do without it does.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound { .. })
@@ -139,9 +144,9 @@ impl ObjectError {
 
 /// An object that may be missing: `None` if it is and the pod says that it can do without.
 pub(crate) fn unless_optional<T>(
-    found: Result<T, ObjectError>,
+    found: Result<T, GetObjectError>,
     optional: Option<bool>,
-) -> Result<Option<T>, ObjectError> {
+) -> Result<Option<T>, GetObjectError> {
     match found {
         Ok(object) => Ok(Some(object)),
         Err(error) if error.is_not_found() && optional == Some(true) => Ok(None),
@@ -151,40 +156,49 @@ pub(crate) fn unless_optional<T>(
 
 /// A node without an API server: nothing can be had.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct NoObjects;
+pub struct NoApiServer;
 
-fn nobody<'a, T: Send + 'a>(what: String) -> Found<'a, T> {
-    Box::pin(async move { Err(ObjectError::NoServer { what }) })
+fn nobody<'a, T: Send + 'a>(what: String) -> ObjectFuture<'a, T> {
+    Box::pin(async move { Err(GetObjectError::NoServer { what }) })
 }
 
-impl Objects for NoObjects {
-    fn config_map<'a>(&'a self, _: &'a PodUid, namespace: &'a str, name: &'a str) -> Found<'a, Held<ConfigMap>> {
+impl ObjectClient for NoApiServer {
+    fn config_map<'a>(
+        &'a self,
+        _: &'a PodUid,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> ObjectFuture<'a, Redacted<ConfigMap>> {
         nobody(format!("configMap {namespace}/{name}"))
     }
 
-    fn secret<'a>(&'a self, _: &'a PodUid, namespace: &'a str, name: &'a str) -> Found<'a, Held<Secret>> {
+    fn secret<'a>(&'a self, _: &'a PodUid, namespace: &'a str, name: &'a str) -> ObjectFuture<'a, Redacted<Secret>> {
         nobody(format!("secret {namespace}/{name}"))
     }
 
-    fn token<'a>(&'a self, pod: &'a Pod, _: TokenAsk) -> Found<'a, Held<String>> {
+    fn token<'a>(&'a self, pod: &'a Pod, _: TokenSpec) -> ObjectFuture<'a, Redacted<String>> {
         let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref()).unwrap_or_default();
         nobody(format!("serviceAccountToken of {account:?}"))
     }
 
-    fn runtime_handler<'a>(&'a self, class: &'a str) -> Found<'a, String> {
+    fn runtime_handler<'a>(&'a self, class: &'a str) -> ObjectFuture<'a, String> {
         nobody(format!("RuntimeClass {class:?}"))
     }
 
-    fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> Found<'a, Claimed> {
+    fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> ObjectFuture<'a, ClaimWithVolume> {
         nobody(format!("persistentVolumeClaim {namespace}/{name}"))
     }
 
     /// Nobody has services here, and that is no reason not to run.
-    fn services<'a>(&'a self, _: &'a Pod) -> Found<'a, Vec<Arc<Service>>> {
+    fn services<'a>(&'a self, _: &'a Pod) -> ObjectFuture<'a, Vec<Arc<Service>>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    fn trust_bundle<'a>(&'a self, _: &'a PodUid, _: &'a ClusterTrustBundleProjection) -> Found<'a, Held<String>> {
+    fn trust_bundle<'a>(
+        &'a self,
+        _: &'a PodUid,
+        _: &'a ClusterTrustBundleProjection,
+    ) -> ObjectFuture<'a, Redacted<String>> {
         nobody("clusterTrustBundle".into())
     }
 

@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::host::Pool;
-use crate::perform::{SharedFeatures, harmless};
+use crate::perform::{SharedFeatures, read_failure};
 
 mod convert;
 mod event_stream;
@@ -31,7 +31,7 @@ mod runtime;
 mod termination_message;
 mod validate_response;
 
-pub use runtime::{DriverMismatch, check_cgroup_driver, follows_groups_policy};
+pub use runtime::{CgroupDriverMismatch, check_cgroup_driver, supports_supplemental_groups_policy};
 
 use exits::Exits;
 
@@ -224,7 +224,7 @@ fn entry<'a>(listing: &'a mut Listing, owner: Owner<'_>) -> &'a mut PodListed {
 
 /// A look that failed changed nothing.
 fn failed(error: CriError) -> CallError {
-    harmless("", &error)
+    read_failure("", &error)
 }
 
 /// Where a pod came from, on its sandbox.

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::host::Pool;
-use crate::objects::{NoObjects, Objects};
+use crate::objects::{NoApiServer, ObjectClient};
 use crate::translate::{HostView, NodeFacts, RuntimeFeatures};
 
 mod container;
@@ -97,7 +97,7 @@ impl SharedFeatures {
 }
 
 /// Tells people about something that is no result of a call. Must not wait.
-pub type Tell = Arc<dyn Fn(KubeEvent) + Send + Sync>;
+pub type EventSink = Arc<dyn Fn(KubeEvent) + Send + Sync>;
 
 /// Performs calls.
 pub struct CallExecutor {
@@ -114,8 +114,8 @@ pub struct CallExecutor {
     removals: Semaphore,
     /// Ranges of user ids are handed out one at a time.
     userns: userns::Ranges,
-    objects: Arc<dyn Objects>,
-    tell: Tell,
+    objects: Arc<dyn ObjectClient>,
+    tell: EventSink,
     pool: Pool,
 }
 
@@ -156,18 +156,18 @@ impl CallExecutor {
             runs: Semaphore::new(sandboxes),
             stops: Semaphore::new(sandboxes),
             removals: Semaphore::new(sandboxes.div_ceil(2)),
-            objects: Arc::new(NoObjects),
+            objects: Arc::new(NoApiServer),
             tell: Arc::new(|_| {}),
         }
     }
 
     /// With someone who has the API objects that pods refer to.
-    pub fn with_objects(self, objects: Arc<dyn Objects>) -> Self {
+    pub fn with_objects(self, objects: Arc<dyn ObjectClient>) -> Self {
         Self { objects, ..self }
     }
 
     /// With someone who tells people what a call noticed on its way and did not fail of.
-    pub fn with_teller(self, tell: Tell) -> Self {
+    pub fn with_event_sink(self, tell: EventSink) -> Self {
         Self { tell, ..self }
     }
 
@@ -197,27 +197,27 @@ impl CallExecutor {
         if is_host_call(&call) {
             return self.host.perform(uid, pod, call, limit, cancel).await;
         }
-        let turn = Turn { limit, cancel };
+        let context = CallContext { limit, cancel };
         match call {
-            Call::RunSandbox { attempt } => self.run_sandbox(&uid, &pod, attempt, &turn).await,
-            Call::StopSandbox { id } => self.stop_sandbox(&id, &turn).await,
-            Call::RemoveSandbox { id } => self.remove_sandbox(&id, &turn).await,
+            Call::RunSandbox { attempt } => self.run_sandbox(&uid, &pod, attempt, &context).await,
+            Call::StopSandbox { id } => self.stop_sandbox(&id, &context).await,
+            Call::RemoveSandbox { id } => self.remove_sandbox(&id, &context).await,
             Call::CreateContainer { sandbox, sandbox_attempt, name, attempt, image_id, ips } => {
-                let ask = container::Create { sandbox, sandbox_attempt, name, attempt, image_id, ips };
-                self.create_container(&uid, &pod, ask, &turn).await
+                let ask = container::CreateCall { sandbox, sandbox_attempt, name, attempt, image_id, ips };
+                self.create_container(&uid, &pod, ask, &context).await
             }
-            Call::StartContainer { id, .. } => self.start_container(&id, &turn).await,
-            Call::StopContainer { id, timeout, .. } => self.stop_container(&id, timeout, &turn).await,
-            Call::RemoveContainer { name, id } => self.remove_container(&pod, &name, &id, &turn).await,
-            Call::ImageStatus { image, .. } => turn.or_cancelled(self.images.status(&image, limit)).await,
-            Call::PullImage { image, .. } => turn.or_cancelled(self.pull_image(&uid, &pod, &image, limit)).await,
+            Call::StartContainer { id, .. } => self.start_container(&id, &context).await,
+            Call::StopContainer { id, timeout, .. } => self.stop_container(&id, timeout, &context).await,
+            Call::RemoveContainer { name, id } => self.remove_container(&pod, &name, &id, &context).await,
+            Call::ImageStatus { image, .. } => context.or_cancelled(self.images.status(&image, limit)).await,
+            Call::PullImage { image, .. } => context.or_cancelled(self.pull_image(&uid, &pod, &image, limit)).await,
             Call::Hook { kind, name, id, handler, ips } => {
-                let ask = hook::Ask { kind, name, id, handler, ips };
-                turn.or_cancelled(self.run_hook(&pod, &ask, limit)).await
+                let ask = hook::HookCall { kind, name, id, handler, ips };
+                context.or_cancelled(self.run_hook(&pod, &ask, limit)).await
             }
             Call::Probe { kind, name, id, ips } => {
-                let ask = probe::Ask { kind, name, id, ips };
-                turn.or_cancelled(self.run_probe(&pod, &ask, limit)).await
+                let ask = probe::ProbeCall { kind, name, id, ips };
+                context.or_cancelled(self.run_probe(&pod, &ask, limit)).await
             }
             Call::PrepareContainer { .. }
             | Call::MakeCgroup
@@ -232,12 +232,12 @@ impl CallExecutor {
 }
 
 /// How long a call may take, and who may interrupt it.
-struct Turn {
+struct CallContext {
     limit: Duration,
     cancel: CancellationToken,
 }
 
-impl Turn {
+impl CallContext {
     /// Waits for one of the permits. Cancelled first: nothing was sent.
     async fn wait<'a>(&self, slots: &'a Semaphore) -> Result<tokio::sync::SemaphorePermit<'a>, CallError> {
         tokio::select! {
@@ -248,7 +248,7 @@ impl Turn {
     }
 
     /// The last moment at which a call that must not be dropped can still be called off.
-    fn check_sent_allowed(&self) -> Result<(), CallError> {
+    fn check_not_cancelled(&self) -> Result<(), CallError> {
         if self.cancel.is_cancelled() { Err(cancelled()) } else { Ok(()) }
     }
 
@@ -263,7 +263,7 @@ impl Turn {
 }
 
 /// What is left until a deadline; never nothing, so that a call fails by its own clock.
-fn left(deadline: Instant) -> Duration {
+fn remaining(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }
 
@@ -285,14 +285,14 @@ pub(crate) fn failure(reason: &str, error: &CriError) -> CallError {
 
 /// A failure to make something. A name that is taken was taken by an earlier call for the very same thing, whose answer was lost
 /// or is still to come: the runtime is busy with it, or it shows at the next look.
-pub(crate) fn failure_to_make(reason: &str, error: &CriError) -> CallError {
+pub(crate) fn create_failure(reason: &str, error: &CriError) -> CallError {
     let taken = error.code == Code::AlreadyExists || error.message.contains("is reserved for");
     let failed = failure(reason, error);
     CallError { busy: taken, ..failed }
 }
 
 /// A failure of a call that changes nothing: whatever became of it, it can be made again.
-pub(crate) fn harmless(reason: &str, error: &CriError) -> CallError {
+pub(crate) fn read_failure(reason: &str, error: &CriError) -> CallError {
     CallError { in_doubt: false, ..failure(reason, error) }
 }
 

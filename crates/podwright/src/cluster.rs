@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use podwright_agent::event_loop::{BoxFuture, Handle};
+use podwright_agent::event_loop::Handle;
 use podwright_agent::object_store::PodObjectStore;
 use podwright_api::node::Registered;
 use podwright_api::pod_objects::PodObjects;
 use podwright_api::{Cluster, events as event_sink, lease, node, pods};
 use podwright_core::model::{Event, ObjectRequest, ObjectResult, Source, SourceChange};
-use podwright_cri::ImageService;
+use podwright_cri::{BoxFuture, ImageService};
 use tokio::sync::{mpsc, watch};
 
 use crate::config::Config;
@@ -35,7 +35,7 @@ pub(crate) fn object_store(cluster: &Cluster) -> Arc<dyn PodObjectStore> {
 struct ApiObjectStore(Arc<PodObjects>);
 
 impl PodObjectStore for ApiObjectStore {
-    fn request(&self, request: ObjectRequest) -> BoxFuture<ObjectResult> {
+    fn request(&self, request: ObjectRequest) -> BoxFuture<'static, ObjectResult> {
         let pods = Arc::clone(&self.0);
         Box::pin(async move { pods.request(request).await })
     }
@@ -49,7 +49,7 @@ pub(crate) fn start(cluster: Cluster, config: &Config, parts: Parts) {
     tracing::info!(server = %cluster.server(), node = name, "joining the cluster");
     let (registered, object) = watch::channel(None);
     let (occurrences, occurred) = mpsc::channel(events::ON_THEIR_WAY_MAX);
-    tokio::spawn(events::hand_on(parts.handle.views().follow_events(), occurrences));
+    tokio::spawn(events::hand_on(parts.handle.state().follow_events(), occurrences));
     tokio::spawn(event_sink::run(cluster.clone(), name.clone(), occurred));
     tokio::spawn(tell_of_node(object.clone(), parts.handle.clone()));
     tokio::spawn(lease::run(cluster.another(), name.clone(), settings.lease, object.clone()));
@@ -61,7 +61,7 @@ pub(crate) fn start(cluster: Cluster, config: &Config, parts: Parts) {
     tokio::spawn(events::tell_of_node(name, events, parts.handle.clone()));
     tokio::spawn(async move {
         // As a rule the first word about the node says how its runtime is.
-        let said = parts.handle.views().follow_runtime();
+        let said = parts.handle.state().follow_runtime();
         let (listening, runtime) = runtime::follow(said, parts.images).await;
         tokio::join!(listening, node::run(cluster, registration, runtime, registered));
     });
@@ -73,6 +73,6 @@ async fn tell_of_node(mut object: watch::Receiver<Option<Registered>>, handle: H
         let object = object.borrow_and_update().clone();
         let labels = object.as_ref().map(|object| object.labels.clone());
         let uid = object.filter(|object| !object.is_going).map(|object| object.uid);
-        handle.tell(Event::NodeKnown { uid, labels }).await;
+        handle.send(Event::NodeKnown { uid, labels }).await;
     }
 }

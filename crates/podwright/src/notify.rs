@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-use podwright_agent::event_loop::{Handle, Shown};
+use podwright_agent::event_loop::{Handle, PodsResponse};
 use tokio_util::sync::CancellationToken;
 
 /// How often the status is told when nobody watches.
@@ -92,7 +92,7 @@ fn connect(path: &OsString) -> io::Result<UnixDatagram> {
 }
 
 /// What `systemctl status` shows.
-fn status(shown: &Shown) -> String {
+fn status(shown: &PodsResponse) -> String {
     let running = |pod: &&podwright_core::model::Pod| {
         pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
     };
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn the_status_says_what_is_wrong() {
-        let shown = Shown { broken: vec![("f".into(), "w".into())], ..Shown::default() };
+        let shown = PodsResponse { broken: vec![("f".into(), "w".into())], ..PodsResponse::default() };
         assert_eq!(status(&shown), "0 of 0 pods run; 1 manifests can't be used; the container runtime does not answer");
     }
 }

@@ -13,9 +13,9 @@ use podwright_agent::host::{Allocatable, Host, HostConfig, HostPaths};
 use podwright_agent::images_gc::{self, ImageGc};
 use podwright_agent::journal::Journal;
 use podwright_agent::local::{LocalObjectStore, Store};
-use podwright_agent::node_executor::{MachineClock, NodeExecutor};
+use podwright_agent::node_executor::{NodeExecutor, SystemClock};
 use podwright_agent::object_store::PodObjectStore;
-use podwright_agent::observe::{Observer, check_cgroup_driver, follows_groups_policy};
+use podwright_agent::observe::{Observer, check_cgroup_driver, supports_supplemental_groups_policy};
 use podwright_agent::perform::{CallExecutor, CallExecutorConfig, PullConfig, SharedFeatures};
 use podwright_agent::recorder::{self, Recorder};
 use podwright_agent::sources::{self, Changes, Decode};
@@ -24,10 +24,10 @@ use podwright_api::Cluster;
 use podwright_core::gc::ImagePolicy;
 use podwright_core::model::{Event, KubeEvent, Source, SourceChange};
 use podwright_core::{Node, NodeConfig};
-use podwright_cri::RemoteRuntime;
+use podwright_cri::{BoxFuture, RemoteRuntime};
 use podwright_linux::cgroup::CgroupTree;
+use podwright_server::listen;
 use podwright_server::local::{Local, Socket};
-use podwright_server::{BoxFuture, listen};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -88,10 +88,10 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
         sandbox_parallel: config.node.sandbox_parallel,
         max_pods: config.node.max_pods,
     });
-    let (views, (changes, taken)) = (Arc::<event_loop::Views>::default(), mpsc::channel(CHANGES_MAX));
+    let (views, (changes, taken)) = (Arc::<event_loop::AgentState>::default(), mpsc::channel(CHANGES_MAX));
     let told = Arc::clone(&views);
-    let tell = Arc::new(move |event: KubeEvent| told.tell(&event, MachineClock.now()));
-    let perform = perform.with_objects(objects).with_teller(tell);
+    let tell = Arc::new(move |event: KubeEvent| told.record_event(&event, SystemClock.now()));
+    let perform = perform.with_objects(objects).with_event_sink(tell);
     let feed = Arc::clone(views.feed());
     let store = Store::open(&config.dirs.root, &config.node.node_name, &records, feed.clone(), changes.clone())?;
     let submitted: Arc<dyn PodObjectStore> = Arc::new(LocalObjectStore(store.clone()));
@@ -99,9 +99,9 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
     let stores = stores.chain([(Source::Local, submitted)]).collect();
     let executor = Arc::new(NodeExecutor::new(Arc::new(perform), observer.clone(), host, stores));
     let known = records.len();
-    let supplemental_groups_policy = follows_groups_policy(&*runtime, Duration::from_secs(5)).await;
+    let supplemental_groups_policy = supports_supplemental_groups_policy(&*runtime, Duration::from_secs(5)).await;
     let node = Node::new(NodeConfig { supplemental_groups_policy, ..config.node.clone() }, records);
-    let (event_loop, handle) = EventLoop::shown_by(views, node, Some(journal), executor, Arc::new(MachineClock));
+    let (event_loop, handle) = EventLoop::with_state(views, node, Some(journal), executor, Arc::new(SystemClock));
     let event_loop = recorded(event_loop, config.record.clone())?;
     tracing::info!(node = config.node.node_name, root = %config.dirs.root.display(), known, "started");
 
@@ -110,13 +110,13 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
     let hinted = handle.clone();
     tokio::spawn(async move {
         while let Some(hint) = hints.recv().await {
-            hinted.tell(hint).await;
+            hinted.send(hint).await;
         }
     });
     let changed = handle.clone();
     tokio::spawn(async move {
         while let Some(news) = object_news.recv().await {
-            changed.tell(news).await;
+            changed.send(news).await;
         }
     });
     start_sources(&config, &handle, &changes, taken);
@@ -191,7 +191,7 @@ fn start_sources(config: &Config, handle: &Handle, changes: &Changes, mut taken:
     let handle = handle.clone();
     tokio::spawn(async move {
         while let Some((source, change)) = taken.recv().await {
-            handle.tell(Event::Source { source, change }).await;
+            handle.send(Event::Source { source, change }).await;
         }
     });
 }
@@ -199,7 +199,7 @@ fn start_sources(config: &Config, handle: &Handle, changes: &Changes, mut taken:
 async fn collect_images(gc: ImageGc, node: String, handle: Handle) {
     let tell = |event: KubeEvent| {
         tracing::warn!(reason = event.reason, "{}", event.message);
-        handle.views().tell(&event, MachineClock.now());
+        handle.state().record_event(&event, SystemClock.now());
     };
     images_gc::run(gc, node, podwright_linux::clock::boot_time, tell).await;
 }
@@ -269,7 +269,7 @@ fn paths(config: &Config) -> HostPaths {
 
 fn pulls(config: &Config) -> PullConfig {
     let home = std::env::var_os("HOME").map(PathBuf::from);
-    let usual = PullConfig::usual(config.dirs.root.clone(), home);
+    let usual = PullConfig::with_defaults(config.dirs.root.clone(), home);
     PullConfig { parallel: config.images.parallel, rate: config.images.rate, ..usual }
 }
 
@@ -283,7 +283,7 @@ struct Shown {
 impl listen::Views for Shown {
     fn pods(&self) -> BoxFuture<'_, Bytes> {
         Box::pin(async {
-            let (version, pods) = self.handle.views().feed().all();
+            let (version, pods) = self.handle.state().feed().list();
             let metadata = serde_json::json!({"resourceVersion": version.to_string()});
             let list = serde_json::json!({"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": pods});
             Bytes::from(list.to_string())
@@ -292,23 +292,23 @@ impl listen::Views for Shown {
 
     fn metrics(&self) -> BoxFuture<'_, Bytes> {
         Box::pin(async {
-            let views = self.handle.views();
-            Bytes::from(views.metrics().text(&views.feed().all().1))
+            let views = self.handle.state();
+            Bytes::from(views.metrics().text(&views.feed().list().1))
         })
     }
 
     fn health(&self) -> BoxFuture<'_, listen::Health> {
         Box::pin(async {
             let now = podwright_linux::clock::boot_time();
-            let silent = self.handle.views().last_beat().map(|beat| now.saturating_sub(beat.boot));
+            let silent = self.handle.state().last_heartbeat().map(|beat| now.saturating_sub(beat.boot));
             let dead = silent
                 .filter(|silent| *silent > SILENCE_MAX)
                 .map(|s| format!("the loop is silent for {} s", s.as_secs()));
-            let mut lacks: Vec<String> = self.handle.views().journal_error().into_iter().collect();
+            let mut lacks: Vec<String> = self.handle.state().journal_error().into_iter().collect();
             if !self.handle.pods().await.is_some_and(|shown| shown.runtime_up) {
                 lacks.push("the container runtime does not answer".into());
             }
-            let unseen = self.handle.views().last_sight().map(|sight| now.saturating_sub(sight.boot));
+            let unseen = self.handle.state().last_observation().map(|sight| now.saturating_sub(sight.boot));
             if let Some(unseen) = unseen.filter(|unseen| *unseen > self.unseen_max) {
                 lacks.push(format!("the container runtime does not show what it has for {} s", unseen.as_secs()));
             }

@@ -7,7 +7,4 @@ pub mod local;
 mod log;
 mod serve;
 
-use std::pin::Pin;
-
-/// A future that can be sent anywhere.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+use podwright_cri::BoxFuture;

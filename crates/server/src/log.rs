@@ -21,7 +21,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::unfold;
 use k8s_openapi::api::core::v1::ContainerStatus;
-use podwright_agent::feed::{Feed, View};
+use podwright_agent::feed::{PodFeed, PodView};
 use podwright_agent::host::HostPaths;
 use podwright_linux::beneath::Root;
 use rustix::fs::OFlags;
@@ -36,8 +36,8 @@ pub(crate) use options::Options;
 /// The log of one attempt of one container.
 pub(crate) struct Log {
     place: Place,
-    feed: Arc<Feed>,
-    view: Arc<View>,
+    feed: Arc<PodFeed>,
+    view: Arc<PodView>,
     container: String,
     attempt: u32,
     options: Options,
@@ -69,7 +69,12 @@ impl Place {
 
 impl Log {
     /// The log that is meant, if there can be one.
-    pub(crate) fn new(paths: HostPaths, feed: Arc<Feed>, view: Arc<View>, options: Options) -> Result<Self, Failure> {
+    pub(crate) fn new(
+        paths: HostPaths,
+        feed: Arc<PodFeed>,
+        view: Arc<PodView>,
+        options: Options,
+    ) -> Result<Self, Failure> {
         let (container, status) = container_named(&view, options.container.clone())?;
         let attempt = attempt(view.name(), &container, status, options.previous)?;
         let below = |path: &Path| path.strip_prefix(&paths.pod_logs_dir).unwrap_or(path).to_owned();
@@ -102,7 +107,7 @@ impl Log {
 
 /// The container that is meant, and its status: the only one, the one the pod names as usual, or the one asked for.
 pub(crate) fn container_named(
-    view: &View,
+    view: &PodView,
     container: Option<String>,
 ) -> Result<(String, Option<&ContainerStatus>), Failure> {
     let spec = view.object.spec.as_ref();
@@ -132,7 +137,7 @@ pub(crate) fn container_named(
     Ok((name, status))
 }
 
-fn status_of<'a>(view: &'a View, name: &str) -> Option<&'a ContainerStatus> {
+fn status_of<'a>(view: &'a PodView, name: &str) -> Option<&'a ContainerStatus> {
     let status = view.status.as_deref()?;
     let lists = [&status.container_statuses, &status.init_container_statuses];
     lists.into_iter().flatten().flatten().find(|status| status.name == name)

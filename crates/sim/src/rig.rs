@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use podwright_agent::event_loop::{Clock, CorrelatedEvent, EventLoop, Handle, Shown};
+use podwright_agent::event_loop::{Clock, CorrelatedEvent, EventLoop, Handle, PodsResponse};
 use podwright_agent::host::pool::{Limits, Pool};
 use podwright_agent::journal::Journal;
 use podwright_agent::observe::Observer;
@@ -135,7 +135,7 @@ impl Rig {
         let hinted = handle.clone();
         let pass_hints = tokio::spawn(async move {
             while let Some(hint) = hints.recv().await {
-                hinted.tell(hint).await;
+                hinted.send(hint).await;
             }
         });
         let run = tokio::spawn(event_loop.run(stop));
@@ -194,13 +194,13 @@ impl Rig {
 
     async fn tell_all(&self) {
         let change = SourceChange::Set { pods: self.manifests.clone(), broken: vec![] };
-        self.handle().tell(Event::Source { source: Source::File, change }).await;
+        self.handle().send(Event::Source { source: Source::File, change }).await;
     }
 
     // --- questions ---
 
     /// Everything the agent shows.
-    pub async fn shown(&self) -> Shown {
+    pub async fn shown(&self) -> PodsResponse {
         self.handle().pods().await.expect("the loop lives")
     }
 
@@ -216,7 +216,7 @@ impl Rig {
 
     /// Warnings about a pod, with their words.
     pub fn warnings(&self, uid: &str) -> Vec<CorrelatedEvent> {
-        let all = self.handle().views().events().into_iter();
+        let all = self.handle().state().events().into_iter();
         all.filter(|kept| kept.event.uid.as_str() == uid && kept.event.warning).collect()
     }
 

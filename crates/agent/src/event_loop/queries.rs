@@ -10,13 +10,13 @@ use podwright_core::pod::{History, State, Wait};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use super::event_correlator::{CorrelatedEvent, EventCorrelator, EventFeed};
-use crate::feed::{Feed, View};
+use crate::feed::{PodFeed, PodView};
 use crate::metrics::Metrics;
 
 /// A question to the loop.
 pub enum Query {
     /// Every pod with its status, and the manifests that are broken.
-    Pods(oneshot::Sender<Shown>),
+    Pods(oneshot::Sender<PodsResponse>),
     /// All that is known of the pods of this name, those that are gone included.
     Explain {
         /// `name` or `namespace/name`; static pods may go without the node's name at the end.
@@ -51,7 +51,7 @@ pub struct Explanation {
 
 /// The answer to [`Query::Pods`].
 #[derive(Debug, Default)]
-pub struct Shown {
+pub struct PodsResponse {
     /// The pods.
     pub pods: Vec<Pod>,
     /// Files and what is wrong with them.
@@ -65,21 +65,21 @@ pub struct Shown {
 pub struct Handle {
     events: mpsc::Sender<Event>,
     queries: mpsc::Sender<Query>,
-    views: Arc<Views>,
+    state: Arc<AgentState>,
 }
 
 impl Handle {
-    pub(super) fn new(events: mpsc::Sender<Event>, queries: mpsc::Sender<Query>, views: Arc<Views>) -> Self {
-        Self { events, queries, views }
+    pub(super) fn new(events: mpsc::Sender<Event>, queries: mpsc::Sender<Query>, state: Arc<AgentState>) -> Self {
+        Self { events, queries, state }
     }
 
     /// Tell the loop what happened; waits for a place in its queue.
-    pub async fn tell(&self, event: Event) {
+    pub async fn send(&self, event: Event) {
         let _ = self.events.send(event).await;
     }
 
     /// All pods. `None` while the agent ends.
-    pub async fn pods(&self) -> Option<Shown> {
+    pub async fn pods(&self) -> Option<PodsResponse> {
         let (answer, shown) = oneshot::channel();
         self.queries.send(Query::Pods(answer)).await.ok()?;
         shown.await.ok()
@@ -93,26 +93,26 @@ impl Handle {
     }
 
     /// What can be seen without asking.
-    pub fn views(&self) -> &Arc<Views> {
-        &self.views
+    pub fn state(&self) -> &Arc<AgentState> {
+        &self.state
     }
 }
 
 /// What the loop shows of itself.
 #[derive(Default)]
-pub struct Views {
+pub struct AgentState {
     events: Mutex<EventCorrelator>,
     event_feed: EventFeed,
-    beat: Mutex<Option<Now>>,
-    sight: Mutex<Option<Now>>,
+    heartbeat: Mutex<Option<Now>>,
+    observation: Mutex<Option<Now>>,
     journal: Mutex<Option<String>>,
     waiters: Mutex<BTreeMap<u64, oneshot::Sender<()>>>,
     runtime: watch::Sender<Option<RuntimeFacts>>,
-    feed: Arc<Feed>,
+    feed: Arc<PodFeed>,
     metrics: Metrics,
 }
 
-impl Views {
+impl AgentState {
     /// The events kept, oldest first.
     pub fn events(&self) -> Vec<CorrelatedEvent> {
         self.events.lock().expect("no panic under this lock").all()
@@ -129,13 +129,13 @@ impl Views {
     }
 
     /// When the loop last did something.
-    pub fn last_beat(&self) -> Option<Now> {
-        *self.beat.lock().expect("no panic under this lock")
+    pub fn last_heartbeat(&self) -> Option<Now> {
+        *self.heartbeat.lock().expect("no panic under this lock")
     }
 
     /// When the runtime last showed what it has, all of it or one pod.
-    pub fn last_sight(&self) -> Option<Now> {
-        *self.sight.lock().expect("no panic under this lock")
+    pub fn last_observation(&self) -> Option<Now> {
+        *self.observation.lock().expect("no panic under this lock")
     }
 
     /// Why records are not on disk, if so.
@@ -144,7 +144,7 @@ impl Views {
     }
 
     /// Every pod as it is shown, and what changed.
-    pub fn feed(&self) -> &Arc<Feed> {
+    pub fn feed(&self) -> &Arc<PodFeed> {
         &self.feed
     }
 
@@ -154,34 +154,34 @@ impl Views {
     }
 
     /// Keep an event that is about no pod of the loop's: the node's own.
-    pub fn tell(&self, event: &KubeEvent, now: Now) {
-        self.event(event, None, now);
+    pub fn record_event(&self, event: &KubeEvent, now: Now) {
+        self.record_pod_event(event, None, now);
     }
 
     /// Keep an event about this pod; the spec tells which part of it is meant.
-    pub(super) fn event(&self, event: &KubeEvent, pod: Option<&Pod>, now: Now) {
+    pub(super) fn record_pod_event(&self, event: &KubeEvent, pod: Option<&Pod>, now: Now) {
         let kept = self.events.lock().expect("no panic under this lock").add(event, pod, now);
         // Nobody may be listening.
         let _ = self.event_feed.0.send(kept);
     }
 
-    pub(super) fn runtime(&self, facts: &RuntimeFacts) {
+    pub(super) fn set_runtime_facts(&self, facts: &RuntimeFacts) {
         self.runtime.send_replace(Some(facts.clone()));
     }
 
-    pub(super) fn beat(&self, now: Now) {
-        *self.beat.lock().expect("no panic under this lock") = Some(now);
+    pub(super) fn heartbeat(&self, now: Now) {
+        *self.heartbeat.lock().expect("no panic under this lock") = Some(now);
     }
 
-    pub(super) fn saw(&self, now: Now) {
-        *self.sight.lock().expect("no panic under this lock") = Some(now);
+    pub(super) fn observed(&self, now: Now) {
+        *self.observation.lock().expect("no panic under this lock") = Some(now);
     }
 
-    pub(super) fn journal(&self, error: Option<String>) {
+    pub(super) fn set_journal_error(&self, error: Option<String>) {
         *self.journal.lock().expect("no panic under this lock") = error;
     }
 
-    pub(super) fn released(&self, waiter: u64) {
+    pub(super) fn notify_waiter(&self, waiter: u64) {
         if let Some(waiter) = self.waiters.lock().expect("no panic under this lock").remove(&waiter) {
             let _ = waiter.send(());
         }
@@ -193,8 +193,8 @@ pub(super) fn answer(node: &Node, query: Query, now: Now) {
     match query {
         Query::Pods(answer) => {
             let broken = node.broken().map(|(file, why)| (file.to_owned(), why.to_owned())).collect();
-            let pods = node.workers().iter().map(|(_, machine)| View::of(machine.record()).pod()).collect();
-            let _ = answer.send(Shown { pods, broken, runtime_up: node.runtime_up() });
+            let pods = node.workers().iter().map(|(_, machine)| PodView::of(machine.record()).pod()).collect();
+            let _ = answer.send(PodsResponse { pods, broken, runtime_up: node.runtime_up() });
         }
         Query::Explain { pod, answer } => {
             let _ = answer.send(explain(node, &pod, now));
@@ -227,7 +227,7 @@ fn explain(node: &Node, pod: &str, now: Now) -> Vec<Explanation> {
     let gone = gone.map(|gone| tell(&gone.full_name, &gone.uid, &gone.history));
     let here = here.into_iter().map(|(uid, machine)| Explanation {
         state: Some(machine.state()),
-        pod: Some(View::of(machine.record()).pod()),
+        pod: Some(PodView::of(machine.record()).pod()),
         origin: machine.record().origin.clone(),
         waits: machine.waits(now),
         ..tell(machine.full_name(), uid, machine.history())

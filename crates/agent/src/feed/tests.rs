@@ -20,86 +20,86 @@ fn record(uid: &str, source: Source, phase: Option<&str>) -> PodRecord {
     }
 }
 
-fn kinds(feed: &Feed, after: u64) -> Vec<String> {
-    let word = |change: &Change| match (&change.old, &change.new) {
+fn kinds(feed: &PodFeed, after: u64) -> Vec<String> {
+    let word = |change: &PodChange| match (&change.old, &change.new) {
         (None, Some(new)) => format!("+{} {}", new.name(), phase(new)),
         (Some(_), Some(new)) => format!("~{} {}", new.name(), phase(new)),
         (Some(old), None) => format!("-{}", old.name()),
         (None, None) => unreachable!("a change of nothing"),
     };
-    feed.after(after, 100).unwrap().iter().map(word).collect()
+    feed.changes_after(after, 100).unwrap().iter().map(word).collect()
 }
 
-fn phase(view: &View) -> &str {
+fn phase(view: &PodView) -> &str {
     view.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("none")
 }
 
 #[test]
 fn only_what_is_news_makes_a_change_and_versions_only_rise() {
-    let feed = Feed::default();
+    let feed = PodFeed::default();
     let start = feed.version();
-    feed.record(&record("a", Source::File, None));
-    let first = feed.named("default", "a").unwrap();
-    feed.record(&record("a", Source::File, None));
-    feed.record(&PodRecord { sandbox_attempts: 7, ..record("a", Source::File, None) });
-    feed.record(&record("a", Source::File, Some("Running")));
-    feed.record(&record("a", Source::File, Some("Running")));
-    feed.forget(&"a".into());
-    feed.forget(&"a".into());
+    feed.put_record(&record("a", Source::File, None));
+    let first = feed.by_name("default", "a").unwrap();
+    feed.put_record(&record("a", Source::File, None));
+    feed.put_record(&PodRecord { sandbox_attempts: 7, ..record("a", Source::File, None) });
+    feed.put_record(&record("a", Source::File, Some("Running")));
+    feed.put_record(&record("a", Source::File, Some("Running")));
+    feed.remove_record(&"a".into());
+    feed.remove_record(&"a".into());
     assert_eq!(kinds(&feed, start), ["+a none", "~a Running", "-a"]);
     assert!(first.version > start && feed.version() == start + 3);
     assert_eq!(first.origin.as_deref(), Some("/m/a.yaml"));
-    assert!(feed.all().1.is_empty());
+    assert!(feed.list().1.is_empty());
 }
 
 #[test]
 fn a_kept_pod_is_the_stores_with_the_loops_status() {
-    let feed = Feed::default();
+    let feed = PodFeed::default();
     let start = feed.version();
-    let shown = feed.keep(pod("a", "a"), Source::Local, None);
+    let shown = feed.put_object(pod("a", "a"), Source::Local, None);
     assert_eq!((phase(&shown), shown.version), ("Pending", start + 1));
-    feed.record(&record("a", Source::Local, None));
-    feed.record(&record("a", Source::Local, Some("Running")));
+    feed.put_record(&record("a", Source::Local, None));
+    feed.put_record(&record("a", Source::Local, Some("Running")));
     // An older status that the store was asked to keep does not come back.
-    feed.keep(pod("a", "a"), Source::Local, None);
+    feed.put_object(pod("a", "a"), Source::Local, None);
     assert_eq!(kinds(&feed, start), ["+a Pending", "~a Running"]);
     // The loop's forgetting does not take the object away, the store's letting go does, once and for all.
-    feed.forget(&"a".into());
+    feed.remove_record(&"a".into());
     assert!(feed.get(&"a".into()).is_some());
-    feed.release(&"a".into());
-    feed.record(&record("a", Source::Local, Some("Failed")));
+    feed.remove_object(&"a".into());
+    feed.put_record(&record("a", Source::Local, Some("Failed")));
     assert!(feed.get(&"a".into()).is_none());
-    feed.forget(&"a".into());
+    feed.remove_record(&"a".into());
     assert_eq!(kinds(&feed, start + 2), ["-a"]);
 }
 
 #[test]
 fn who_is_slower_than_the_ring_is_told() {
-    let feed = Feed::default();
-    feed.begin_after(1000);
+    let feed = PodFeed::default();
+    feed.start_after(1000);
     for n in 0..RING_MAX + 10 {
-        feed.record(&record(&format!("p{n}"), Source::File, None));
+        feed.put_record(&record(&format!("p{n}"), Source::File, None));
     }
-    assert_eq!(feed.after(1000, 1).unwrap_err(), TooOld { asked: 1000, oldest: 1010 });
-    assert_eq!(feed.after(1010, 10_000).unwrap().len(), RING_MAX);
-    assert_eq!(feed.after(1010, 3).unwrap().last().unwrap().version, 1013);
-    assert!(feed.after(feed.version(), 10).unwrap().is_empty());
-    assert!(feed.after(feed.version() + 1, 10).is_err(), "another agent's future");
-    assert!(feed.after(0, 10).is_err());
+    assert_eq!(feed.changes_after(1000, 1).unwrap_err(), ResourceExpired { requested: 1000, oldest: 1010 });
+    assert_eq!(feed.changes_after(1010, 10_000).unwrap().len(), RING_MAX);
+    assert_eq!(feed.changes_after(1010, 3).unwrap().last().unwrap().version, 1013);
+    assert!(feed.changes_after(feed.version(), 10).unwrap().is_empty());
+    assert!(feed.changes_after(feed.version() + 1, 10).is_err(), "another agent's future");
+    assert!(feed.changes_after(0, 10).is_err());
 }
 
 #[test]
 fn the_newest_of_a_name_is_meant_and_the_one_that_goes_says_so() {
-    let feed = Feed::default();
+    let feed = PodFeed::default();
     let deadline = SavedTime { boot_id: String::new(), boot: Duration::ZERO, wall: Timestamp::UNIX_EPOCH };
     let ending =
         Ending { cause: Cause::Removed, deleted: true, grace: Duration::from_secs(7), deadline, status_override: None };
-    feed.record(&PodRecord { pod: pod("old", "web"), ending: Some(ending), ..record("old", Source::File, None) });
-    feed.record(&PodRecord { pod: pod("new", "web"), ..record("new", Source::File, None) });
-    assert_eq!(feed.named("default", "web").unwrap().uid().as_str(), "new");
+    feed.put_record(&PodRecord { pod: pod("old", "web"), ending: Some(ending), ..record("old", Source::File, None) });
+    feed.put_record(&PodRecord { pod: pod("new", "web"), ..record("new", Source::File, None) });
+    assert_eq!(feed.by_name("default", "web").unwrap().uid().as_str(), "new");
     let old = serde_json::to_value(&*feed.get(&"old".into()).unwrap()).unwrap();
     assert_eq!(old["metadata"]["deletionTimestamp"], "1970-01-01T00:00:00Z");
     assert_eq!(old["metadata"]["deletionGracePeriodSeconds"], 7);
     assert_eq!((&old["kind"], &old["metadata"]["resourceVersion"]), (&json!("Pod"), &json!("2")));
-    assert_eq!(feed.all().1.len(), 2);
+    assert_eq!(feed.list().1.len(), 2);
 }

@@ -14,7 +14,7 @@ use podwright_core::status::is_terminal;
 use podwright_core::validate::{FieldError, validate_pod, validate_pod_update};
 
 use super::{Objects, POD_BYTES_MAX, PODS_MAX, Refusal, Store, of_name};
-use crate::feed::View;
+use crate::feed::PodView;
 
 /// How a pod is to be deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,30 +31,30 @@ pub struct DeleteOptions {
 
 impl Store {
     /// Take a new pod into this namespace.
-    pub async fn create(self: &Arc<Self>, namespace: String, pod: Pod, dry_run: bool) -> Result<Arc<View>, Refusal> {
+    pub async fn create(self: &Arc<Self>, namespace: String, pod: Pod, dry_run: bool) -> Result<Arc<PodView>, Refusal> {
         let store = Arc::clone(self);
         finish(async move { store.create_now(&namespace, pod, dry_run).await }).await
     }
 
     /// Make the pod of this name this.
-    pub async fn update(self: &Arc<Self>, of: FullName, pod: Pod, dry_run: bool) -> Result<Arc<View>, Refusal> {
+    pub async fn update(self: &Arc<Self>, of: FullName, pod: Pod, dry_run: bool) -> Result<Arc<PodView>, Refusal> {
         let store = Arc::clone(self);
         finish(async move { store.update_now(&of, pod, dry_run).await }).await
     }
 
     /// Let the pod of this name end. It is gone when everything of it has ended.
-    pub async fn delete(self: &Arc<Self>, of: FullName, options: DeleteOptions) -> Result<Arc<View>, Refusal> {
+    pub async fn delete(self: &Arc<Self>, of: FullName, options: DeleteOptions) -> Result<Arc<PodView>, Refusal> {
         let store = Arc::clone(self);
         finish(async move { store.delete_now(&of, &options).await }).await
     }
 
     /// Give the pod of this name, which has ended, another life: the same pod anew, with a UID of its own.
-    pub async fn revive(self: &Arc<Self>, of: FullName) -> Result<Arc<View>, Refusal> {
+    pub async fn revive(self: &Arc<Self>, of: FullName) -> Result<Arc<PodView>, Refusal> {
         let store = Arc::clone(self);
         finish(async move { store.revive_now(&of).await }).await
     }
 
-    async fn create_now(&self, namespace: &str, mut pod: Pod, dry_run: bool) -> Result<Arc<View>, Refusal> {
+    async fn create_now(&self, namespace: &str, mut pod: Pod, dry_run: bool) -> Result<Arc<PodView>, Refusal> {
         self.prepare(&mut pod, namespace)?;
         let mut objects = self.objects.lock().await;
         let of = full_name(&pod);
@@ -62,7 +62,7 @@ impl Store {
         if of_name(&objects, &of).is_some() {
             return Err(Refusal::AlreadyExists { name });
         }
-        if let Some(view) = self.feed.named(&of.namespace, &of.name) {
+        if let Some(view) = self.feed.by_name(&of.namespace, &of.name) {
             let origin = view.origin.as_deref().unwrap_or_default().into();
             return Err(Refusal::Taken { name, from: view.source, origin });
         }
@@ -75,7 +75,7 @@ impl Store {
         self.put(&mut objects, pod).await
     }
 
-    async fn update_now(&self, of: &FullName, mut pod: Pod, dry_run: bool) -> Result<Arc<View>, Refusal> {
+    async fn update_now(&self, of: &FullName, mut pod: Pod, dry_run: bool) -> Result<Arc<PodView>, Refusal> {
         let mut objects = self.objects.lock().await;
         let (old, version) = self.ours(&objects, of)?;
         same_place(&mut pod.metadata, of)?;
@@ -102,7 +102,7 @@ impl Store {
         self.put(&mut objects, pod).await
     }
 
-    async fn revive_now(&self, of: &FullName) -> Result<Arc<View>, Refusal> {
+    async fn revive_now(&self, of: &FullName) -> Result<Arc<PodView>, Refusal> {
         let mut objects = self.objects.lock().await;
         let (old, _) = self.ours(&objects, of)?;
         let (name, old_uid) = (of.name.to_string(), super::uid_of(&old));
@@ -118,7 +118,7 @@ impl Store {
         self.replace(&mut objects, &old_uid, pod).await
     }
 
-    async fn delete_now(&self, of: &FullName, options: &DeleteOptions) -> Result<Arc<View>, Refusal> {
+    async fn delete_now(&self, of: &FullName, options: &DeleteOptions) -> Result<Arc<PodView>, Refusal> {
         let mut objects = self.objects.lock().await;
         let (old, version) = self.ours(&objects, of)?;
         meets(&of.name, &old.metadata, version, (options.uid.as_deref(), options.resource_version.as_deref()))?;
@@ -143,7 +143,7 @@ impl Store {
             let version = self.feed.get(&super::uid_of(pod)).map_or(0, |view| view.version);
             return Ok((Arc::clone(pod), version));
         }
-        Err(match self.feed.named(&of.namespace, &of.name) {
+        Err(match self.feed.by_name(&of.namespace, &of.name) {
             Some(view) => {
                 let origin = view.origin.as_deref().unwrap_or_default().into();
                 Refusal::Foreign { name, from: view.source, origin }
@@ -310,8 +310,8 @@ fn to_be_gone(old: &Pod, grace: i64, now: Timestamp) -> Option<Pod> {
     Some(pod)
 }
 
-fn would_be(pod: Pod, version: u64) -> Arc<View> {
-    Arc::new(View::would_be(pod, Source::Local, version))
+fn would_be(pod: Pod, version: u64) -> Arc<PodView> {
+    Arc::new(PodView::dry_run(pod, Source::Local, version))
 }
 
 /// The API's times have whole seconds.

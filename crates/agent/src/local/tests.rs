@@ -11,13 +11,13 @@ use super::*;
 struct Bed {
     dir: TempDir,
     store: Arc<Store>,
-    feed: Arc<Feed>,
+    feed: Arc<PodFeed>,
     told: mpsc::Receiver<(Source, SourceChange)>,
 }
 
 fn open(dir: TempDir, records: &[PodRecord]) -> Bed {
     let (changes, told) = mpsc::channel(64);
-    let feed = Arc::new(Feed::default());
+    let feed = Arc::new(PodFeed::default());
     let store = Store::open(dir.path(), "node", records, Arc::clone(&feed), changes).unwrap();
     Bed { dir, store, feed, told }
 }
@@ -27,15 +27,15 @@ fn bed() -> Bed {
 }
 
 impl Bed {
-    async fn create(&self, pod: Value) -> Result<Arc<View>, Refusal> {
+    async fn create(&self, pod: Value) -> Result<Arc<PodView>, Refusal> {
         self.store.create("default".into(), serde_json::from_value(pod).unwrap(), false).await
     }
 
-    async fn update(&self, name: &str, pod: Value) -> Result<Arc<View>, Refusal> {
+    async fn update(&self, name: &str, pod: Value) -> Result<Arc<PodView>, Refusal> {
         self.store.update(of(name), serde_json::from_value(pod).unwrap(), false).await
     }
 
-    async fn delete(&self, name: &str, grace: Option<i64>) -> Result<Arc<View>, Refusal> {
+    async fn delete(&self, name: &str, grace: Option<i64>) -> Result<Arc<PodView>, Refusal> {
         self.store.delete(of(name), DeleteOptions { grace, ..DeleteOptions::default() }).await
     }
 
@@ -78,7 +78,7 @@ fn pod(name: &str) -> Value {
     json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "busybox:1"}]}})
 }
 
-fn object(view: &View) -> ObjectRef {
+fn object(view: &PodView) -> ObjectRef {
     ObjectRef { full_name: of(view.name()), uid: view.uid() }
 }
 
@@ -86,7 +86,7 @@ async fn ask(bed: &Bed, request: ObjectRequest) -> ObjectResult {
     LocalObjectStore(Arc::clone(&bed.store)).request(request).await
 }
 
-fn patch(view: &View, phase: &str) -> ObjectRequest {
+fn patch(view: &PodView, phase: &str) -> ObjectRequest {
     let status = Arc::new(PodStatus { phase: Some(phase.into()), ..PodStatus::default() });
     ObjectRequest::PatchStatus { object: object(view), base: Arc::default(), status, urgent: false }
 }
@@ -163,7 +163,7 @@ async fn names_of_other_sources_are_theirs() {
     let bed = bed();
     let static_pod: Pod =
         serde_json::from_value(json!({"metadata": {"name": "web", "namespace": "default", "uid": "s"}})).unwrap();
-    bed.feed.keep(Arc::new(static_pod), Source::File, Some("/m/web.yaml".into()));
+    bed.feed.put_object(Arc::new(static_pod), Source::File, Some("/m/web.yaml".into()));
     let refused = bed.create(pod("web")).await.unwrap_err();
     assert_eq!(refused.to_string(), "pods \"web\" already exists: it comes from the manifest /m/web.yaml");
     for refused in [bed.delete("web", None).await.unwrap_err(), bed.update("web", pod("web")).await.unwrap_err()] {
@@ -177,7 +177,7 @@ async fn names_of_other_sources_are_theirs() {
 async fn an_update_of_an_old_sight_is_a_conflict_and_only_some_fields_may_change() {
     let mut bed = bed();
     let first = bed.create(pod("web")).await.unwrap();
-    let as_read = |view: &View, image: &str| {
+    let as_read = |view: &PodView, image: &str| {
         let mut value = serde_json::to_value(view).unwrap();
         value["spec"]["containers"][0]["image"] = json!(image);
         value
@@ -217,7 +217,7 @@ async fn a_delete_sets_the_time_which_only_gets_shorter_and_the_end_removes_ever
     assert!(matches!(bed.delete("web", Some(-1)).await, Err(Refusal::BadRequest { .. })));
     let dry = DeleteOptions { dry_run: true, ..DeleteOptions::default() };
     assert!(bed.store.delete(of("web"), dry).await.unwrap().object.metadata.deletion_timestamp.is_some());
-    let at = |view: &View| view.object.metadata.deletion_timestamp.clone().unwrap().0;
+    let at = |view: &PodView| view.object.metadata.deletion_timestamp.clone().unwrap().0;
     let first = bed.delete("web", None).await.unwrap();
     let longer = bed.delete("web", Some(60)).await.unwrap();
     assert_eq!(longer.version, first.version, "a longer time changes nothing");
@@ -234,7 +234,7 @@ async fn a_delete_sets_the_time_which_only_gets_shorter_and_the_end_removes_ever
     assert_eq!(ask(&bed, ObjectRequest::Delete { object: object(&shown) }).await, Ok(None));
     assert_eq!(ask(&bed, ObjectRequest::Delete { object: object(&shown) }).await, Err(ObjectError::NotFound));
     assert_eq!((bed.files(), bed.heard()), (0, vec![format!("remove {}", shown.uid())]));
-    assert!(bed.feed.all().1.is_empty());
+    assert!(bed.feed.list().1.is_empty());
 }
 
 #[tokio::test]
@@ -248,7 +248,7 @@ async fn the_end_of_a_pod_is_kept_and_other_statuses_are_not_written() {
     assert_eq!(std::fs::read(&file).unwrap(), before);
     ask(&bed, patch(&shown, "Succeeded")).await.unwrap();
     let bed = bed.again(&[]);
-    let shown = bed.feed.named("default", "web").unwrap();
+    let shown = bed.feed.by_name("default", "web").unwrap();
     assert_eq!(shown.status.as_ref().unwrap().phase.as_deref(), Some("Succeeded"));
 }
 
@@ -271,7 +271,7 @@ async fn a_broken_file_is_mended_from_the_journal_or_put_aside_and_named() {
     assert_eq!((pods.len(), broken.len()), (1, 1));
     assert!(broken[0].0.contains(lost.uid().as_str()) && broken[0].0.ends_with(".broken"), "{broken:?}");
     let bed = bed.again(&[]);
-    assert_eq!(bed.feed.all().1.len(), 1, "it was written anew");
+    assert_eq!(bed.feed.list().1.len(), 1, "it was written anew");
 }
 
 #[tokio::test]
@@ -287,12 +287,12 @@ async fn two_who_write_at_once_are_told_apart_and_who_goes_away_loses_nothing() 
     // Cut off at once, unless the disk was faster: it is done all the same.
     let _cut = tokio::time::timeout(Duration::ZERO, bed.create(pod("cut"))).await;
     for _ in 0..200 {
-        if bed.feed.named("default", "cut").is_some() {
+        if bed.feed.by_name("default", "cut").is_some() {
             break;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!((bed.files(), bed.feed.all().1.len()), (2, 2));
+    assert_eq!((bed.files(), bed.feed.list().1.len()), (2, 2));
 }
 
 #[tokio::test]
@@ -310,14 +310,14 @@ async fn a_pod_that_has_ended_gets_another_life_and_never_two() {
     assert_eq!(second.object.spec, first.object.spec);
     assert_eq!(second.status.as_ref().unwrap().phase.as_deref(), Some("Pending"));
     assert_eq!(bed.heard(), [format!("remove {}", first.uid()), "put web None".into()]);
-    assert_eq!((bed.files(), bed.feed.all().1.len()), (1, 1));
+    assert_eq!((bed.files(), bed.feed.list().1.len()), (1, 1));
 
     // An agent that died in between finds both.
     std::fs::write(&old_file, left_behind).unwrap();
     let mut bed = bed.again(&[]);
     bed.store.begin().await;
     assert_eq!(bed.heard(), ["set 1 0"]);
-    assert_eq!((bed.files(), bed.feed.named("default", "web").unwrap().uid()), (1, second.uid()));
+    assert_eq!((bed.files(), bed.feed.by_name("default", "web").unwrap().uid()), (1, second.uid()));
 
     bed.delete("web", None).await.unwrap();
     assert!(bed.store.revive(of("web")).await.is_err(), "it is being deleted");

@@ -1,4 +1,4 @@
-//! Objects for tests: what is put in can be had, and who asked and let go is remembered.
+//! ObjectClient for tests: what is put in can be had, and who asked and let go is remembered.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -11,8 +11,8 @@ pub(crate) struct FakeObjects {
     pub(crate) config_maps: Mutex<BTreeMap<String, ConfigMap>>,
     pub(crate) secrets: Mutex<BTreeMap<String, Secret>>,
     pub(crate) services: Mutex<Vec<Arc<Service>>>,
-    pub(crate) claims: Mutex<BTreeMap<String, Claimed>>,
-    pub(crate) tokens: Mutex<Vec<TokenAsk>>,
+    pub(crate) claims: Mutex<BTreeMap<String, ClaimWithVolume>>,
+    pub(crate) tokens: Mutex<Vec<TokenSpec>>,
     pub(crate) released: Mutex<Vec<PodUid>>,
 }
 
@@ -28,7 +28,7 @@ impl FakeObjects {
     pub(crate) fn put_claim(&self, name: &str, claim: serde_json::Value, volume: Option<serde_json::Value>) {
         let claim = Arc::new(serde_json::from_value(claim).unwrap());
         let volume = volume.map(|volume| Arc::new(serde_json::from_value(volume).unwrap()));
-        self.claims.lock().unwrap().insert(name.into(), Claimed { claim, volume });
+        self.claims.lock().unwrap().insert(name.into(), ClaimWithVolume { claim, volume });
     }
 }
 
@@ -36,45 +36,49 @@ fn answer<'a, T: Clone + Send + 'a>(
     kind: &'static str,
     name: &'a str,
     all: &Mutex<BTreeMap<String, T>>,
-) -> Found<'a, T> {
+) -> ObjectFuture<'a, T> {
     let found = all.lock().unwrap().get(name).cloned();
-    Box::pin(async move { found.ok_or_else(|| ObjectError::NotFound { kind, name: name.to_owned() }) })
+    Box::pin(async move { found.ok_or_else(|| GetObjectError::NotFound { kind, name: name.to_owned() }) })
 }
 
-impl Objects for FakeObjects {
-    fn config_map<'a>(&'a self, _: &'a PodUid, _: &'a str, name: &'a str) -> Found<'a, Held<ConfigMap>> {
+impl ObjectClient for FakeObjects {
+    fn config_map<'a>(&'a self, _: &'a PodUid, _: &'a str, name: &'a str) -> ObjectFuture<'a, Redacted<ConfigMap>> {
         let found = answer("configmap", name, &self.config_maps);
-        Box::pin(async { found.await.map(Held::new) })
+        Box::pin(async { found.await.map(Redacted::new) })
     }
 
-    fn secret<'a>(&'a self, _: &'a PodUid, _: &'a str, name: &'a str) -> Found<'a, Held<Secret>> {
+    fn secret<'a>(&'a self, _: &'a PodUid, _: &'a str, name: &'a str) -> ObjectFuture<'a, Redacted<Secret>> {
         let found = answer("secret", name, &self.secrets);
-        Box::pin(async { found.await.map(Held::new) })
+        Box::pin(async { found.await.map(Redacted::new) })
     }
 
-    fn token<'a>(&'a self, _: &'a Pod, ask: TokenAsk) -> Found<'a, Held<String>> {
+    fn token<'a>(&'a self, _: &'a Pod, ask: TokenSpec) -> ObjectFuture<'a, Redacted<String>> {
         let token = format!("token for {:?}", ask.audience);
         self.tokens.lock().unwrap().push(ask);
-        Box::pin(async { Ok(Held::new(token)) })
+        Box::pin(async { Ok(Redacted::new(token)) })
     }
 
-    fn runtime_handler<'a>(&'a self, class: &'a str) -> Found<'a, String> {
-        let error = ObjectError::NotFound { kind: "runtimeclass", name: class.to_owned() };
+    fn runtime_handler<'a>(&'a self, class: &'a str) -> ObjectFuture<'a, String> {
+        let error = GetObjectError::NotFound { kind: "runtimeclass", name: class.to_owned() };
         let known = (class == "fast").then(|| "fast-handler".to_owned());
         Box::pin(async { known.ok_or(error) })
     }
 
-    fn claim<'a>(&'a self, _: &'a str, name: &'a str) -> Found<'a, Claimed> {
+    fn claim<'a>(&'a self, _: &'a str, name: &'a str) -> ObjectFuture<'a, ClaimWithVolume> {
         answer("persistentvolumeclaim", name, &self.claims)
     }
 
-    fn services<'a>(&'a self, _: &'a Pod) -> Found<'a, Vec<Arc<Service>>> {
+    fn services<'a>(&'a self, _: &'a Pod) -> ObjectFuture<'a, Vec<Arc<Service>>> {
         let known = self.services.lock().unwrap().clone();
         Box::pin(async { Ok(known) })
     }
 
-    fn trust_bundle<'a>(&'a self, _: &'a PodUid, _: &'a ClusterTrustBundleProjection) -> Found<'a, Held<String>> {
-        Box::pin(async { Ok(Held::new("PEM".to_owned())) })
+    fn trust_bundle<'a>(
+        &'a self,
+        _: &'a PodUid,
+        _: &'a ClusterTrustBundleProjection,
+    ) -> ObjectFuture<'a, Redacted<String>> {
+        Box::pin(async { Ok(Redacted::new("PEM".to_owned())) })
     }
 
     fn release(&self, uid: &PodUid) {

@@ -7,7 +7,7 @@ use podwright_core::node_status::Handler;
 use podwright_cri::{Code, CriError, RuntimeService, v1};
 
 use super::Observer;
-use crate::perform::harmless;
+use crate::perform::read_failure;
 use crate::translate::{CgroupDriver, RuntimeFeatures};
 
 impl Observer {
@@ -17,7 +17,7 @@ impl Observer {
         let answers = async { Ok((self.version(limit).await?, self.runtime.status(false, limit).await?)) };
         let (version, answer) = answers.await.map_err(|error| {
             self.forget_version();
-            CallError { unavailable: true, ..harmless("", &error) }
+            CallError { unavailable: true, ..read_failure("", &error) }
         })?;
         self.features.set(features(&answer));
         Ok(word(version, answer))
@@ -82,7 +82,7 @@ fn handler(handler: &v1::RuntimeHandler) -> Handler {
      runtime's to {ours} and restart it (containerd: SystemdCgroup = false; CRI-O: cgroup_manager = \"cgroupfs\"): this \
      agent has no systemd driver yet"
 )]
-pub struct DriverMismatch {
+pub struct CgroupDriverMismatch {
     /// Our setting.
     pub ours: &'static str,
     /// The runtime's.
@@ -94,7 +94,7 @@ pub async fn check_cgroup_driver(
     runtime: &dyn RuntimeService,
     ours: CgroupDriver,
     limit: Duration,
-) -> Result<(), DriverMismatch> {
+) -> Result<(), CgroupDriverMismatch> {
     let answer = match runtime.runtime_config(limit).await {
         Ok(answer) => answer,
         Err(error) => {
@@ -113,11 +113,11 @@ pub async fn check_cgroup_driver(
     if runtimes == ours {
         return Ok(());
     }
-    Err(DriverMismatch { ours: ours.as_str(), runtimes: runtimes.as_str() })
+    Err(CgroupDriverMismatch { ours: ours.as_str(), runtimes: runtimes.as_str() })
 }
 
 /// Whether the runtime follows `supplementalGroupsPolicy`, for the first pods: they may come before the first look at its health.
-pub async fn follows_groups_policy(runtime: &dyn RuntimeService, limit: Duration) -> Option<bool> {
+pub async fn supports_supplemental_groups_policy(runtime: &dyn RuntimeService, limit: Duration) -> Option<bool> {
     let answer = runtime.status(false, limit).await.ok()?;
     Some(features(&answer).supplemental_groups_policy)
 }

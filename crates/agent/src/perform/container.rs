@@ -8,13 +8,13 @@ use podwright_cri::labels::{self, containers_of_pod};
 use podwright_cri::v1::{ContainerState, ContainerStateValue, CreateContainerRequest};
 use tokio::time::{Instant, timeout};
 
-use super::{CallExecutor, Turn, failure, failure_to_make, harmless, left, logs};
+use super::{CallContext, CallExecutor, create_failure, failure, logs, read_failure, remaining};
 use crate::translate::{
     ContainerAsk, References, TranslateError, container_config, effective_run_as_user, find_container, sandbox_config,
 };
 
 /// [`podwright_core::model::Call::CreateContainer`], unpacked.
-pub(super) struct Create {
+pub(super) struct CreateCall {
     pub(super) sandbox: SandboxId,
     pub(super) sandbox_attempt: u32,
     pub(super) name: Name,
@@ -28,17 +28,17 @@ impl CallExecutor {
         &self,
         uid: &PodUid,
         pod: &Pod,
-        ask: Create,
-        turn: &Turn,
+        call: CreateCall,
+        context: &CallContext,
     ) -> Result<Answer, CallError> {
-        let deadline = Instant::now() + turn.limit;
-        let request = turn.or_cancelled(self.create_request(uid, pod, &ask, deadline)).await?;
-        turn.check_sent_allowed()?;
-        let id = match self.runtime.create_container(request, left(deadline)).await {
+        let deadline = Instant::now() + context.limit;
+        let request = context.or_cancelled(self.create_request(uid, pod, &call, deadline)).await?;
+        context.check_not_cancelled()?;
+        let id = match self.runtime.create_container(request, remaining(deadline)).await {
             Ok(id) => id,
-            Err(error) => return Err(failure_to_make("CreateContainerError", &error)),
+            Err(error) => return Err(create_failure("CreateContainerError", &error)),
         };
-        self.host.link_log(pod, ask.name.as_str(), ask.attempt, &id).await;
+        self.host.link_log(pod, call.name.as_str(), call.attempt, &id).await;
         Ok(Answer::Container(id.into()))
     }
 
@@ -47,39 +47,39 @@ impl CallExecutor {
         &self,
         uid: &PodUid,
         pod: &Pod,
-        ask: &Create,
+        call: &CreateCall,
         deadline: Instant,
     ) -> Result<CreateContainerRequest, CallError> {
-        let found = find_container(pod, ask.name.as_str())
-            .ok_or_else(|| TranslateError::container(format!("the pod has no container {:?}", ask.name)))?;
-        let mut image = ImageFacts { id: ask.image_id.clone(), ..ImageFacts::default() };
+        let found = find_container(pod, call.name.as_str())
+            .ok_or_else(|| TranslateError::container(format!("the pod has no container {:?}", call.name)))?;
+        let mut image = ImageFacts { id: call.image_id.clone(), ..ImageFacts::default() };
         // Whom the image runs as matters only when the pod does not say.
         if effective_run_as_user(pod, &found.container).is_none()
-            && let Some(known) = self.images.facts_of_id(&ask.image_id, CONFIG_REASON, left(deadline)).await?
+            && let Some(known) = self.images.facts_of_id(&call.image_id, CONFIG_REASON, remaining(deadline)).await?
         {
-            image = ImageFacts { id: ask.image_id.clone(), ..known };
+            image = ImageFacts { id: call.image_id.clone(), ..known };
         }
         let target = match found.target {
-            Some(name) => Some(self.running_instance(uid, name, left(deadline)).await?),
+            Some(name) => Some(self.running_instance(uid, name, remaining(deadline)).await?),
             None => None,
         };
-        let situation = self.situation(uid, pod, left(deadline)).await?;
-        let references = timeout(left(deadline), References::of(&*self.objects, pod, ask.name.as_str())).await;
+        let situation = self.situation(uid, pod, remaining(deadline)).await?;
+        let references = timeout(remaining(deadline), References::of(&*self.objects, pod, call.name.as_str())).await;
         let references = references.map_err(|_| {
             CallError::new(CONFIG_REASON, "what the environment refers to could not be fetched in time")
         })?;
         let config_ask = ContainerAsk {
-            name: ask.name.as_str(),
-            attempt: ask.attempt,
+            name: call.name.as_str(),
+            attempt: call.attempt,
             image: &image,
-            ips: &ask.ips,
+            ips: &call.ips,
             target: target.as_ref(),
             references: &references,
         };
         let config = container_config(pod, &config_ask, &self.facts, &situation, &*self.host)?;
-        let sandbox_config = sandbox_config(pod, ask.sandbox_attempt, &self.facts, &situation)?;
+        let sandbox_config = sandbox_config(pod, call.sandbox_attempt, &self.facts, &situation)?;
         Ok(CreateContainerRequest {
-            pod_sandbox_id: ask.sandbox.as_str().to_owned(),
+            pod_sandbox_id: call.sandbox.as_str().to_owned(),
             config: Some(config),
             sandbox_config: Some(sandbox_config),
         })
@@ -91,16 +91,16 @@ impl CallExecutor {
         filter.label_selector.extend(BTreeMap::from([(labels::CONTAINER_NAME.to_owned(), name.to_owned())]));
         filter.state = Some(ContainerStateValue { state: ContainerState::ContainerRunning.into() });
         let found = self.runtime.list_containers(Some(filter), limit).await;
-        let found = found.map_err(|error| harmless(CONFIG_REASON, &error))?;
+        let found = found.map_err(|error| read_failure(CONFIG_REASON, &error))?;
         let newest = found.into_iter().max_by_key(|container| container.created_at);
         newest.map(|container| container.id.into()).ok_or_else(|| {
             CallError::new(CONFIG_REASON, format!("unable to find target container {name:?}: it does not run"))
         })
     }
 
-    pub(super) async fn start_container(&self, id: &ContainerId, turn: &Turn) -> Result<Answer, CallError> {
-        turn.check_sent_allowed()?;
-        match self.runtime.start_container(id.as_str(), turn.limit).await {
+    pub(super) async fn start_container(&self, id: &ContainerId, context: &CallContext) -> Result<Answer, CallError> {
+        context.check_not_cancelled()?;
+        match self.runtime.start_container(id.as_str(), context.limit).await {
             Ok(()) => Ok(Answer::Done),
             Err(error) => {
                 // Someone's start is still under way, a former agent's mostly: its fate is not known yet.
@@ -115,11 +115,11 @@ impl CallExecutor {
         &self,
         id: &ContainerId,
         timeout: Duration,
-        turn: &Turn,
+        context: &CallContext,
     ) -> Result<Answer, CallError> {
         let whole = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
         let grace = u32::try_from(whole).unwrap_or(u32::MAX);
-        match self.runtime.stop_container(id.as_str(), grace, turn.limit).await {
+        match self.runtime.stop_container(id.as_str(), grace, context.limit).await {
             Ok(()) => Ok(Answer::Done),
             Err(error) if error.is_not_found() => Ok(Answer::Done),
             Err(error) => Err(failure("KillContainerError", &error)),
@@ -132,12 +132,12 @@ impl CallExecutor {
         pod: &Pod,
         name: &Name,
         id: &ContainerId,
-        turn: &Turn,
+        context: &CallContext,
     ) -> Result<Answer, CallError> {
-        let deadline = Instant::now() + turn.limit;
-        let status = self.runtime.container_status(id.as_str(), false, left(deadline)).await;
+        let deadline = Instant::now() + context.limit;
+        let status = self.runtime.container_status(id.as_str(), false, remaining(deadline)).await;
         let log = status.ok().and_then(|answer| answer.status).map(|status| status.log_path);
-        match self.runtime.remove_container(id.as_str(), left(deadline)).await {
+        match self.runtime.remove_container(id.as_str(), remaining(deadline)).await {
             Ok(()) => {}
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(failure("", &error)),

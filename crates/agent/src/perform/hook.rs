@@ -9,11 +9,11 @@ use podwright_cri::v1::ExecSyncRequest;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{CallExecutor, harmless, http, probe, target};
+use super::{CallExecutor, http, probe, read_failure, target};
 use crate::translate::{display_name, find_container};
 
 /// [`podwright_core::model::Call::Hook`], unpacked.
-pub(super) struct Ask {
+pub(super) struct HookCall {
     pub(super) kind: HookKind,
     pub(super) name: Name,
     pub(super) id: ContainerId,
@@ -23,10 +23,10 @@ pub(super) struct Ask {
 
 impl CallExecutor {
     /// Runs one hook to its end, or to the end of its time.
-    pub(super) async fn run_hook(&self, pod: &Pod, ask: &Ask, limit: Duration) -> Result<Answer, CallError> {
-        let (handler, container) = handler(pod, ask).map_err(|why| CallError::new(reason(ask.kind), why))?;
+    pub(super) async fn run_hook(&self, pod: &Pod, call: &HookCall, limit: Duration) -> Result<Answer, CallError> {
+        let (handler, container) = handler(pod, call).map_err(|why| CallError::new(reason(call.kind), why))?;
         let Some(handler) = handler else { return Ok(Answer::Done) };
-        let failed = match timeout(limit, self.handle(pod, &container, &handler, ask, limit)).await {
+        let failed = match timeout(limit, self.handle(pod, &container, &handler, call, limit)).await {
             Ok(Ok(())) => return Ok(Answer::Done),
             Ok(Err(failed)) => failed,
             Err(_) => CallError::new("", format!("no end within {limit:?}")),
@@ -34,11 +34,11 @@ impl CallExecutor {
         let what = describe(&handler);
         let message = format!(
             "{what} for Container {:?} in Pod {:?} failed - error: {}",
-            ask.name.as_str(),
+            call.name.as_str(),
             display_name(pod),
             failed.message
         );
-        Err(CallError { reason: reason(ask.kind).into(), message, ..failed })
+        Err(CallError { reason: reason(call.kind).into(), message, ..failed })
     }
 
     async fn handle(
@@ -46,19 +46,19 @@ impl CallExecutor {
         pod: &Pod,
         container: &Container,
         handler: &LifecycleHandler,
-        ask: &Ask,
+        call: &HookCall,
         limit: Duration,
     ) -> Result<(), CallError> {
         let plain = |why: String| CallError::new("", why);
         if let Some(action) = &handler.exec {
-            return self.exec_hook(&ask.id, action.command.as_deref().unwrap_or_default(), limit).await;
+            return self.exec_hook(&call.id, action.command.as_deref().unwrap_or_default(), limit).await;
         }
         if let Some(action) = &handler.http_get {
-            let url = target::url(action, container, pod, &ask.ips, &self.facts).map_err(plain)?;
+            let url = target::url(action, container, pod, &call.ips, &self.facts).map_err(plain)?;
             return self.http_hook(pod, &url, action).await.map_err(plain);
         }
         if let Some(action) = &handler.tcp_socket {
-            let host = target::host(action.host.as_deref(), pod, &ask.ips, &self.facts).map_err(plain)?;
+            let host = target::host(action.host.as_deref(), pod, &call.ips, &self.facts).map_err(plain)?;
             let port = target::port(&action.port, container).map_err(plain)?;
             let connected = TcpStream::connect((host.trim_matches(['[', ']']), port)).await;
             return connected.map(drop).map_err(|error| plain(format!("dial tcp {host}:{port}: {error}")));
@@ -78,7 +78,7 @@ impl CallExecutor {
             cmd: command.to_vec(),
             timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
         };
-        let answer = self.runtime.exec_sync(request, limit).await.map_err(|error| harmless("", &error))?;
+        let answer = self.runtime.exec_sync(request, limit).await.map_err(|error| read_failure("", &error))?;
         if answer.exit_code == 0 {
             return Ok(());
         }
@@ -116,18 +116,18 @@ impl CallExecutor {
 }
 
 /// The spec's handler, or the one written on the container when the spec does not know it any more.
-fn handler(pod: &Pod, ask: &Ask) -> Result<(Option<LifecycleHandler>, Container), String> {
-    if let Some(found) = find_container(pod, ask.name.as_str()) {
+fn handler(pod: &Pod, call: &HookCall) -> Result<(Option<LifecycleHandler>, Container), String> {
+    if let Some(found) = find_container(pod, call.name.as_str()) {
         let container = found.container.into_owned();
         let lifecycle = container.lifecycle.as_ref();
-        let handler = match ask.kind {
+        let handler = match call.kind {
             HookKind::PostStart => lifecycle.and_then(|l| l.post_start.clone()),
             HookKind::PreStop => lifecycle.and_then(|l| l.pre_stop.clone()),
         };
         return Ok((handler, container));
     }
-    let container = Container { name: ask.name.as_str().to_owned(), ..Container::default() };
-    let Some(text) = &ask.handler else { return Ok((None, container)) };
+    let container = Container { name: call.name.as_str().to_owned(), ..Container::default() };
+    let Some(text) = &call.handler else { return Ok((None, container)) };
     let handler = serde_json::from_str(text).map_err(|error| format!("the container's hook is not JSON: {error}"))?;
     Ok((Some(handler), container))
 }

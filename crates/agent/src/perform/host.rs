@@ -7,7 +7,7 @@ use podwright_core::model::{Answer, Call, CallError, Pod, PodUid};
 use podwright_cri::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
-use super::{HostHands, Turn};
+use super::{CallContext, HostHands};
 use crate::host::{Host, HostError};
 use crate::translate::{References, needs_environment, sub_paths};
 
@@ -21,8 +21,8 @@ impl HostHands for Host {
         cancel: CancellationToken,
     ) -> BoxFuture<'_, Result<Answer, CallError>> {
         Box::pin(async move {
-            let turn = Turn { limit, cancel };
-            turn.or_cancelled(work(self, uid.as_str(), &pod, call, limit)).await
+            let context = CallContext { limit, cancel };
+            context.or_cancelled(work(self, uid.as_str(), &pod, call, limit)).await
         })
     }
 

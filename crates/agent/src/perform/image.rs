@@ -9,9 +9,9 @@ use podwright_core::model::{Answer, CallError, ImageFacts};
 use podwright_cri::v1::{Image, ImageSpec};
 use podwright_cri::{CriError, ImageService};
 
-use super::harmless;
+use super::read_failure;
 use crate::host::Pool;
-use crate::objects::Held;
+use crate::objects::Redacted;
 
 mod credentials;
 mod known;
@@ -41,7 +41,7 @@ pub struct PullConfig {
 
 impl PullConfig {
     /// The usual: five at once, two from one host; credentials from the root directory, then the user's.
-    pub fn usual(root_dir: PathBuf, home: Option<PathBuf>) -> Self {
+    pub fn with_defaults(root_dir: PathBuf, home: Option<PathBuf>) -> Self {
         let home = home.into_iter().flat_map(|home| [home.join(".docker"), home]);
         let credential_dirs = [root_dir].into_iter().chain(home).collect();
         Self { parallel: 5, parallel_per_host: 2, rate: None, credential_dirs }
@@ -82,7 +82,7 @@ impl Images {
     pub(super) async fn pull(
         &self,
         image: &str,
-        secrets: &[Held<Secret>],
+        secrets: &[Redacted<Secret>],
         limit: Duration,
     ) -> Result<Answer, CallError> {
         let reference = parsed(image)?;
@@ -126,7 +126,7 @@ impl Images {
 }
 
 fn inspect_failure(reason: &str, image: &str, error: &CriError) -> CallError {
-    let mut failed = harmless(reason, error);
+    let mut failed = read_failure(reason, error);
     failed.message = format!("Failed to inspect image {image:?}: {}", failed.message);
     failed
 }

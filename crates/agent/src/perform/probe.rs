@@ -16,7 +16,7 @@ use super::{CallExecutor, grpc, target};
 use crate::translate::{expand, find_container};
 
 /// [`podwright_core::model::Call::Probe`], unpacked.
-pub(super) struct Ask {
+pub(super) struct ProbeCall {
     pub(super) kind: ProbeKind,
     pub(super) name: Name,
     pub(super) id: ContainerId,
@@ -24,21 +24,21 @@ pub(super) struct Ask {
 }
 
 impl CallExecutor {
-    pub(super) async fn run_probe(&self, pod: &Pod, ask: &Ask, limit: Duration) -> Result<Answer, CallError> {
-        let Some(found) = find_container(pod, ask.name.as_str()) else {
-            return Err(CallError::new("", format!("the pod has no container {:?}", ask.name)));
+    pub(super) async fn run_probe(&self, pod: &Pod, call: &ProbeCall, limit: Duration) -> Result<Answer, CallError> {
+        let Some(found) = find_container(pod, call.name.as_str()) else {
+            return Err(CallError::new("", format!("the pod has no container {:?}", call.name)));
         };
         let container = &*found.container;
-        let probe = match ask.kind {
+        let probe = match call.kind {
             ProbeKind::Startup => &container.startup_probe,
             ProbeKind::Readiness => &container.readiness_probe,
             ProbeKind::Liveness => &container.liveness_probe,
         };
         let Some(probe) = probe else {
-            return Err(CallError::new("", format!("container {:?} has no {:?} probe", ask.name, ask.kind)));
+            return Err(CallError::new("", format!("container {:?} has no {:?} probe", call.name, call.kind)));
         };
         let own = Duration::from_secs(u64::try_from(probe.timeout_seconds.unwrap_or(1)).unwrap_or(1).max(1));
-        let verdict = self.verdict(pod, container, probe, ask, own.min(limit)).await;
+        let verdict = self.verdict(pod, container, probe, call, own.min(limit)).await;
         Ok(Answer::Probe(verdict.unwrap_or_else(ProbeVerdict::Unknown)))
     }
 
@@ -48,29 +48,29 @@ impl CallExecutor {
         pod: &Pod,
         container: &Container,
         probe: &Probe,
-        ask: &Ask,
+        call: &ProbeCall,
         limit: Duration,
     ) -> Result<ProbeVerdict, String> {
         if let Some(action) = &probe.exec {
             let command = action.command.as_deref().unwrap_or_default();
-            return Ok(self.exec_probe(container, &ask.id, command, limit).await);
+            return Ok(self.exec_probe(container, &call.id, command, limit).await);
         }
         if let Some(action) = &probe.http_get {
-            let url = target::url(action, container, pod, &ask.ips, &self.facts)?;
+            let url = target::url(action, container, pod, &call.ips, &self.facts)?;
             let (verdict, redirected) = http_probe(&url, action, limit).await;
             if redirected {
                 // The Go kubelet adds the body; it may hold what an event should not show.
-                let message = format!("{:?} probe warning: Probe terminated redirects", ask.kind);
-                self.warn(pod, Some(&ask.name), "ProbeWarning", message);
+                let message = format!("{:?} probe warning: Probe terminated redirects", call.kind);
+                self.warn(pod, Some(&call.name), "ProbeWarning", message);
             }
             return Ok(verdict);
         }
         if let Some(action) = &probe.tcp_socket {
-            let host = target::host(action.host.as_deref(), pod, &ask.ips, &self.facts)?;
+            let host = target::host(action.host.as_deref(), pod, &call.ips, &self.facts)?;
             return Ok(tcp_probe(host, target::port(&action.port, container)?, limit).await);
         }
         if let Some(action) = &probe.grpc {
-            let host = target::host(None, pod, &ask.ips, &self.facts)?;
+            let host = target::host(None, pod, &call.ips, &self.facts)?;
             let port = u16::try_from(action.port).map_err(|_| format!("invalid port number: {}", action.port))?;
             let authority = Url::new(false, host, port, "").authority();
             let service = action.service.as_deref().unwrap_or_default();
@@ -80,7 +80,7 @@ impl CallExecutor {
                 Err(_) => ProbeVerdict::Failure(format!("timeout: health rpc did not complete within {limit:?}")),
             });
         }
-        Err(format!("missing probe handler for container {:?}", ask.name))
+        Err(format!("missing probe handler for container {:?}", call.name))
     }
 
     async fn exec_probe(

@@ -7,7 +7,7 @@ use podwright_cri::v1::RunPodSandboxRequest;
 use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
 
-use super::{CallExecutor, Turn, failure, failure_to_make};
+use super::{CallContext, CallExecutor, create_failure, failure};
 use crate::translate::sandbox_config;
 
 impl CallExecutor {
@@ -16,17 +16,17 @@ impl CallExecutor {
         uid: &PodUid,
         pod: &Pod,
         attempt: u32,
-        turn: &Turn,
+        context: &CallContext,
     ) -> Result<Answer, CallError> {
-        let runtime_handler = turn.or_cancelled(self.runtime_handler(pod)).await?;
-        let situation = turn.or_cancelled(self.situation(uid, pod, turn.limit)).await?;
+        let runtime_handler = context.or_cancelled(self.runtime_handler(pod)).await?;
+        let situation = context.or_cancelled(self.situation(uid, pod, context.limit)).await?;
         let config = sandbox_config(pod, attempt, &self.facts, &situation)?;
-        let permit = turn.wait(&self.runs).await?;
-        turn.check_sent_allowed()?;
+        let permit = context.wait(&self.runs).await?;
+        context.check_not_cancelled()?;
         let request = RunPodSandboxRequest { config: Some(config), runtime_handler };
-        match holding(permit, self.runtime.run_pod_sandbox(request, turn.limit)).await {
+        match holding(permit, self.runtime.run_pod_sandbox(request, context.limit)).await {
             Ok(id) => Ok(Answer::Sandbox(id.into())),
-            Err(error) => Err(failure_to_make(REASON, &error)),
+            Err(error) => Err(create_failure(REASON, &error)),
         }
     }
 
@@ -43,9 +43,9 @@ impl CallExecutor {
         })
     }
 
-    pub(super) async fn stop_sandbox(&self, id: &SandboxId, turn: &Turn) -> Result<Answer, CallError> {
-        let permit = turn.wait(&self.stops).await?;
-        match holding(permit, self.runtime.stop_pod_sandbox(id.as_str(), turn.limit)).await {
+    pub(super) async fn stop_sandbox(&self, id: &SandboxId, context: &CallContext) -> Result<Answer, CallError> {
+        let permit = context.wait(&self.stops).await?;
+        match holding(permit, self.runtime.stop_pod_sandbox(id.as_str(), context.limit)).await {
             Ok(()) => Ok(Answer::Done),
             Err(error) if error.is_not_found() => Ok(Answer::Done),
             Err(error) => Err(failure("KillPodSandboxError", &error)),
@@ -53,9 +53,9 @@ impl CallExecutor {
     }
 
     /// Beside those that are being stopped, and few at once: people wait for these, and nobody for what is dead.
-    pub(super) async fn remove_sandbox(&self, id: &SandboxId, turn: &Turn) -> Result<Answer, CallError> {
-        let permit = turn.wait(&self.removals).await?;
-        match holding(permit, self.runtime.remove_pod_sandbox(id.as_str(), turn.limit)).await {
+    pub(super) async fn remove_sandbox(&self, id: &SandboxId, context: &CallContext) -> Result<Answer, CallError> {
+        let permit = context.wait(&self.removals).await?;
+        match holding(permit, self.runtime.remove_pod_sandbox(id.as_str(), context.limit)).await {
             Ok(()) => Ok(Answer::Done),
             Err(error) if error.is_not_found() => Ok(Answer::Done),
             Err(error) => Err(failure("", &error)),

@@ -1,4 +1,4 @@
-//! The hands at work on a fake runtime.
+//! The executor at work on a fake runtime.
 
 use std::path::PathBuf;
 
@@ -69,7 +69,7 @@ impl HostHands for FakeHost {
 pub(super) struct Bench {
     pub(super) fake: Arc<FakeRuntime>,
     pub(super) host: Arc<FakeHost>,
-    pub(super) hands: Arc<CallExecutor>,
+    pub(super) executor: Arc<CallExecutor>,
 }
 
 impl Bench {
@@ -82,8 +82,8 @@ impl Bench {
         let (mut bench, told) = (Self::new(), Arc::<Mutex<Vec<String>>>::default());
         let heard = Arc::clone(&told);
         let tell = move |event: KubeEvent| heard.lock().unwrap().push(format!("{}: {}", event.reason, event.message));
-        let hands = Arc::into_inner(bench.hands).expect("nobody else has them");
-        bench.hands = Arc::new(hands.with_teller(Arc::new(tell)));
+        let executor = Arc::into_inner(bench.executor).expect("nobody else has them");
+        bench.executor = Arc::new(executor.with_event_sink(Arc::new(tell)));
         (bench, told)
     }
 
@@ -103,7 +103,7 @@ impl Bench {
             max_pods: 10,
         };
         change(&mut config);
-        Self { fake, host, hands: Arc::new(CallExecutor::new(config)) }
+        Self { fake, host, executor: Arc::new(CallExecutor::new(config)) }
     }
 
     pub(super) async fn call(&self, spec: Value, call: Call) -> Result<Answer, CallError> {
@@ -116,7 +116,7 @@ impl Bench {
         call: Call,
         cancel: CancellationToken,
     ) -> Result<Answer, CallError> {
-        self.hands.perform("u-1".into(), Arc::new(pod(spec)), call, LIMIT, cancel).await
+        self.executor.perform("u-1".into(), Arc::new(pod(spec)), call, LIMIT, cancel).await
     }
 }
 

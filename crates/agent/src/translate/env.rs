@@ -10,7 +10,7 @@ use podwright_cri::v1::KeyValue;
 use super::expand::{expand, expand_strict};
 use super::names::pod_namespace;
 use super::{HostView, References, TranslateError, service_links};
-use crate::objects::{ObjectError, unless_optional};
+use crate::objects::{GetObjectError, unless_optional};
 
 /// Variables in the order they were first named; a later value of a name replaces an earlier one.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -164,6 +164,6 @@ fn text(key: &str, value: &[u8]) -> Result<String, TranslateError> {
     text.map(str::to_owned).map_err(|_| TranslateError::container(format!("the secret's key {key} is not text")))
 }
 
-fn told(error: ObjectError) -> TranslateError {
+fn told(error: GetObjectError) -> TranslateError {
     TranslateError::container(error.to_string())
 }

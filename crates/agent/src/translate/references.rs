@@ -9,19 +9,19 @@ use podwright_core::model::{Container, Pod};
 
 use super::containers::find_container;
 use super::names::{pod_namespace, pod_uid};
-use crate::objects::{Held, ObjectError, Objects};
+use crate::objects::{GetObjectError, ObjectClient, Redacted};
 
 /// What was found, by name; what was not, with why: it matters only where it is needed.
 #[derive(Debug, Default)]
 pub struct References {
-    config_maps: BTreeMap<String, Result<Held<ConfigMap>, ObjectError>>,
-    secrets: BTreeMap<String, Result<Held<Secret>, ObjectError>>,
-    services: Option<Result<Vec<Arc<Service>>, ObjectError>>,
+    config_maps: BTreeMap<String, Result<Redacted<ConfigMap>, GetObjectError>>,
+    secrets: BTreeMap<String, Result<Redacted<Secret>, GetObjectError>>,
+    services: Option<Result<Vec<Arc<Service>>, GetObjectError>>,
 }
 
 impl References {
     /// Asks for all that this container's environment refers to, side by side.
-    pub async fn of(objects: &dyn Objects, pod: &Pod, container: &str) -> Self {
+    pub async fn of(objects: &dyn ObjectClient, pod: &Pod, container: &str) -> Self {
         let Some(found) = find_container(pod, container) else { return Self::default() };
         let (uid, namespace) = (pod_uid(pod).into(), pod_namespace(pod));
         let config_maps = config_maps(&found.container);
@@ -42,15 +42,15 @@ impl References {
         }
     }
 
-    pub(super) fn config_map(&self, name: &str) -> Result<Held<ConfigMap>, ObjectError> {
+    pub(super) fn config_map(&self, name: &str) -> Result<Redacted<ConfigMap>, GetObjectError> {
         self.config_maps.get(name).cloned().unwrap_or_else(|| Err(not_asked("configMap", name)))
     }
 
-    pub(super) fn secret(&self, name: &str) -> Result<Held<Secret>, ObjectError> {
+    pub(super) fn secret(&self, name: &str) -> Result<Redacted<Secret>, GetObjectError> {
         self.secrets.get(name).cloned().unwrap_or_else(|| Err(not_asked("secret", name)))
     }
 
-    pub(super) fn services(&self) -> Result<&[Arc<Service>], ObjectError> {
+    pub(super) fn services(&self) -> Result<&[Arc<Service>], GetObjectError> {
         match &self.services {
             None => Ok(&[]),
             Some(Ok(services)) => Ok(services),
@@ -59,8 +59,8 @@ impl References {
     }
 }
 
-fn not_asked(kind: &str, name: &str) -> ObjectError {
-    ObjectError::Unavailable { what: format!("{kind} {name}"), why: "nobody asked for it".into() }
+fn not_asked(kind: &str, name: &str) -> GetObjectError {
+    GetObjectError::Unavailable { what: format!("{kind} {name}"), why: "nobody asked for it".into() }
 }
 
 fn config_maps(container: &Container) -> BTreeSet<&str> {

@@ -1,7 +1,7 @@
 //! What happened here, told to the cluster: every event the loop keeps, and the node's own.
 
 use podwright_agent::event_loop::{Clock, CorrelatedEvent, Handle};
-use podwright_agent::node_executor::MachineClock;
+use podwright_agent::node_executor::SystemClock;
 use podwright_api::events::Occurrence;
 use podwright_core::model::{FullName, KubeEvent};
 use podwright_core::node_status::NodeEvent;
@@ -42,5 +42,5 @@ fn tell(handle: &Handle, node: &str, event: NodeEvent) {
     let pod = FullName { namespace: "".into(), name: node.into() };
     let event = KubeEvent { uid: "".into(), pod, container: None, warning, reason, message };
     tracing::info!(reason, "{}", event.message);
-    handle.views().tell(&event, MachineClock.now());
+    handle.state().record_event(&event, SystemClock.now());
 }

@@ -3,39 +3,46 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ClusterTrustBundleProjection, ConfigMap, Secret, Service};
-use podwright_agent::objects::{Claimed, Found, Held, NoObjects, ObjectError, Objects, TokenAsk};
+use podwright_agent::objects::{
+    ClaimWithVolume, GetObjectError, NoApiServer, ObjectClient, ObjectFuture, Redacted, TokenSpec,
+};
 use podwright_api::token::TokenKey;
 use podwright_api::{ApiError, Cluster};
 use podwright_core::model::{Event, Pod, PodUid};
 use tokio::sync::mpsc;
 
 /// Whoever has objects on this node, and the news of their changes.
-pub(crate) fn objects(cluster: Option<&Cluster>) -> (Arc<dyn Objects>, mpsc::Receiver<Event>) {
+pub(crate) fn objects(cluster: Option<&Cluster>) -> (Arc<dyn ObjectClient>, mpsc::Receiver<Event>) {
     let (events, news) = mpsc::channel(NEWS_MAX);
     match cluster {
         Some(cluster) => (Arc::new(ApiObjects(podwright_api::Objects::new(cluster, events))), news),
-        None => (Arc::new(NoObjects), news),
+        None => (Arc::new(NoApiServer), news),
     }
 }
 
 struct ApiObjects(podwright_api::Objects);
 
-impl Objects for ApiObjects {
-    fn config_map<'a>(&'a self, uid: &'a PodUid, namespace: &'a str, name: &'a str) -> Found<'a, Held<ConfigMap>> {
+impl ObjectClient for ApiObjects {
+    fn config_map<'a>(
+        &'a self,
+        uid: &'a PodUid,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> ObjectFuture<'a, Redacted<ConfigMap>> {
         Box::pin(async move {
             let found = self.0.config_map(uid, namespace, name).await;
-            found.map(Held::new).map_err(|error| meaning(&error, "configmap", &format!("{namespace}/{name}")))
+            found.map(Redacted::new).map_err(|error| meaning(&error, "configmap", &format!("{namespace}/{name}")))
         })
     }
 
-    fn secret<'a>(&'a self, uid: &'a PodUid, namespace: &'a str, name: &'a str) -> Found<'a, Held<Secret>> {
+    fn secret<'a>(&'a self, uid: &'a PodUid, namespace: &'a str, name: &'a str) -> ObjectFuture<'a, Redacted<Secret>> {
         Box::pin(async move {
             let found = self.0.secret(uid, namespace, name).await;
-            found.map(Held::new).map_err(|error| meaning(&error, "secret", &format!("{namespace}/{name}")))
+            found.map(Redacted::new).map_err(|error| meaning(&error, "secret", &format!("{namespace}/{name}")))
         })
     }
 
-    fn token<'a>(&'a self, pod: &'a Pod, ask: TokenAsk) -> Found<'a, Held<String>> {
+    fn token<'a>(&'a self, pod: &'a Pod, ask: TokenSpec) -> ObjectFuture<'a, Redacted<String>> {
         Box::pin(async move {
             let key = TokenKey {
                 uid: uid(pod),
@@ -46,37 +53,37 @@ impl Objects for ApiObjects {
                 expiration_seconds: ask.expiration_seconds,
             };
             let found = self.0.tokens().get(&key).await;
-            found.map(Held::new).map_err(|error| ObjectError::Unavailable {
+            found.map(Redacted::new).map_err(|error| GetObjectError::Unavailable {
                 what: format!("serviceAccountToken of {}/{}", key.namespace, key.account),
                 why: error.to_string(),
             })
         })
     }
 
-    fn runtime_handler<'a>(&'a self, class: &'a str) -> Found<'a, String> {
+    fn runtime_handler<'a>(&'a self, class: &'a str) -> ObjectFuture<'a, String> {
         Box::pin(async move {
             let found = self.0.runtime_handler(class).await;
             found.map_err(|error| meaning(&error, "RuntimeClass", class))
         })
     }
 
-    fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> Found<'a, Claimed> {
+    fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> ObjectFuture<'a, ClaimWithVolume> {
         Box::pin(async move {
             let found = self.0.claim(namespace, name).await;
             let (claim, volume) =
                 found.map_err(|error| meaning(&error, "persistentvolumeclaim", &format!("{namespace}/{name}")))?;
-            Ok(Claimed { claim: Arc::new(claim), volume: volume.map(Arc::new) })
+            Ok(ClaimWithVolume { claim: Arc::new(claim), volume: volume.map(Arc::new) })
         })
     }
 
-    fn services<'a>(&'a self, pod: &'a Pod) -> Found<'a, Vec<Arc<Service>>> {
+    fn services<'a>(&'a self, pod: &'a Pod) -> ObjectFuture<'a, Vec<Arc<Service>>> {
         Box::pin(async move {
             let links = pod.spec.as_ref().and_then(|spec| spec.enable_service_links).unwrap_or(true);
             if !is_of_server(pod) {
                 return Ok(self.0.services().known_to_pod(&uid(pod), namespace(pod), links));
             }
             let found = self.0.services().of_pod(&uid(pod), namespace(pod), links).await;
-            found.map_err(|error| ObjectError::Unavailable {
+            found.map_err(|error| GetObjectError::Unavailable {
                 what: format!("services of {}", namespace(pod)),
                 why: error.to_string(),
             })
@@ -87,7 +94,7 @@ impl Objects for ApiObjects {
         &'a self,
         uid: &'a PodUid,
         selection: &'a ClusterTrustBundleProjection,
-    ) -> Found<'a, Held<String>> {
+    ) -> ObjectFuture<'a, Redacted<String>> {
         Box::pin(async move {
             let (found, name) = match (&selection.name, &selection.signer_name) {
                 (Some(name), _) => (self.0.trust_bundle(uid, name).await, name.as_str()),
@@ -97,10 +104,10 @@ impl Objects for ApiObjects {
                 }
                 (None, None) => {
                     let why = "the projection names neither a bundle nor a signer".into();
-                    return Err(ObjectError::Unavailable { what: "clusterTrustBundle".into(), why });
+                    return Err(GetObjectError::Unavailable { what: "clusterTrustBundle".into(), why });
                 }
             };
-            found.map(Held::new).map_err(|error| meaning(&error, "clustertrustbundle", name))
+            found.map(Redacted::new).map_err(|error| meaning(&error, "clustertrustbundle", name))
         })
     }
 
@@ -110,12 +117,12 @@ impl Objects for ApiObjects {
 }
 
 /// `place` is the name, with its namespace before it where there is one.
-fn meaning(error: &ApiError, kind: &'static str, place: &str) -> ObjectError {
+fn meaning(error: &ApiError, kind: &'static str, place: &str) -> GetObjectError {
     if error.is_not_found() {
         let name = place.rsplit('/').next().unwrap_or(place);
-        return ObjectError::NotFound { kind, name: name.to_owned() };
+        return GetObjectError::NotFound { kind, name: name.to_owned() };
     }
-    ObjectError::Unavailable { what: format!("{kind} {place}"), why: error.to_string() }
+    GetObjectError::Unavailable { what: format!("{kind} {place}"), why: error.to_string() }
 }
 
 /// The pod came from the server, so there is one, and it is waited for.

@@ -7,7 +7,7 @@ use http::{Request, StatusCode};
 use hyper::body::Incoming;
 use jiff::Timestamp;
 use podwright_agent::event_loop::{CorrelatedEvent, Explanation, Handle};
-use podwright_agent::feed::{Feed, View};
+use podwright_agent::feed::{PodFeed, PodView};
 use podwright_agent::host::HostPaths;
 use podwright_agent::local::Store;
 use podwright_core::model::{Event, FullName};
@@ -50,15 +50,15 @@ impl Views for Handle {
     }
 
     fn events(&self) -> Vec<CorrelatedEvent> {
-        self.views().events()
+        self.state().events()
     }
 
     fn follow_events(&self) -> broadcast::Receiver<CorrelatedEvent> {
-        self.views().follow_events()
+        self.state().follow_events()
     }
 
     fn tell(&self, event: Event) -> BoxFuture<'_, ()> {
-        Box::pin(Handle::tell(self, event))
+        Box::pin(Handle::send(self, event))
     }
 }
 
@@ -72,7 +72,7 @@ pub struct Local {
     /// Where containers' logs lie.
     pub paths: HostPaths,
     /// Every pod as it is shown.
-    pub feed: Arc<Feed>,
+    pub feed: Arc<PodFeed>,
     /// The pods submitted here.
     pub store: Arc<Store>,
     /// Whom execs are passed on to.
@@ -101,8 +101,8 @@ impl Room {
     }
 
     /// The pod of this name.
-    pub(super) fn named(&self, of: &FullName) -> Result<Arc<View>, Failure> {
-        self.local.feed.named(&of.namespace, &of.name).ok_or_else(|| Failure::not_found("pods", &of.name))
+    pub(super) fn named(&self, of: &FullName) -> Result<Arc<PodView>, Failure> {
+        self.local.feed.by_name(&of.namespace, &of.name).ok_or_else(|| Failure::not_found("pods", &of.name))
     }
 }
 

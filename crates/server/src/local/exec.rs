@@ -13,7 +13,7 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use podwright_agent::feed::View;
+use podwright_agent::feed::PodView;
 use podwright_core::model::FullName;
 use podwright_cri::{CriError, RuntimeService, v1};
 use tokio::net::TcpStream;
@@ -103,7 +103,7 @@ impl Streams {
 }
 
 /// The runtime's id of the container that is meant, which must run.
-fn running(view: &View, container: Option<String>) -> Result<String, Failure> {
+fn running(view: &PodView, container: Option<String>) -> Result<String, Failure> {
     let (name, status) = container_named(view, container)?;
     let running = status.filter(|status| status.state.as_ref().is_some_and(|state| state.running.is_some()));
     let id = running.and_then(|status| status.container_id.as_deref());

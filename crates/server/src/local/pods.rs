@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use podwright_agent::feed::View;
+use podwright_agent::feed::PodView;
 
 use super::answer::{Room, list as list_of};
 use super::failure::Failure;
@@ -24,7 +24,7 @@ impl Wanted {
         Ok(Self { namespace, selector })
     }
 
-    pub(super) fn is(&self, view: &View) -> bool {
+    pub(super) fn is(&self, view: &PodView) -> bool {
         let labels = view.object.metadata.labels.as_ref();
         self.namespace.as_deref().is_none_or(|namespace| namespace == view.namespace())
             && self.selector.matches(labels, |name| field(view, name))
@@ -37,12 +37,12 @@ pub(super) fn list(room: &Room, namespace: Option<String>, mut params: Params) -
     params.text("resourceVersion");
     params.text("timeoutSeconds");
     params.finish()?;
-    let (version, views) = room.local.feed.all();
-    let views: Vec<Arc<View>> = views.into_iter().filter(|view| wanted.is(view)).collect();
+    let (version, views) = room.local.feed.list();
+    let views: Vec<Arc<PodView>> = views.into_iter().filter(|view| wanted.is(view)).collect();
     Ok(list_of("PodList", version, views))
 }
 
-fn field<'a>(view: &'a View, name: &str) -> Option<&'a str> {
+fn field<'a>(view: &'a PodView, name: &str) -> Option<&'a str> {
     let (meta, spec, status) = (&view.object.metadata, view.object.spec.as_ref(), view.status.as_ref());
     match name {
         "metadata.name" => meta.name.as_deref(),

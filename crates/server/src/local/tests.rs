@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use podwright_agent::event_loop::{CorrelatedEvent, Explanation};
-use podwright_agent::feed::Feed;
+use podwright_agent::feed::PodFeed;
 use podwright_agent::host::HostPaths;
 use podwright_agent::local::Store;
 use podwright_core::model::{Event, FullName, KubeEvent, Now, Pod, Source, SourceChange, Transition};
@@ -139,7 +139,7 @@ impl Streamer for Place {
 struct Bed {
     _dir: tempfile::TempDir,
     path: PathBuf,
-    feed: Arc<Feed>,
+    feed: Arc<PodFeed>,
     told: mpsc::UnboundedReceiver<Event>,
     changes: mpsc::Receiver<(Source, SourceChange)>,
     happens: broadcast::Sender<CorrelatedEvent>,
@@ -153,7 +153,7 @@ fn start() -> Bed {
 fn start_with(streams: &str, broken: Vec<(String, String)>, hang: bool) -> Bed {
     let dir = tempfile::tempdir().unwrap();
     let socket = Socket::open(dir.path()).unwrap();
-    let (path, stop, feed) = (socket.path().to_owned(), CancellationToken::new(), Arc::new(Feed::default()));
+    let (path, stop, feed) = (socket.path().to_owned(), CancellationToken::new(), Arc::new(PodFeed::default()));
     let (sender, changes) = mpsc::channel(1000);
     let (tell, told) = mpsc::unbounded_channel();
     let happens = broadcast::Sender::new(4);
@@ -206,7 +206,7 @@ impl Bed {
             "spec": {"nodeName": "node", "containers": [{"name": "c"}]}, "status": status,
         }))
         .unwrap();
-        self.feed.keep(Arc::new(pod), Source::File, Some("/m/x.yaml".into()));
+        self.feed.put_object(Arc::new(pod), Source::File, Some("/m/x.yaml".into()));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
-use podwright_agent::feed::View;
+use podwright_agent::feed::PodView;
 use podwright_core::model::{Event, FullName, Name, Source};
 use serde_json::json;
 
@@ -47,7 +47,7 @@ pub(super) async fn stop(room: &Room, mut params: Params) -> Result<Answer, Fail
             let (namespace, name) = pod.split_once('/').unwrap_or(("default", &pod));
             vec![room.named(&FullName { namespace: namespace.into(), name: name.into() })?]
         }
-        (None, true) => room.local.feed.all().1,
+        (None, true) => room.local.feed.list().1,
         _ => return Err(Failure::bad_request("which pod? ?pod=NAMESPACE/NAME, or ?all=true")),
     };
     let mut stopped = Vec::new();
@@ -59,7 +59,7 @@ pub(super) async fn stop(room: &Room, mut params: Params) -> Result<Answer, Fail
     Ok(object(&json!({"pods": stopped})))
 }
 
-fn has_container(view: &View, name: &str) -> bool {
+fn has_container(view: &PodView, name: &str) -> bool {
     let spec = view.object.spec.as_ref();
     let mut all = spec.into_iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
     all.any(|container| container.name == name)

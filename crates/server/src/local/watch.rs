@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::unfold;
-use podwright_agent::feed::{Change, Feed, View};
+use podwright_agent::feed::{PodChange, PodFeed, PodView};
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -31,7 +31,7 @@ pub(super) fn watch(room: &Room, namespace: Option<String>, mut params: Params) 
     let (cursor, first) = match from {
         Some(version) => (version, VecDeque::new()),
         None => {
-            let (version, views) = feed.all();
+            let (version, views) = feed.list();
             (version, views.into_iter().filter(|view| wanted.is(view)).collect())
         }
     };
@@ -40,7 +40,7 @@ pub(super) fn watch(room: &Room, namespace: Option<String>, mut params: Params) 
         cursor,
         first,
         ready: VecDeque::new(),
-        news: feed.news(),
+        news: feed.subscribe(),
         feed,
         until,
         bookmark: bookmarks.then(|| Instant::now() + BOOKMARK_EVERY),
@@ -70,10 +70,10 @@ struct Watcher {
     /// The version up to which everything is on its way.
     cursor: u64,
     /// What was there at the beginning, and is not sent yet.
-    first: VecDeque<Arc<View>>,
+    first: VecDeque<Arc<PodView>>,
     /// Lines that are made, and not sent yet.
     ready: VecDeque<Bytes>,
-    feed: Arc<Feed>,
+    feed: Arc<PodFeed>,
     news: watch::Receiver<u64>,
     until: Instant,
     bookmark: Option<Instant>,
@@ -104,7 +104,7 @@ impl Watcher {
     }
 
     fn take_changes(&mut self) {
-        match self.feed.after(self.cursor, AT_ONCE) {
+        match self.feed.changes_after(self.cursor, AT_ONCE) {
             Ok(changes) => {
                 for change in changes {
                     self.cursor = change.version;
@@ -118,7 +118,7 @@ impl Watcher {
         }
     }
 
-    fn event(&self, change: &Change) -> Option<Bytes> {
+    fn event(&self, change: &PodChange) -> Option<Bytes> {
         let old = change.old.as_ref().filter(|view| self.wanted.is(view));
         let new = change.new.as_ref().filter(|view| self.wanted.is(view));
         match (old, new) {

@@ -6,7 +6,7 @@ use http::header::WARNING;
 use http::{HeaderValue, Request, StatusCode};
 use hyper::body::Incoming;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions as Body;
-use podwright_agent::feed::View;
+use podwright_agent::feed::PodView;
 use podwright_agent::local::{DeleteOptions, Refusal};
 use podwright_core::model::{FullName, Pod};
 use podwright_core::static_pod::{unknown_in, warnings_in};
@@ -39,7 +39,7 @@ pub(super) async fn update(
 }
 
 /// Read a pod, hand it over, and show what became of it.
-async fn take<F: Future<Output = Result<Arc<View>, Refusal>>>(
+async fn take<F: Future<Output = Result<Arc<PodView>, Refusal>>>(
     params: Params,
     request: Request<Incoming>,
     code: StatusCode,

@@ -56,7 +56,7 @@ impl Reader {
             Ok((file, at, inotify))
         })
         .await?;
-        let hints = follow.then(|| Hints::new(inotify, log.feed.news()));
+        let hints = follow.then(|| Hints::new(inotify, log.feed.subscribe()));
         let left = log.options.limit;
         let file = Arc::new(file);
         Ok(Self { log, file, at, rest: Vec::new(), fresh_line: true, left, hints, other: None, state: State::Open })

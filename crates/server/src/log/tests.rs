@@ -14,7 +14,7 @@ use crate::local::Params;
 
 struct Bed {
     dir: tempfile::TempDir,
-    feed: Arc<Feed>,
+    feed: Arc<PodFeed>,
 }
 
 fn status(state: Value, restarts: i32, last: Value) -> Value {
@@ -45,7 +45,7 @@ impl Bed {
             "status": {"containerStatuses": [status]}
         }))
         .unwrap();
-        self.feed.keep(Arc::new(pod), Source::File, None);
+        self.feed.put_object(Arc::new(pod), Source::File, None);
     }
 
     fn path(&self, file: &str) -> PathBuf {
@@ -65,7 +65,7 @@ impl Bed {
             container_logs_dir: "/c".into(),
             cgroup_root: "/".into(),
         };
-        let view = self.feed.named("default", "web").unwrap();
+        let view = self.feed.by_name("default", "web").unwrap();
         let log = Log::new(paths, Arc::clone(&self.feed), view, Options::read(&mut params)?)?;
         let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
         log.answer(place, CancellationToken::new()).await

@@ -104,7 +104,7 @@ async fn a_runtime_that_says_it_is_well_and_shows_nothing_is_noticed() {
     let mut rig = Rig::new(17);
     rig.add(vec![simple("a", 0)]).await;
     rig.until_all("Running", secs(10)).await;
-    let unseen = |rig: &Rig| rig.clock.now().boot - rig.handle().views().last_sight().expect("it has begun").boot;
+    let unseen = |rig: &Rig| rig.clock.now().boot - rig.handle().state().last_observation().expect("it has begun").boot;
     sleep(secs(600)).await;
     assert!(unseen(&rig) <= secs(120), "{:?} on a quiet day", unseen(&rig));
     let looks = ["ListPodSandbox", "ListContainers", "PodSandboxStatus", "ContainerStatus"];

@@ -56,18 +56,18 @@ async fn a_full_disk_under_the_journal_is_told_of_holds_nothing_back_and_is_made
     let mut rig = Rig::with(29, Some(&root));
     rig.add(vec![simple("early", 0)]).await;
     rig.until_all("Running", secs(10)).await;
-    assert_eq!(rig.handle().views().journal_error(), None);
+    assert_eq!(rig.handle().state().journal_error(), None);
     disk.fill();
     // Enough of them for more than the last block has room for.
     rig.add((0..5).map(|n| simple(&format!("on-full{n}"), 0)).chain([simple("leaves", 0)]).collect()).await;
     rig.until_all("Running", secs(10)).await;
     rig.remove(&["leaves"]).await;
     rig.until("an end on a full disk", secs(10), async |rig| rig.phase("leaves").await.is_empty()).await;
-    let error = rig.handle().views().journal_error().expect("it is told of");
+    let error = rig.handle().state().journal_error().expect("it is told of");
     assert!(error.contains("No space left"), "{error}");
     disk.free();
     // Nothing new happens to any pod: what is owed is written all the same.
-    let well = async |rig: &Rig| rig.handle().views().journal_error().is_none();
+    let well = async |rig: &Rig| rig.handle().state().journal_error().is_none();
     rig.until("the journal is whole again", secs(10), well).await;
     let running = rig.runtime.running();
     rig.kill().await;

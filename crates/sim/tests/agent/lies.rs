@@ -39,7 +39,7 @@ async fn a_runtime_that_answers_garbage_loses_nothing_and_the_pods_run_when_it_c
             let gone = async |rig: &Rig| rig.phase("leaves").await.is_empty();
             rig.until(&what, secs(300), gone).await;
             check(&rig, 17);
-            let panics = rig.handle().views().events();
+            let panics = rig.handle().state().events();
             let panics = panics.iter().filter(|kept| kept.event.reason == "Quarantined").count();
             assert_eq!(panics, 0, "{what}");
             let kept = rig.runtime.running().iter().filter(|live| steady.contains(live)).count();

@@ -10,7 +10,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::{empty_dir, failed, fs_group, host_path, ownership};
 use crate::host::{HostError, dirs, paths};
-use crate::objects::Claimed;
+use crate::objects::ClaimWithVolume;
 
 /// What a volume claims, and how it may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub(super) struct Here<'a> {
 }
 
 /// Where a claim's volume lies on this node, or why it can't be used.
-pub(super) fn place(pod: &Pod, claim: &Claim, claimed: &Claimed, here: Here<'_>) -> Result<Place, HostError> {
+pub(super) fn place(pod: &Pod, claim: &Claim, claimed: &ClaimWithVolume, here: Here<'_>) -> Result<Place, HostError> {
     let told = |why: String| failed(format!("persistentvolumeclaim {:?}: {why}", claim.name));
     let found = &*claimed.claim;
     let owners = found.metadata.owner_references.iter().flatten();
@@ -73,7 +73,7 @@ pub(super) fn place(pod: &Pod, claim: &Claim, claimed: &Claimed, here: Here<'_>)
     on_machine(volume).map(|place| Place { read_only: claim.read_only, ..place }).map_err(told)
 }
 
-fn check_use(claim: &Claim, claimed: &Claimed, volume: &PersistentVolume) -> Result<(), String> {
+fn check_use(claim: &Claim, claimed: &ClaimWithVolume, volume: &PersistentVolume) -> Result<(), String> {
     let name = volume.metadata.name.as_deref().unwrap_or_default();
     let Some(spec) = &volume.spec else { return Err(format!("volume {name:?} has no spec")) };
     let bound_to = spec.claim_ref.as_ref().and_then(|claim| claim.uid.as_deref());
@@ -193,7 +193,7 @@ mod tests {
             }
             Arc::new(serde_json::from_value(json!({"metadata": {"name": "pv"}, "spec": spec})).unwrap())
         });
-        let claimed = Claimed { claim: Arc::new(serde_json::from_value(claim).unwrap()), volume };
+        let claimed = ClaimWithVolume { claim: Arc::new(serde_json::from_value(claim).unwrap()), volume };
         let claim = Claim { name: "c".into(), read_only, of_pod: false };
         place(&Pod::default(), &claim, &claimed, HERE).map_err(|e| e.message)
     }
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn a_claim_that_is_being_deleted_begins_nothing() {
         let going = json!({"metadata": {"name": "c", "uid": "c-1", "deletionTimestamp": "2026-01-01T00:00:00Z"}});
-        let claimed = Claimed { claim: Arc::new(serde_json::from_value(going).unwrap()), volume: None };
+        let claimed = ClaimWithVolume { claim: Arc::new(serde_json::from_value(going).unwrap()), volume: None };
         let claim = Claim { name: "c".into(), read_only: false, of_pod: false };
         let error = place(&Pod::default(), &claim, &claimed, HERE).unwrap_err();
         assert_eq!(error.message, "persistentvolumeclaim \"c\": it is being deleted");
@@ -263,7 +263,7 @@ mod tests {
         let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "uid": "u"}})).unwrap();
         let claim = of(&pod, &volume).unwrap();
         assert_eq!(claim.name, "p-v");
-        let claimed = Claimed { claim: Arc::default(), volume: None };
+        let claimed = ClaimWithVolume { claim: Arc::default(), volume: None };
         assert!(place(&pod, &claim, &claimed, HERE).unwrap_err().message.contains("not made for this pod"));
     }
 }

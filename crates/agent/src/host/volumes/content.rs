@@ -8,7 +8,7 @@ use super::claim::{self, Place};
 use super::keyed::{Entries, Selection};
 use super::{Kind, downward, failed, files, kind};
 use crate::host::{Host, HostError, paths};
-use crate::objects::{ObjectError, TokenAsk, unless_optional};
+use crate::objects::{GetObjectError, TokenSpec, unless_optional};
 use crate::translate::effective_run_as_user;
 
 /// What is needed to set a volume up.
@@ -132,7 +132,7 @@ impl Host {
     }
 
     async fn token(&self, pod: &Pod, part: &ServiceAccountTokenProjection) -> Result<Vec<u8>, HostError> {
-        let ask = TokenAsk {
+        let ask = TokenSpec {
             audience: part.audience.clone().unwrap_or_default(),
             expiration_seconds: part.expiration_seconds.unwrap_or(TOKEN_SECONDS),
         };
@@ -179,7 +179,7 @@ fn uid(pod: &Pod) -> PodUid {
     paths::uid(pod).into()
 }
 
-fn told(error: ObjectError) -> HostError {
+fn told(error: GetObjectError) -> HostError {
     failed(error.to_string())
 }
 

@@ -17,7 +17,7 @@ use serde::Deserialize;
 
 use super::ImageReference;
 use crate::host::Pool;
-use crate::objects::Held;
+use crate::objects::Redacted;
 use crate::perform::situation::{blocking, read_bounded};
 
 /// One login. Prints without its secrets.
@@ -83,7 +83,7 @@ impl Keyring {
     }
 
     /// The logins a pod brings are tried before the node's own.
-    pub(super) fn with_secrets(self, secrets: &[Held<Secret>]) -> Self {
+    pub(super) fn with_secrets(self, secrets: &[Redacted<Secret>]) -> Self {
         let mut entries = Vec::new();
         for secret in secrets {
             match of_secret(secret) {
@@ -288,7 +288,7 @@ mod tests {
         let encoded = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
         let secret = |kind: &str, key: &str, content: &str| {
             let object = serde_json::json!({"type": format!("kubernetes.io/{kind}"), "data": {key: encoded(content)}});
-            Held::new(serde_json::from_value::<Secret>(object).unwrap())
+            Redacted::new(serde_json::from_value::<Secret>(object).unwrap())
         };
         let new = r#"{"auths": {"r.example": {"username": "new", "password": "p"}}}"#;
         let old = r#"{"r.example/team": {"username": "old", "password": "p"}}"#;

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Secret;
 use podwright_core::model::{Answer, CallError, FullName, KubeEvent, Pod, PodUid};
 use tokio::time::timeout;
 
-use crate::objects::Held;
+use crate::objects::Redacted;
 use crate::perform::CallExecutor;
 
 impl CallExecutor {
@@ -23,7 +23,7 @@ impl CallExecutor {
         self.images.pull(image, &secrets, limit).await
     }
 
-    async fn pull_secrets(&self, uid: &PodUid, pod: &Pod) -> Vec<Held<Secret>> {
+    async fn pull_secrets(&self, uid: &PodUid, pod: &Pod) -> Vec<Redacted<Secret>> {
         let named = pod.spec.iter().flat_map(|spec| spec.image_pull_secrets.iter().flatten());
         let names: Vec<&str> = named.map(|secret| secret.name.as_str()).filter(|name| !name.is_empty()).collect();
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();

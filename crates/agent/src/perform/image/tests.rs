@@ -12,9 +12,9 @@ use crate::perform::tests::{Bench, LIMIT, image_facts, settle, web};
 use crate::translate::tests::pod;
 
 fn pull(bench: &Bench, image: &str, cancel: &CancellationToken) -> JoinHandle<Result<Answer, CallError>> {
-    let (hands, cancel) = (Arc::clone(&bench.hands), cancel.clone());
+    let (executor, cancel) = (Arc::clone(&bench.executor), cancel.clone());
     let call = Call::PullImage { name: "web".into(), image: image.into() };
-    tokio::spawn(async move { hands.perform("u-1".into(), Arc::new(pod(web())), call, LIMIT, cancel).await })
+    tokio::spawn(async move { executor.perform("u-1".into(), Arc::new(pod(web())), call, LIMIT, cancel).await })
 }
 
 fn here(id: &str) -> Result<Answer, CallError> {
@@ -45,7 +45,7 @@ async fn asking_what_a_pull_brought_does_not_take_the_pulls_hour() {
     let call = Call::PullImage { name: "web".into(), image: "nginx".into() };
     let hour = Duration::from_secs(3600);
     let began = tokio::time::Instant::now();
-    let done = bench.hands.perform("u-1".into(), Arc::new(pod(web())), call, hour, CancellationToken::new()).await;
+    let done = bench.executor.perform("u-1".into(), Arc::new(pod(web())), call, hour, CancellationToken::new()).await;
     assert_eq!(done.unwrap_err().reason, "ImageInspectError");
     assert_eq!(began.elapsed(), INSPECT_TIME_MAX);
 }

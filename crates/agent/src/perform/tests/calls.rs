@@ -46,10 +46,10 @@ async fn a_run_that_is_cancelled_after_it_was_sent_goes_on() {
     let told = Arc::new(tokio::sync::Notify::new());
     bench.fake.next("RunPodSandbox", Step::Until(Arc::clone(&told)));
     let cancel = CancellationToken::new();
-    let hands = Arc::clone(&bench.hands);
+    let executor = Arc::clone(&bench.executor);
     let token = cancel.clone();
     let call =
-        tokio::spawn(async move { hands.perform("u-1".into(), Arc::new(pod(web())), run(), LIMIT, token).await });
+        tokio::spawn(async move { executor.perform("u-1".into(), Arc::new(pod(web())), run(), LIMIT, token).await });
     settle().await;
     cancel.cancel();
     settle().await;
@@ -156,8 +156,8 @@ async fn sandboxes_wait_their_turn_and_the_wait_does_not_count() {
         bench.fake.next("RunPodSandbox", Step::Until(Arc::clone(&told)));
     }
     let start = |cancel: CancellationToken| {
-        let hands = Arc::clone(&bench.hands);
-        tokio::spawn(async move { hands.perform("u-1".into(), Arc::new(pod(web())), run(), LIMIT, cancel).await })
+        let executor = Arc::clone(&bench.executor);
+        tokio::spawn(async move { executor.perform("u-1".into(), Arc::new(pod(web())), run(), LIMIT, cancel).await })
     };
     let cancel = CancellationToken::new();
     let first = [start(CancellationToken::new()), start(CancellationToken::new())];

@@ -9,8 +9,8 @@ use crate::objects::fake::FakeObjects;
 fn bench() -> (Bench, Arc<FakeObjects>, Arc<Mutex<Vec<String>>>) {
     let objects = Arc::new(FakeObjects::default());
     let (mut bench, told) = Bench::listening();
-    let hands = Arc::into_inner(bench.hands).expect("nobody else has them");
-    bench.hands = Arc::new(hands.with_objects(objects.clone()));
+    let executor = Arc::into_inner(bench.executor).expect("nobody else has them");
+    bench.executor = Arc::new(executor.with_objects(objects.clone()));
     (bench, objects, told)
 }
 

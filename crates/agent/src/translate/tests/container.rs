@@ -5,19 +5,19 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::objects::fake::FakeObjects;
-use crate::objects::{NoObjects, Objects};
+use crate::objects::{NoApiServer, ObjectClient};
 
 mod security;
 
 fn translate(spec: Value, image: &ImageFacts, situation: &Situation) -> Result<ContainerConfig, TranslateError> {
-    translate_with(spec, image, situation, &NoObjects)
+    translate_with(spec, image, situation, &NoApiServer)
 }
 
 fn translate_with(
     spec: Value,
     image: &ImageFacts,
     situation: &Situation,
-    objects: &dyn Objects,
+    objects: &dyn ObjectClient,
 ) -> Result<ContainerConfig, TranslateError> {
     let (pod, ips) = (pod(spec), ["10.1.2.3".to_owned()]);
     let references = References::of(objects, &pod, "web").now_or_never();

@@ -81,7 +81,7 @@ async fn a_watch_tells_every_change_in_order_and_can_be_resumed() {
     let version = bed.feed.version();
     bed.show("default", "a", "1", json!({"phase": "Running"}));
     bed.show("other", "b", "2", json!({"phase": "Running"}));
-    bed.feed.release(&"1".into());
+    bed.feed.remove_object(&"1".into());
     for expected in ["MODIFIED a Running", "ADDED b Running", "DELETED a Running"] {
         assert_eq!(watch.said().await, expected);
     }

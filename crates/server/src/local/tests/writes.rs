@@ -79,7 +79,7 @@ async fn restarts_and_stops_go_to_the_agent() {
     let (code, taken) = bed.json(&format!("POST {PODS}"), &pod("over")).await;
     assert_eq!(code, 201);
     let metadata = serde_json::from_value(taken["metadata"].clone()).unwrap();
-    bed.feed.keep(Arc::new(Pod { metadata, ..ended }), Source::Local, None);
+    bed.feed.put_object(Arc::new(Pod { metadata, ..ended }), Source::Local, None);
     assert_eq!(bed.json(&format!("POST {PODS}/over/restart"), &Value::Null).await.0, 200);
     let anew = bed.get(&format!("{PODS}/over")).await.1;
     assert_eq!(anew["status"]["phase"], "Pending");

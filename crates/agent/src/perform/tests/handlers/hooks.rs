@@ -7,7 +7,7 @@ async fn hook(bench: &Bench, kind: HookKind, handler: Value, limit: Duration) ->
     let spec = json!({"containers": [{"name": "web", "lifecycle": {key: handler}}]});
     let ips = vec!["127.0.0.1".to_owned()];
     let call = Call::Hook { kind, name: "web".into(), id: "c-1".into(), handler: None, ips };
-    bench.hands.perform("u-1".into(), Arc::new(pod(spec)), call, limit, CancellationToken::new()).await
+    bench.executor.perform("u-1".into(), Arc::new(pod(spec)), call, limit, CancellationToken::new()).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -43,10 +43,11 @@ async fn sleep_hooks_sleep_and_can_be_cancelled() {
     assert!(error.message.contains("no end within 30s"), "{}", error.message);
 
     let cancel = CancellationToken::new();
-    let (hands, token) = (Arc::clone(&bench.hands), cancel.clone());
+    let (executor, token) = (Arc::clone(&bench.executor), cancel.clone());
     let spec = json!({"containers": [{"name": "web", "lifecycle": {"preStop": {"sleep": {"seconds": 20}}}}]});
     let call = Call::Hook { kind: HookKind::PreStop, name: "web".into(), id: "c-1".into(), handler: None, ips: vec![] };
-    let task = tokio::spawn(async move { hands.perform("u-1".into(), Arc::new(pod(spec)), call, LIMIT, token).await });
+    let task =
+        tokio::spawn(async move { executor.perform("u-1".into(), Arc::new(pod(spec)), call, LIMIT, token).await });
     settle().await;
     let began = Instant::now();
     cancel.cancel();
