@@ -14,8 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use podwright_core::model::{Cause, Pod, PodRecord, PodStatus, PodUid, Record, Source};
-use podwright_core::status::is_terminal;
+use podwright_core::model::{Cause, Pod, PodRecord, PodStatus, PodUid, Record, Source, is_terminal};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 use tokio::sync::watch;
 

@@ -15,10 +15,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use podwright_core::model::{
     FullName, Manifest, ObjectError, ObjectRef, ObjectRequest, ObjectResult, Pod, PodRecord, PodStatus, PodUid, Source,
-    SourceChange,
+    SourceChange, full_name, is_terminal,
 };
-use podwright_core::pod::full_name;
-use podwright_core::status::is_terminal;
 use podwright_cri::BoxFuture;
 use tokio::sync::Mutex;
 

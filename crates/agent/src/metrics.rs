@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
-use podwright_core::model::{Call, Pod, PodRecord, PodUid, Source};
-use podwright_core::status::{is_terminal, stuck_for};
+use podwright_core::model::{Call, Pod, PodRecord, PodUid, Source, is_terminal};
+use podwright_core::status::stuck_for;
 use prometheus::core::Collector;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,

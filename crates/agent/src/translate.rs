@@ -13,7 +13,6 @@ use crate::host::HostPaths;
 mod annotations;
 mod cgroup;
 mod container;
-mod containers;
 pub mod dns;
 mod env;
 mod expand;
@@ -27,7 +26,6 @@ mod service_links;
 
 pub use cgroup::{CgroupDriver, cgroup_parent};
 pub use container::{ContainerAsk, container_config};
-pub use containers::{Found, find_container};
 pub use dns::HostDns;
 pub use expand::{expand, expand_strict};
 pub use mounts::{needs_environment, sub_paths};

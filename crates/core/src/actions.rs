@@ -23,7 +23,7 @@ use jiff::Timestamp;
 use crate::backoff;
 use crate::model::{
     Backoff, Container, ContainerId, ContainerMemory, Cursor, HookState, Name, Now, Pod, PodRecord, PodSeen, PodSpec,
-    ProbeKind, SandboxId, SandboxSeen,
+    ProbeKind, SandboxId, SandboxSeen, is_sidecar,
 };
 
 pub use facts::exit_of;
@@ -207,7 +207,7 @@ fn wants_sandbox(i: &Inputs<'_>, spec: &PodSpec) -> bool {
     if spec.restart_policy.as_deref() == Some("Never") && inits.clone().chain(&spec.containers).any(|c| fact(c).ran()) {
         return false;
     }
-    let init_failed = inits.any(|c| !backoff::is_sidecar(c) && over(c).is_some_and(|code| code != 0));
+    let init_failed = inits.any(|c| !is_sidecar(c) && over(c).is_some_and(|code| code != 0));
     !init_failed && spec.containers.iter().any(|c| over(c).is_none())
 }
 

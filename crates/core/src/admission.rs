@@ -11,8 +11,8 @@ mod sysctl;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::NodeConfig;
-use crate::model::{Pod, PodUid};
-use crate::qos::{Amounts, HUGEPAGES, is_sidecar, pod_requests};
+use crate::model::{Pod, PodUid, is_sidecar};
+use crate::qos::{Amounts, HUGEPAGES, pod_requests};
 
 /// What a pod takes of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -36,11 +36,6 @@ pub fn may_restart_all(spec: &PodSpec) -> bool {
     inits.chain(&spec.containers).flat_map(|c| c.restart_policy_rules.iter().flatten()).any(|r| r.action == RESTART_ALL)
 }
 
-/// An init container that keeps running beside the app containers.
-pub fn is_sidecar(init: &Container) -> bool {
-    init.restart_policy.as_deref() == Some("Always")
-}
-
 /// The first rule that speaks of this exit code.
 fn matching_rule(container: &Container, code: i32) -> Option<&ContainerRestartRule> {
     container.restart_policy_rules.iter().flatten().find(|rule| {

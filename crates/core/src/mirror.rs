@@ -10,10 +10,11 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde::{Deserialize, Serialize};
 
-use crate::model::{FullName, ObjectError, ObjectRef, ObjectRequest, ObjectResult, Pod, PodUid, RequestId, Time};
-use crate::pod::{full_name, jitter};
+use crate::model::{
+    FullName, ObjectError, ObjectRef, ObjectRequest, ObjectResult, Pod, PodUid, RequestId, Time,
+    clear_resource_version, full_name, is_older_version, jitter,
+};
 use crate::record::pairs;
-use crate::sources::{forget_version, is_older};
 use crate::static_pod::{CONFIG_HASH, CONFIG_MIRROR};
 
 /// The first wait after a failure; it doubles.
@@ -82,7 +83,7 @@ impl Mirrors {
         let name = full_name(&pod);
         let had = self.by_name.get(&name);
         let version = |pod: &Pod| pod.metadata.resource_version.clone();
-        if had.is_some_and(|m| is_older(version(&pod).as_deref(), version(&m.pod).as_deref())) {
+        if had.is_some_and(|m| is_older_version(version(&pod).as_deref(), version(&m.pod).as_deref())) {
             return;
         }
         let same = had.filter(|m| m.pod.metadata.uid == pod.metadata.uid);
@@ -97,7 +98,7 @@ impl Mirrors {
         let known = self.by_name.get_mut(&full_name(pod)).filter(|m| m.pod.metadata.uid == pod.metadata.uid);
         if let Some(mirror) = known {
             let (new, had) = (&pod.metadata.resource_version, &mirror.pod.metadata.resource_version);
-            if is_newest || !is_older(new.as_deref(), had.as_deref()) {
+            if is_newest || !is_older_version(new.as_deref(), had.as_deref()) {
                 mirror.pod = Arc::clone(pod);
             }
         }
@@ -111,7 +112,7 @@ impl Mirrors {
 
     /// The API server's history was set back: versions that are known mean nothing.
     pub(crate) fn history_reset(&mut self) {
-        self.by_name.values_mut().for_each(|m| forget_version(&mut m.pod));
+        self.by_name.values_mut().for_each(|m| clear_resource_version(&mut m.pod));
     }
 
     /// These are all there are.

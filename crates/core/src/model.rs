@@ -1,20 +1,27 @@
 //! The words of core: ids, time, what was seen, what is remembered, what happened, what to do about it.
 
 mod call;
+mod containers;
 mod effect;
 mod event;
 mod ids;
+mod jitter;
 mod memory;
 mod object;
+mod pod_object;
 mod seen;
 mod time;
 
 pub use call::{Answer, Call, CallError, CallId, CallKey, HookKind, ImageFacts, ProbeKind, ProbeVerdict};
+pub use containers::{FoundContainer, all_containers, find_container, is_sidecar};
 pub use effect::{Effect, KubeEvent, Out, Record, Transition};
-pub use event::{Event, Manifest, RuntimeReady, SourceChange};
+pub use event::{Event, Manifest, RuntimeHandler, RuntimeReady, SourceChange};
 pub use ids::{ContainerId, FullName, Name, PodUid, SandboxId, Source};
+pub(crate) use jitter::jitter;
 pub use memory::{Backoff, Cause, ContainerMemory, Cursor, Ending, Exit, HookState, PodRecord};
 pub use object::{ObjectError, ObjectRef, ObjectRequest, ObjectResult, RequestId};
+pub(crate) use pod_object::{clear_resource_version, is_older_version, spec_of};
+pub use pod_object::{full_name, is_terminal};
 pub use seen::{ContainerSeen, Listing, PodListed, PodSeen, RunState, SandboxSeen};
 pub use time::{Now, SavedTime, Seq, Time};
 

@@ -17,6 +17,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Serialize};
 
+use crate::model::RuntimeHandler;
+
 pub use events::{NodeEvent, changes, schedulable};
 pub use patch::{registration_patch, status_patch};
 
@@ -68,22 +70,11 @@ pub struct RuntimeFacts {
     /// Pods with a network of their own can be made, or why not.
     pub network: Option<String>,
     /// Handlers a RuntimeClass may name.
-    pub handlers: Vec<Handler>,
+    pub handlers: Vec<RuntimeHandler>,
     /// It applies `supplementalGroupsPolicy`.
     pub supplemental_groups_policy: bool,
     /// Images that are here: names and bytes.
     pub images: Vec<(Vec<String>, i64)>,
-}
-
-/// A handler of the runtime.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Handler {
-    /// Its name; empty is the default one.
-    pub name: String,
-    /// Mounts can be made read-only all the way down.
-    pub recursive_read_only_mounts: bool,
-    /// Pods can have user namespaces.
-    pub user_namespaces: bool,
 }
 
 impl RuntimeFacts {
@@ -195,7 +186,7 @@ fn images(all: &[(Vec<String>, i64)], most: usize) -> Vec<ContainerImage> {
     sorted.into_iter().take(most).map(image).collect()
 }
 
-fn handler(handler: &Handler) -> NodeRuntimeHandler {
+fn handler(handler: &RuntimeHandler) -> NodeRuntimeHandler {
     NodeRuntimeHandler {
         name: Some(handler.name.clone()),
         features: Some(NodeRuntimeHandlerFeatures {

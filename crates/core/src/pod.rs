@@ -35,13 +35,13 @@ use crate::NodeConfig;
 use crate::actions::Waiting;
 use crate::model::{
     Answer, CallError, CallId, Effect, FullName, Now, Out, Pod, PodRecord, PodStatus, PodUid, Record, Seq, Source,
+    full_name,
 };
 use crate::status;
 
 pub use history::History;
 pub use waits::Wait;
 
-pub(crate) use calls::jitter;
 pub(crate) use kill::GRACE_OF_LABELS;
 
 use calls::Calls;
@@ -296,20 +296,4 @@ impl Machine {
         }
         self.answered(sent, result, ctx, out);
     }
-}
-
-/// Namespace and name of a pod.
-pub fn full_name(pod: &Pod) -> FullName {
-    FullName {
-        namespace: pod.metadata.namespace.as_deref().unwrap_or("default").into(),
-        name: pod.metadata.name.as_deref().unwrap_or_default().into(),
-    }
-}
-
-pub(crate) fn spec_of(pod: &Pod) -> &crate::model::PodSpec {
-    pod.spec.as_ref().expect("a pod without a spec is refused at its source")
-}
-
-pub(crate) fn is_terminal(phase: Option<&str>) -> bool {
-    matches!(phase, Some("Succeeded" | "Failed"))
 }

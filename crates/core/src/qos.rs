@@ -10,12 +10,12 @@ mod oom;
 mod resources;
 
 pub use cgroup::{
-    CgroupLimits, burstable_shares, container_cgroup, cpu_weight, milli_cpu_to_quota, milli_cpu_to_shares, pod_cgroup,
+    CgroupLimits, burstable_shares, container_cgroup, milli_cpu_to_quota, milli_cpu_to_shares, pod_cgroup,
     pod_cgroup_name, qos_cgroup_name,
 };
 pub use class::{BEST_EFFORT, BURSTABLE, GUARANTEED, qos_class};
 pub use oom::oom_score_adj;
-pub use resources::{Amounts, amounts, container_requests, is_sidecar, pod_limits, pod_requests};
+pub use resources::{Amounts, amounts, container_requests, pod_limits, pod_requests};
 pub(crate) use resources::{HUGEPAGES, containers_limits, containers_requests, is_pod_level_resource};
 
 #[cfg(test)]

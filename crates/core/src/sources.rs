@@ -4,10 +4,10 @@
 //! source with the same full name the one we have wins, else the first; nothing is dropped in silence.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use crate::model::{FullName, Manifest, Pod, PodUid, Source, SourceChange};
-use crate::pod::full_name;
+use crate::model::{
+    FullName, Manifest, Pod, PodUid, Source, SourceChange, clear_resource_version, full_name, is_older_version,
+};
 use crate::static_pod::CONFIG_HASH;
 use crate::validate::validate_change;
 
@@ -82,7 +82,7 @@ impl Sources {
                 }
             }
             SourceChange::Reconnected => {}
-            SourceChange::HistoryReset => set.pods.values_mut().for_each(|m| forget_version(&mut m.pod)),
+            SourceChange::HistoryReset => set.pods.values_mut().for_each(|m| clear_resource_version(&mut m.pod)),
         }
         out
     }
@@ -181,7 +181,7 @@ impl Set {
             return;
         };
         // What was said before and heard after it is no news.
-        if is_older(version(&manifest.pod), version(&had.pod)) {
+        if is_older_version(version(&manifest.pod), version(&had.pod)) {
             return;
         }
         if !differs(&had.pod, &manifest.pod) {
@@ -213,17 +213,6 @@ pub fn uid_of(manifest: &Manifest) -> Option<PodUid> {
 
 fn version(pod: &Pod) -> Option<&str> {
     pod.metadata.resource_version.as_deref()
-}
-
-/// Its version is of a history that is no more: whatever comes is news.
-pub(crate) fn forget_version(pod: &mut Arc<Pod>) {
-    Arc::make_mut(pod).metadata.resource_version = None;
-}
-
-/// This version of an object was there before that one. Only numbers can be compared.
-pub(crate) fn is_older(this: Option<&str>, that: Option<&str>) -> bool {
-    let number = |version: Option<&str>| version?.parse::<u64>().ok();
-    number(this).zip(number(that)).is_some_and(|(this, that)| this < that)
 }
 
 /// Something differs that a worker must see.

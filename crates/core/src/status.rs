@@ -10,6 +10,7 @@
 
 mod conditions;
 mod containers;
+mod external;
 mod phase;
 mod rules;
 
@@ -21,12 +22,12 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::actions::{Waiting, current_sandbox};
-use crate::model::{Name, Pod, PodRecord, PodSeen, PodSpec, PodStatus};
+use crate::model::{Name, Pod, PodRecord, PodSeen, PodSpec, PodStatus, is_terminal};
 use crate::qos::{Amounts, pod_limits, pod_requests};
 
 pub use conditions::{is_our_condition, quarantined, stuck, stuck_for};
 use containers::Statuses;
-pub use phase::is_terminal;
+pub(crate) use external::{copy_external_fields, external_status};
 pub use rules::{Illegal, accept, finished, past_deadline, withhold};
 
 /// What a status is computed from.

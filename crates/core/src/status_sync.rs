@@ -29,7 +29,6 @@ use crate::model::{
     Time,
 };
 
-pub(crate) use merge::foreign;
 pub use merge::{keep_ends, merge};
 use object::{Object, Presence, Turn, UnderWay};
 pub use patch::patch;

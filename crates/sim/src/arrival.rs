@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use podwright_core::model::{Answer, Call, CallError, ContainerId, ImageFacts, Name, Pod, PodUid, SandboxId, Source};
-use podwright_core::pod::full_name;
+use podwright_core::model::{
+    Answer, Call, CallError, ContainerId, ImageFacts, Name, Pod, PodUid, SandboxId, Source, full_name,
+};
 
 use crate::behaviour::Run;
 use crate::flight::{Flight, Stage};

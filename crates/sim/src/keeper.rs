@@ -16,9 +16,8 @@ use std::time::Duration;
 
 use podwright_core::model::{
     Event, FullName, Manifest, ObjectError, ObjectRef, ObjectRequest, ObjectResult, Pod, PodStatus, PodUid, RequestId,
-    Source, SourceChange,
+    Source, SourceChange, full_name,
 };
-use podwright_core::pod::full_name;
 use podwright_core::static_pod::CONFIG_MIRROR;
 use podwright_core::status_sync::patch;
 

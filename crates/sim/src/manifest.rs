@@ -166,5 +166,5 @@ pub fn find<'a>(pod: &'a Pod, name: &str) -> Option<(&'a Container, bool)> {
 /// The place of a sidecar among the init containers.
 pub fn sidecar_index(pod: &Pod, name: &str) -> Option<usize> {
     let inits = pod.spec.as_ref()?.init_containers.as_ref()?;
-    inits.iter().position(|c| c.name == name && c.restart_policy.as_deref() == Some("Always"))
+    inits.iter().position(|c| c.name == name && podwright_core::model::is_sidecar(c))
 }

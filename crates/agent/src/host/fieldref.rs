@@ -5,11 +5,10 @@ use std::fmt::Write as _;
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use podwright_core::model::Pod;
+use podwright_core::model::{Pod, find_container};
 use podwright_core::quantity::{Amount, QuantityError};
 
 use super::paths;
-use crate::translate::find_container;
 
 /// What the node has for pods: the limit of a container that has none of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

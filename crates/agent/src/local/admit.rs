@@ -6,11 +6,9 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::PodStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use podwright_core::defaults::default_pod;
-use podwright_core::model::{FullName, Pod, Source};
-use podwright_core::pod::full_name;
+use podwright_core::model::{FullName, Pod, Source, full_name, is_terminal};
 use podwright_core::qos::qos_class;
 use podwright_core::static_pod::{CONFIG_HASH, CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE, api_reference};
-use podwright_core::status::is_terminal;
 use podwright_core::validate::{FieldError, validate_pod, validate_pod_update};
 
 use super::{Objects, POD_BYTES_MAX, PODS_MAX, Refusal, Store, of_name};

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use podwright_core::model::{CallError, RuntimeReady};
-use podwright_core::node_status::Handler;
+use podwright_core::model::{CallError, RuntimeHandler, RuntimeReady};
 use podwright_cri::{Code, CriError, RuntimeService, v1};
 
 use super::Observer;
@@ -66,9 +65,9 @@ fn word(version: v1::VersionResponse, answer: v1::StatusResponse) -> RuntimeRead
     }
 }
 
-fn handler(handler: &v1::RuntimeHandler) -> Handler {
+fn handler(handler: &v1::RuntimeHandler) -> RuntimeHandler {
     let features = handler.features.unwrap_or_default();
-    Handler {
+    RuntimeHandler {
         name: handler.name.clone(),
         recursive_read_only_mounts: features.recursive_read_only_mounts,
         user_namespaces: features.user_namespaces,

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use podwright_core::model::{Answer, CallError, ContainerId, ImageFacts, Name, Pod, PodUid, SandboxId};
+use podwright_core::model::{Answer, CallError, ContainerId, ImageFacts, Name, Pod, PodUid, SandboxId, find_container};
 use podwright_cri::labels::{self, containers_of_pod};
 use podwright_cri::v1::{ContainerState, ContainerStateValue, CreateContainerRequest};
 use tokio::time::{Instant, timeout};
 
 use super::{CallContext, CallExecutor, create_failure, failure, logs, read_failure, remaining};
 use crate::translate::{
-    ContainerAsk, References, TranslateError, container_config, effective_run_as_user, find_container, sandbox_config,
+    ContainerAsk, References, TranslateError, container_config, effective_run_as_user, sandbox_config,
 };
 
 /// [`podwright_core::model::Call::CreateContainer`], unpacked.

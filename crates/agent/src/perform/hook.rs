@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler};
-use podwright_core::model::{Answer, CallError, ContainerId, HookKind, Name, Pod};
+use podwright_core::model::{Answer, CallError, ContainerId, HookKind, Name, Pod, find_container};
 use podwright_cri::v1::ExecSyncRequest;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{CallExecutor, http, probe, read_failure, target};
-use crate::translate::{display_name, find_container};
+use crate::translate::display_name;
 
 /// [`podwright_core::model::Call::Hook`], unpacked.
 pub(super) struct HookCall {

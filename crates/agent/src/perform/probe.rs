@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Probe};
-use podwright_core::model::{Answer, CallError, ContainerId, Name, Pod, ProbeKind, ProbeVerdict};
+use podwright_core::model::{Answer, CallError, ContainerId, Name, Pod, ProbeKind, ProbeVerdict, find_container};
 use podwright_cri::Code;
 use podwright_cri::v1::ExecSyncRequest;
 use tokio::net::TcpStream;
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::http::{self, HttpError, Url};
 use super::{CallExecutor, grpc, target};
-use crate::translate::{expand, find_container};
+use crate::translate::expand;
 
 /// [`podwright_core::model::Call::Probe`], unpacked.
 pub(super) struct ProbeCall {

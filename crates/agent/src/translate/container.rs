@@ -1,11 +1,11 @@
 //! One container of a pod.
 
-use podwright_core::model::{ContainerId, ImageFacts, Pod};
+use podwright_core::model::{ContainerId, ImageFacts, Pod, find_container};
 use podwright_cri::v1::{ContainerConfig, ContainerMetadata, ImageSpec, LinuxContainerConfig, NamespaceMode, Signal};
 
 use super::env::Environment;
 use super::{HostView, NodeFacts, References, Situation, TranslateError};
-use super::{annotations, container_log_path, find_container, mounts, resources, security};
+use super::{annotations, container_log_path, mounts, resources, security};
 
 /// What is asked for beside the pod itself.
 #[derive(Clone, Debug)]

@@ -1,10 +1,9 @@
 //! What a container sees of the host's files: its volumes, /etc/hosts, the file for its last words.
 
 use k8s_openapi::api::core::v1::VolumeMount;
-use podwright_core::model::{Container, Pod};
+use podwright_core::model::{Container, Pod, find_container};
 use podwright_cri::v1::{IdMapping, Mount, MountPropagation};
 
-use super::containers::find_container;
 use super::env::Environment;
 use super::names::is_host_network;
 use super::{HostView, References, Situation, TranslateError, path_text};

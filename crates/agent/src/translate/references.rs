@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
-use podwright_core::model::{Container, Pod};
+use podwright_core::model::{Container, Pod, find_container};
 
-use super::containers::find_container;
 use super::names::{pod_namespace, pod_uid};
 use crate::objects::{GetObjectError, ObjectClient, Redacted};
 

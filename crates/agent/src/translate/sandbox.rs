@@ -6,7 +6,6 @@ use podwright_cri::v1::{
     Protocol, security_profile::ProfileType,
 };
 
-use super::containers::all_containers;
 use super::names::{is_host_network, kernel_hostname, pod_name, pod_namespace, pod_uid};
 use super::{NodeFacts, Situation, TranslateError};
 use super::{annotations, cgroup_parent, dns, path_text, resources, security};
@@ -49,7 +48,7 @@ fn linux(pod: &Pod, facts: &NodeFacts, situation: &Situation) -> Result<LinuxPod
             run_as_group: context.and_then(|sc| sc.run_as_group).map(|value| Int64Value { value }),
             supplemental_groups: security::supplemental_groups(context),
             supplemental_groups_policy: security::groups_policy(context, situation.features)?,
-            privileged: all_containers(pod).any(|container| is_privileged(&container)),
+            privileged: podwright_core::model::all_containers(pod).any(|container| is_privileged(&container)),
             // The sandbox's own process needs no more than this, whatever its containers are allowed.
             seccomp: Some(security::profile(ProfileType::RuntimeDefault, "")),
             ..Default::default()

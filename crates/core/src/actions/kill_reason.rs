@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Plan, is_voided};
 use crate::backoff;
-use crate::model::{Container, ContainerId, ContainerSeen, HookState, Name, ProbeKind, RunState};
+use crate::model::{Container, ContainerId, ContainerSeen, HookState, Name, ProbeKind, RunState, is_sidecar};
 
 /// One container instance to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl Plan<'_> {
         let memory = self.memory(&c.name);
         let probe = self.i.probes.get(c.name.as_str()).filter(|p| p.id == seen.id).map(|p| p.kind);
         // A plain init container runs to its end with the definition it began with.
-        let changed = (!init || backoff::is_sidecar(c)) && self.changed(c, seen);
+        let changed = (!init || is_sidecar(c)) && self.changed(c, seen);
         let requested = self.i.restart_now.contains(c.name.as_str()) || is_voided(self.i.record, &c.name, &seen.id);
         let hook_failed = memory.and_then(|m| m.post_start.as_ref()) == Some(&(seen.id.clone(), HookState::Failed));
         let again = backoff::restarts_after_kill(c, self.spec);

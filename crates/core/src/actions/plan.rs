@@ -4,7 +4,7 @@ use super::{
     Actions, Fact, Inputs, Kill, KillReason, Start, Waiting, Within, is_hooked, is_started, is_voided, pod_text,
 };
 use crate::backoff;
-use crate::model::{Backoff, Container, ContainerMemory, Cursor, Name, PodSpec, SandboxId};
+use crate::model::{Backoff, Container, ContainerMemory, Cursor, Name, PodSpec, SandboxId, is_sidecar};
 
 /// How far the init containers are.
 pub(super) enum Init {
@@ -62,13 +62,13 @@ impl<'a> Plan<'a> {
         if self.i.record.cursor.as_ref() != Some(&cursor) {
             self.out.cursor = Some(cursor);
         }
-        for c in inits[..done].iter().filter(|c| backoff::is_sidecar(c)) {
+        for c in inits[..done].iter().filter(|c| is_sidecar(c)) {
             self.keep_up(c);
         }
         let Some(c) = inits.get(done) else { return Init::Done };
         match self.fact(c) {
             Fact::Ended(exit)
-                if !backoff::is_sidecar(c)
+                if !is_sidecar(c)
                     && !is_voided(self.i.record, &c.name, &exit.id)
                     && !backoff::should_restart(c, self.spec, exit.code) =>
             {
@@ -97,12 +97,8 @@ impl<'a> Plan<'a> {
     fn init_done(&self, c: &Container) -> bool {
         let memory = self.memory(&c.name);
         match self.fact(c) {
-            Fact::Running(seen) if backoff::is_sidecar(c) => {
-                is_started(c, memory, &seen.id) && is_hooked(c, memory, &seen.id)
-            }
-            Fact::Ended(exit) => {
-                !backoff::is_sidecar(c) && exit.code == 0 && !is_voided(self.i.record, &c.name, &exit.id)
-            }
+            Fact::Running(seen) if is_sidecar(c) => is_started(c, memory, &seen.id) && is_hooked(c, memory, &seen.id),
+            Fact::Ended(exit) => !is_sidecar(c) && exit.code == 0 && !is_voided(self.i.record, &c.name, &exit.id),
             _ => false,
         }
     }

@@ -10,7 +10,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{Answer, CallError, CallId, Listing, Name, ObjectResult, Pod, PodSeen, PodUid, RequestId, Seq, Source};
-use crate::node_status::Handler;
 
 /// What happened.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -133,10 +132,21 @@ pub struct RuntimeReady {
     pub message: String,
     /// Handlers a RuntimeClass may name.
     #[serde(default)]
-    pub handlers: Vec<Handler>,
+    pub handlers: Vec<RuntimeHandler>,
     /// It applies `supplementalGroupsPolicy`.
     #[serde(default)]
     pub supplemental_groups_policy: bool,
+}
+
+/// A runtime handler that a RuntimeClass may name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RuntimeHandler {
+    /// Empty for the default handler.
+    pub name: String,
+    /// It supports `recursiveReadOnly` mounts.
+    pub recursive_read_only_mounts: bool,
+    /// It supports pods with `hostUsers: false`.
+    pub user_namespaces: bool,
 }
 
 /// What a source says.

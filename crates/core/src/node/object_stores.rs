@@ -7,8 +7,9 @@ use super::Node;
 use crate::mirror::{Owner, Wanted, annotation, is_mirror};
 use crate::model::{
     Effect, FullName, KubeEvent, Manifest, Now, ObjectResult, Out, Pod, PodUid, RequestId, Source, SourceChange,
+    full_name,
 };
-use crate::pod::{Machine, State, full_name};
+use crate::pod::{Machine, State};
 use crate::sources::uid_of;
 use crate::static_pod::CONFIG_SOURCE;
 use crate::status_sync::{Ours, REQUEST_LIMIT};

@@ -11,10 +11,10 @@ use crate::actions::Waiting;
 use crate::admission;
 use crate::model::{
     CallError, Cause, Effect, Event, Listing, Manifest, Now, Out, PodRecord, PodUid, RuntimeReady, Seq, Source,
-    SourceChange,
+    SourceChange, full_name,
 };
 use crate::pleg;
-use crate::pod::{KillOptions, Machine, State, full_name};
+use crate::pod::{KillOptions, Machine, State};
 use crate::sources::{Batches, is_another_life, uid_of};
 
 /// The labels of the node's object are known so late, at most.

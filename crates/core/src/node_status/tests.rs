@@ -30,7 +30,7 @@ fn facts() -> NodeFacts {
 fn runtime() -> RuntimeFacts {
     RuntimeFacts {
         version: "containerd://2.1.9".into(),
-        handlers: vec![Handler { name: "runc".into(), user_namespaces: true, ..Handler::default() }],
+        handlers: vec![RuntimeHandler { name: "runc".into(), user_namespaces: true, ..RuntimeHandler::default() }],
         images: vec![(vec!["small".into()], 1), (vec!["big".into()], 2), (vec![], 3)],
         ..RuntimeFacts::default()
     }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::sync::SETUP_LIMIT;
-use super::{Ctx, Machine, spec_of};
+use super::{Ctx, Machine};
 use crate::actions::{Start, Waiting};
 use crate::backoff::ImageBackoff;
 use crate::model::{
     Call, CallKey, Container, ContainerId, HookKind, HookState, ImageFacts, Name, Out, Pod, RunState, SandboxId, Time,
+    find_container, spec_of,
 };
 use crate::mutate::{self, Mutant};
 
@@ -81,7 +82,8 @@ impl Machine {
             }
             return;
         }
-        let Some(container) = find_container(&self.record.pod, name.as_str()) else { return };
+        let Some(found) = find_container(&self.record.pod, name.as_str()) else { return };
+        let container = found.container.into_owned();
         let (image, policy) = (container.image.clone().unwrap_or_default(), container.image_pull_policy.clone());
         if !self.calls.may_send(&CallKey::Container(name.clone()), ctx.now.boot) {
             return;
@@ -240,8 +242,8 @@ impl Machine {
         let running = self.observed.seen.containers.iter().filter(|c| c.state == RunState::Running);
         let running: Vec<_> = running.map(|c| (c.name.clone(), c.id.clone())).collect();
         for (name, id) in running {
-            let Some(container) = find_container(&self.record.pod, name.as_str()) else { continue };
-            if container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()).is_none() {
+            let Some(found) = find_container(&self.record.pod, name.as_str()) else { continue };
+            if found.container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()).is_none() {
                 continue;
             }
             let lost = !self.calls.busy(&CallKey::Hook(id.clone(), HookKind::PostStart));
@@ -271,16 +273,6 @@ fn images(pod: &Pod) -> impl Iterator<Item = (&str, &str)> {
 fn wants_image(pod: &Pod, name: &str, image: &str) -> bool {
     let wanted = images(pod).find(|(known, _)| *known == name);
     wanted.is_none_or(|(_, wanted)| wanted == image || mutate::made(Mutant::ImageOfBefore))
-}
-
-/// A container of any kind by its name. Ephemeral containers have the same fields under another type.
-pub(crate) fn find_container(pod: &Pod, name: &str) -> Option<Container> {
-    let spec = spec_of(pod);
-    let plain = spec.containers.iter().chain(spec.init_containers.iter().flatten()).find(|c| c.name == name);
-    plain.cloned().or_else(|| {
-        let ephemeral = spec.ephemeral_containers.iter().flatten().find(|c| c.name == name)?;
-        serde_json::from_value(serde_json::to_value(ephemeral).ok()?).ok()
-    })
 }
 
 /// Kubernetes: verifyRunAsNonRoot.

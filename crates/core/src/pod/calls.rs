@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::model::{Call, CallId, CallKey, Name, Time};
+use crate::model::{Call, CallId, CallKey, Name, Time, jitter};
 
 /// Kubernetes: the worker's backoff period after a failed sync.
 pub(crate) const RETRY: Duration = Duration::from_secs(10);
@@ -248,13 +248,4 @@ fn is_runtime(key: &CallKey) -> bool {
 /// It may bring something to life.
 pub(crate) fn is_start(call: &Call) -> bool {
     matches!(call, Call::RunSandbox { .. } | Call::CreateContainer { .. } | Call::StartContainer { .. })
-}
-
-/// A number in 0…1 from what is at hand: chance is an argument too.
-pub(crate) fn jitter(uid: &str, counter: u64) -> f64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64 ^ counter.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    for byte in uid.bytes() {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    (hash >> 40) as f64 / f64::from(1 << 24)
 }

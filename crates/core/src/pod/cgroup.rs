@@ -1,7 +1,7 @@
 //! A pod's cgroup, and what runs outside of it.
 
-use super::{Ctx, Machine, spec_of};
-use crate::model::Out;
+use super::{Ctx, Machine};
+use crate::model::{Out, spec_of};
 
 impl Machine {
     /// The cgroup is there. Whatever runs already when it had to be made runs outside of its limits.

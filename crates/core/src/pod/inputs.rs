@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{Ctx, KillOptions, Machine, spec_of};
+use super::{Ctx, KillOptions, Machine};
 use crate::actions::Waiting;
-use crate::model::{Call, CallError, Cause, Effect, Ending, Name, Now, Out, PodSeen, Seq, Time};
+use crate::model::{Call, CallError, Cause, Effect, Ending, Name, Now, Out, PodSeen, Seq, Time, spec_of};
 use crate::mutate::{self, Mutant};
 use crate::status;
 

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::bring_up::find_container;
 use super::stuck::OVERDUE;
-use super::{Ctx, KillOptions, Machine, spec_of};
+use super::{Ctx, KillOptions, Machine};
 use crate::model::{
     Call, CallKey, Cause, ContainerId, ContainerSeen, HookKind, HookState, Name, Out, RunState, SandboxId, Time,
+    find_container, is_sidecar, spec_of,
 };
 use crate::mutate::{self, Mutant};
 
@@ -238,7 +238,7 @@ impl Machine {
     /// `Some(None)`: the spec has a hook; `Some(Some)`: only the container's annotation knows one.
     fn pre_stop_handler(&self, container: &ContainerSeen) -> Option<Option<String>> {
         match find_container(&self.record.pod, container.name.as_str()) {
-            Some(spec) => spec.lifecycle.and_then(|l| l.pre_stop).map(|_| None),
+            Some(found) => found.container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref()).map(|_| None),
             None => container.pre_stop.clone().map(Some),
         }
     }
@@ -254,7 +254,7 @@ impl Machine {
 
     fn sidecar_index(&self, name: &Name) -> Option<usize> {
         let init = self.record.pod.spec.as_ref()?.init_containers.as_ref()?;
-        init.iter().position(|c| c.name == name.as_str() && c.restart_policy.as_deref() == Some("Always"))
+        init.iter().position(|c| c.name == name.as_str() && is_sidecar(c))
     }
 
     fn kill_message(&self) -> String {

@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::calls::Calls;
 use super::{Ctx, Machine};
 use crate::actions::{ProbeFailure, is_hooked, is_started};
-use crate::model::{Call, CallKey, Container, ContainerId, Name, Out, ProbeKind, ProbeVerdict, RunState, Time};
-use crate::pod::bring_up::find_container;
+use crate::model::{
+    Call, CallKey, Container, ContainerId, Name, Out, ProbeKind, ProbeVerdict, RunState, Time, find_container,
+};
 use crate::probe::{Change, ProbeState};
 
 /// The probes that are being run, by container and kind.
@@ -62,7 +63,8 @@ impl Machine {
     fn wanted_probes(&self) -> Vec<(Name, ProbeKind, ContainerId, Container)> {
         let mut wanted = vec![];
         for c in self.observed.seen.containers.iter().filter(|c| c.state == RunState::Running) {
-            let Some(spec) = find_container(&self.record.pod, c.name.as_str()) else { continue };
+            let Some(found) = find_container(&self.record.pod, c.name.as_str()) else { continue };
+            let spec = found.container.into_owned();
             let memory = self.record.containers.get(&c.name);
             if !is_hooked(&spec, memory, &c.id) {
                 continue;

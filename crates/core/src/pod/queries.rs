@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::{History, Machine, State, spec_of};
+use super::{History, Machine, State};
 use crate::actions;
-use crate::model::{Cause, FullName, Now, PodRecord, PodSeen, SandboxId, Seq, Time};
+use crate::model::{Cause, FullName, Now, PodRecord, PodSeen, SandboxId, Seq, Time, spec_of};
 
 impl Machine {
     /// Where it is in its life.

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Ctx, KillOptions, Machine, spec_of};
+use super::{Ctx, KillOptions, Machine};
 use crate::actions::{self, Actions, Inputs};
-use crate::model::{Call, Cause, ContainerId, Name, Out, RunState, SandboxId};
+use crate::model::{Call, Cause, ContainerId, Name, Out, RunState, SandboxId, spec_of};
 use crate::status;
 
 /// Host work that has no end in sight of its own: mounts, cgroups, directories.

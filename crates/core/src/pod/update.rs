@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Ctx, KillOptions, Machine, is_terminal};
-use crate::model::{Cause, Out, Pod};
+use super::{Ctx, KillOptions, Machine};
+use crate::model::{Cause, Out, Pod, is_terminal};
 use crate::mutate::{self, Mutant};
 use crate::resize;
-use crate::status_sync::foreign;
+use crate::status::external_status;
 
 impl Machine {
     /// The newest spec. A living pod takes it; a dying one only learns of an earlier end.
@@ -39,7 +39,7 @@ impl Machine {
 
     /// Only the object's status changed. Ours comes back to us all the time: what others say in it is what counts.
     pub(crate) fn reconcile(&mut self, pod: Arc<Pod>, ctx: &mut Ctx<'_>, out: &mut Out) {
-        if foreign(self.record.pod.status.as_ref()) != foreign(pod.status.as_ref()) {
+        if external_status(self.record.pod.status.as_ref()) != external_status(pod.status.as_ref()) {
             self.record.pod = self.without_resize(pod, out);
             self.unsaved = true;
         }

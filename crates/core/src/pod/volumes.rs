@@ -5,8 +5,8 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Volume;
 
 use super::sync::SETUP_LIMIT;
-use super::{Ctx, Machine, spec_of};
-use crate::model::{Call, CallKey, Name, Out};
+use super::{Ctx, Machine};
+use crate::model::{Call, CallKey, Name, Out, spec_of};
 
 impl Machine {
     /// Asks for what is missing or shows something old, all side by side. Whether all stand.

@@ -12,7 +12,7 @@ use crate::quantity::Amount;
 /// The limits of one cgroup; `None` is unlimited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgroupLimits {
-    /// The weight against siblings, in the units of cgroup v1; [`cpu_weight`] converts.
+    /// The weight against siblings, in the units of cgroup v1; `podwright_linux::cgroup::cpu_weight` converts.
     pub cpu_shares: u64,
     /// CPU time per period.
     pub cpu_quota_us: Option<i64>,
@@ -115,11 +115,6 @@ pub fn milli_cpu_to_shares(millis: i64) -> u64 {
 /// CPU time per period for thousandths of a core; nothing given is unlimited.
 pub fn milli_cpu_to_quota(millis: i64) -> Option<i64> {
     (millis > 0).then(|| (millis.saturating_mul(100_000) / 1000).max(MIN_QUOTA_US))
-}
-
-/// `cpu.weight` of cgroup v2 for CPU shares of v1, by the line the Go kubelet draws through (2, 1) and (262144, 10000).
-pub fn cpu_weight(shares: u64) -> u64 {
-    1 + (shares.clamp(MIN_SHARES, MAX_SHARES) - MIN_SHARES) * 9999 / (MAX_SHARES - MIN_SHARES)
 }
 
 fn get(amounts: &Amounts, name: &str) -> Amount {

@@ -1,8 +1,8 @@
 //! Whom the kernel kills first when memory runs out.
 
 use super::class::{BEST_EFFORT, GUARANTEED, qos_class};
-use super::resources::{container_requests, containers_requests, is_sidecar, pod_level_requests};
-use crate::model::{Container, Pod};
+use super::resources::{container_requests, containers_requests, pod_level_requests};
+use crate::model::{Container, Pod, is_sidecar};
 
 /// The `oom_score_adj` of a container's processes.
 ///

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use crate::model::{Container, Pod};
+use crate::model::{Container, Pod, is_sidecar};
 use crate::quantity::Amount;
 
 /// Amounts by resource name.
@@ -21,11 +21,6 @@ pub fn amounts(list: Option<&BTreeMap<String, Quantity>>) -> Amounts {
 /// What one container asks for.
 pub fn container_requests(container: &Container) -> Amounts {
     amounts(container.resources.as_ref().and_then(|r| r.requests.as_ref()))
-}
-
-/// A restartable init container.
-pub fn is_sidecar(container: &Container) -> bool {
-    container.restart_policy.as_deref() == Some("Always")
 }
 
 /// What the pod asks for in all, overhead included.

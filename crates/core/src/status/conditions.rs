@@ -8,7 +8,7 @@ use super::phase::{FAILED, SUCCEEDED};
 use super::{StatusInput, second};
 use crate::actions::{Waiting, current_sandbox, is_restarting_all};
 use crate::backoff;
-use crate::model::{Cause, Container, PodSpec, PodStatus};
+use crate::model::{Cause, Container, PodSpec, PodStatus, is_sidecar};
 
 /// Conditions only the kubelet writes.
 const OURS: [&str; 10] = [
@@ -159,7 +159,7 @@ fn containers_ready(spec: &PodSpec, statuses: &Statuses, phase: &str) -> Verdict
         FAILED => return Verdict::no(Some("PodFailed"), None),
         _ => {}
     }
-    let sidecars = spec.init_containers.iter().flatten().filter(|c| backoff::is_sidecar(c));
+    let sidecars = spec.init_containers.iter().flatten().filter(|c| is_sidecar(c));
     let sidecars = sidecars.filter_map(|c| statuses.init(&c.name));
     let apps = spec.containers.iter().filter_map(|c| statuses.app(&c.name));
     let unready: Vec<&str> = sidecars.chain(apps).filter(|s| !s.ready).map(|s| s.name.as_str()).collect();
@@ -207,8 +207,7 @@ fn initialized(i: &StatusInput<'_>, spec: &PodSpec, statuses: &Statuses, phase: 
     if statuses.initialized || (!anew && spec.containers.iter().any(began)) {
         return Verdict::yes();
     }
-    let done =
-        |c: &Container, s: &ContainerStatus| if backoff::is_sidecar(c) { s.started == Some(true) } else { s.ready };
+    let done = |c: &Container, s: &ContainerStatus| if is_sidecar(c) { s.started == Some(true) } else { s.ready };
     let inits = spec.init_containers.iter().flatten().filter_map(|c| Some((c, statuses.init(&c.name)?)));
     let missing: Vec<&str> = inits.filter(|(c, s)| !done(c, s)).map(|(c, _)| c.name.as_str()).collect();
     let was = || old.conditions.iter().flatten().any(|c| c.type_ == "Initialized" && c.status == "True");

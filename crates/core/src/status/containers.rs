@@ -7,8 +7,7 @@ use k8s_openapi::api::core::v1::{
 
 use super::{StatusInput, second};
 use crate::actions::{Fact, Within, current_sandbox, exit_of, is_hooked, is_started, is_voided};
-use crate::backoff;
-use crate::model::{Container, ContainerId, ContainerMemory, ContainerSeen, Exit, PodSpec, SandboxId};
+use crate::model::{Container, ContainerId, ContainerMemory, ContainerSeen, Exit, PodSpec, SandboxId, is_sidecar};
 
 /// All container statuses of a pod.
 #[derive(Debug)]
@@ -167,16 +166,14 @@ impl<'a> View<'a> {
             Fact::Ended(exit) => self.terminated(exit),
             // A process may be there. Until the kill that follows tells more, what was said last stands.
             Fact::Unknown(seen) if self.said_running(&c.name, &seen.id) => running(seen),
-            Fact::Nothing if matches!(kind, Kind::Init(n) if n < self.done) && !backoff::is_sidecar(c) => {
-                ContainerState {
-                    terminated: Some(ContainerStateTerminated {
-                        reason: Some("Completed".into()),
-                        message: Some("The init container has done its part; its own end is not on record".into()),
-                        ..ContainerStateTerminated::default()
-                    }),
-                    ..ContainerState::default()
-                }
-            }
+            Fact::Nothing if matches!(kind, Kind::Init(n) if n < self.done) && !is_sidecar(c) => ContainerState {
+                terminated: Some(ContainerStateTerminated {
+                    reason: Some("Completed".into()),
+                    message: Some("The init container has done its part; its own end is not on record".into()),
+                    ..ContainerStateTerminated::default()
+                }),
+                ..ContainerState::default()
+            },
             Fact::Nothing | Fact::Created(_) | Fact::Unknown(_) => self.not_yet(),
         }
     }
@@ -220,7 +217,7 @@ impl<'a> View<'a> {
             _ => None,
         };
         status.started = Some(up.is_some());
-        let plain_init = matches!(kind, Kind::Init(_)) && !backoff::is_sidecar(c);
+        let plain_init = matches!(kind, Kind::Init(_)) && !is_sidecar(c);
         let passed = |id: &ContainerId| {
             c.readiness_probe.is_none() || memory.and_then(|m| m.ready.as_ref()) == Some(&(id.clone(), true))
         };

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::ContainerStatus;
 
 use super::containers::{Statuses, exit_code, is_running, is_waiting, terminated_before};
 use crate::backoff;
-use crate::model::{Container, PodSpec};
+use crate::model::{Container, PodSpec, is_sidecar};
 
 /// Not everything has been started.
 pub(super) const PENDING: &str = "Pending";
@@ -14,11 +14,6 @@ pub(super) const RUNNING: &str = "Running";
 pub(super) const SUCCEEDED: &str = "Succeeded";
 /// It ended, and not well.
 pub(super) const FAILED: &str = "Failed";
-
-/// Succeeded and Failed are for ever.
-pub fn is_terminal(phase: Option<&str>) -> bool {
-    terminal(phase).is_some()
-}
 
 pub(super) fn terminal(phase: Option<&str>) -> Option<&'static str> {
     [SUCCEEDED, FAILED].into_iter().find(|p| Some(*p) == phase)
@@ -33,8 +28,8 @@ pub(super) fn of(spec: &PodSpec, statuses: &Statuses, ended: bool) -> &'static s
         return if all_succeeded { SUCCEEDED } else { FAILED };
     }
     let inits = || spec.init_containers.iter().flatten().filter_map(|c| Some((c, statuses.init(&c.name)?)));
-    let plain = || inits().filter(|(c, _)| !backoff::is_sidecar(c));
-    let sidecars = || inits().filter(|(c, _)| backoff::is_sidecar(c));
+    let plain = || inits().filter(|(c, _)| !is_sidecar(c));
+    let sidecars = || inits().filter(|(c, _)| is_sidecar(c));
     if plain().any(|(c, s)| exit_code(s).is_some_and(|code| code != 0 && !backoff::should_restart(c, spec, code))) {
         return FAILED;
     }

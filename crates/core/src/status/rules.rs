@@ -5,10 +5,10 @@ use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, Conta
 
 use super::conditions::DISRUPTION;
 use super::containers::{exit_code, is_running};
-use super::phase::{FAILED, PENDING, SUCCEEDED, is_terminal};
+use super::phase::{FAILED, PENDING, SUCCEEDED};
 use super::second;
 use crate::backoff;
-use crate::model::{Container, Pod, PodSpec, PodStatus};
+use crate::model::{Container, Pod, PodSpec, PodStatus, is_sidecar, is_terminal};
 
 /// A change that must not be published.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -128,7 +128,7 @@ fn revived(old: &PodStatus, new: &PodStatus, spec: &PodSpec, replaced: impl Fn(&
         ended && find(after) == Some(None) && !replaced(&container.name)
     };
     let never = spec.restart_policy.as_deref() == Some("Never");
-    let inits = spec.init_containers.iter().flatten().filter(|c| never && !backoff::is_sidecar(c));
+    let inits = spec.init_containers.iter().flatten().filter(|c| never && !is_sidecar(c));
     let mut inits = inits.filter(|c| dead(c, &old.init_container_statuses, &new.init_container_statuses));
     let mut apps = spec.containers.iter().filter(|c| dead(c, &old.container_statuses, &new.container_statuses));
     inits.next().or_else(|| apps.next()).map(|c| c.name.clone())

@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition};
 
 use crate::backoff;
-use crate::model::{PodSpec, PodStatus};
-use crate::status::{is_our_condition, is_terminal};
+use crate::model::{PodSpec, PodStatus, is_terminal};
+use crate::status::{copy_external_fields, is_our_condition};
 
 /// Eviction's mark: ours once we have made or taken it, else whoever made it.
 const DISRUPTION: &str = "DisruptionTarget";
@@ -19,7 +19,7 @@ pub fn merge(ours: &PodStatus, base: &PodStatus) -> PodStatus {
     let mut all: Vec<PodCondition> = theirs.cloned().collect();
     all.extend(own);
     status.conditions = (!all.is_empty()).then_some(all);
-    keep_fields(base, &mut status);
+    copy_external_fields(base, &mut status);
     if base.qos_class.is_some() {
         status.qos_class.clone_from(&base.qos_class);
     }
@@ -57,28 +57,6 @@ pub fn keep_ends(spec: &PodSpec, base: &PodStatus, status: &mut PodStatus) {
 
 fn exit_code(status: &ContainerStatus) -> Option<i32> {
     Some(status.state.as_ref()?.terminated.as_ref()?.exit_code)
-}
-
-/// What of a status is others' and means something to us: their conditions and fields, and an end they gave the pod.
-pub(crate) fn foreign(status: Option<&PodStatus>) -> PodStatus {
-    let mut kept = PodStatus::default();
-    let Some(status) = status else { return kept };
-    let theirs = status.conditions.iter().flatten().filter(|c| !is_our_condition(&c.type_));
-    kept.conditions = Some(theirs.cloned().collect());
-    keep_fields(status, &mut kept);
-    if is_terminal(status.phase.as_deref()) {
-        kept.phase.clone_from(&status.phase);
-    }
-    kept
-}
-
-fn keep_fields(from: &PodStatus, to: &mut PodStatus) {
-    to.extended_resource_claim_status.clone_from(&from.extended_resource_claim_status);
-    to.node_allocatable_resource_claim_statuses.clone_from(&from.node_allocatable_resource_claim_statuses);
-    to.nominated_node_name.clone_from(&from.nominated_node_name);
-    to.resize.clone_from(&from.resize);
-    to.resource_claim_statuses.clone_from(&from.resource_claim_statuses);
-    to.volume_health.clone_from(&from.volume_health);
 }
 
 #[cfg(test)]

@@ -8,10 +8,8 @@ use serde_json::Value;
 use super::retry::Retry;
 use super::urgency::Urgency;
 use super::{Ours, keep_ends, merge, patch};
-use crate::model::{Pod, PodStatus, PodUid, RequestId, Source};
+use crate::model::{Pod, PodStatus, PodUid, RequestId, Source, is_older_version, is_terminal};
 use crate::mutate::{self, Mutant};
-use crate::sources::is_older;
-use crate::status::is_terminal;
 
 /// An object, and where we stand with its store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -97,7 +95,7 @@ impl Object {
             return self.is_there();
         }
         let kept = Kept::of(object);
-        if is_older(kept.version.as_deref(), self.kept.version.as_deref()) {
+        if is_older_version(kept.version.as_deref(), self.kept.version.as_deref()) {
             return;
         }
         if let Some(under_way) = &mut self.under_way {
@@ -138,7 +136,7 @@ impl Object {
         if got.status == base {
             (self.noop_patch, self.last_equal_status) = (patch(&self.uid, &base, &sent), None);
         }
-        let is_old = overtaken && is_older(got.version.as_deref(), self.kept.version.as_deref());
+        let is_old = overtaken && is_older_version(got.version.as_deref(), self.kept.version.as_deref());
         if !is_old && !mutate::made(Mutant::BaseIsOld) {
             self.newest(got);
         }

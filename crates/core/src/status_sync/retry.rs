@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{PodStatus, Time};
-use crate::pod::jitter;
+use crate::model::{PodStatus, Time, jitter};
 
 /// The first wait for a store that is away; it doubles.
 const RETRY: Duration = Duration::from_millis(200);

@@ -2,8 +2,7 @@
 
 use k8s_openapi::api::core::v1::ContainerStatus;
 
-use crate::model::PodStatus;
-use crate::status::is_terminal;
+use crate::model::{PodStatus, is_terminal};
 
 /// How long news may wait, the least urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::{ContainerPort, PodSpec, VolumeMount};
 
 use super::{Findings, devices, downward, handler, names, resources, security, shown};
-use crate::model::Container;
-use crate::qos::is_sidecar;
+use crate::model::{Container, is_sidecar};
 
 pub(super) fn check_all(spec: &PodSpec, volumes: &BTreeSet<&str>, findings: &mut Findings) {
     if spec.containers.is_empty() {

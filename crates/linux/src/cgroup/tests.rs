@@ -32,7 +32,17 @@ fn names_that_could_leave_the_tree_are_refused() {
 
 #[test]
 fn shares_become_weights() {
-    for (shares, weight) in [(0, 1), (2, 1), (1024, 39), (100_000, 3815), (262_144, 10_000), (u64::MAX, 10_000)] {
+    for (shares, weight) in [
+        (0, 1),
+        (2, 1),
+        (102, 4),
+        (512, 20),
+        (1024, 39),
+        (100_000, 3815),
+        (262_144, 10_000),
+        (300_000, 10_000),
+        (u64::MAX, 10_000),
+    ] {
         assert_eq!(cpu_weight(shares), weight, "{shares}");
     }
 }

@@ -65,7 +65,7 @@ pub(super) async fn gone(client: &Client, pod: &Pod, limit: Option<Duration>) ->
 pub(super) async fn stopped(client: &Client, pod: &Pod, limit: Duration) -> Result<(), ClientError> {
     let ended = |pod: &Pod| {
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        matches!(phase, Some("Succeeded" | "Failed"))
+        podwright_core::model::is_terminal(phase)
     };
     until_of(client, pod, Some(limit), ended).await
 }

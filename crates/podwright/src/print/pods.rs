@@ -101,7 +101,7 @@ pub(crate) fn summary(pod: &Pod) -> Summary {
     } else if held.is_some() && phase == "Pending" {
         word = held.unwrap_or_default();
     }
-    let terminal = matches!(phase, "Succeeded" | "Failed");
+    let terminal = podwright_core::model::is_terminal(Some(phase));
     if pod.metadata.deletion_timestamp.is_some() && !terminal {
         word = "Terminating".into();
     }

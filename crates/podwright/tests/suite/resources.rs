@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use podwright_core::qos::cpu_weight;
+use podwright_linux::cgroup::cpu_weight;
 use podwright_testbed::Flavor;
 use serde_json::{Value, json};
 

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use podwright_core::backoff;
-use podwright_core::model::{Call, CallId, ContainerId, HookKind, PodRecord, PodUid, RunState, SandboxId};
-use podwright_core::pod::full_name;
+use podwright_core::model::{
+    Call, CallId, ContainerId, HookKind, PodRecord, PodUid, RunState, SandboxId, full_name, is_sidecar,
+};
 
 use crate::manifest::find;
 use crate::runtime::image_id;
@@ -120,8 +121,7 @@ impl World {
             return self.broken("one container per name", text);
         }
         let Some(spec) = &record.pod.spec else { return };
-        let again =
-            backoff::is_sidecar(container) && init || backoff::should_restart(container, spec, newest.exit_code);
+        let again = is_sidecar(container) && init || backoff::should_restart(container, spec, newest.exit_code);
         let elsewhere = init && newest.sandbox != *sandbox && spec.restart_policy.as_deref() != Some("Never");
         // Also when it is a later instance that never ran: that one was rightly made.
         let void = record.containers.get(name).and_then(|m| m.voided.as_ref());

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use podwright_core::backoff;
-use podwright_core::model::{Cause, Container, FullName, Manifest, PodRecord, PodUid, RunState};
-use podwright_core::pod::full_name;
-use podwright_core::status::is_terminal;
+use podwright_core::model::{
+    Cause, Container, FullName, Manifest, PodRecord, PodUid, RunState, full_name, is_sidecar, is_terminal,
+};
 
 use crate::runtime::Instance;
 use crate::world::World;
@@ -111,7 +111,7 @@ impl World {
         }
         let ready: Vec<_> = self.runtime.sandboxes_of(uid).filter(|(_, s)| s.ready).map(|(id, _)| id).collect();
         let [sandbox] = ready.as_slice() else { return Err(format!("{uid} has {} ready sandboxes", ready.len())) };
-        let sidecars = spec.init_containers.iter().flatten().filter(|c| backoff::is_sidecar(c));
+        let sidecars = spec.init_containers.iter().flatten().filter(|c| is_sidecar(c));
         let apps = spec.containers.iter().filter(|c| !self.is_over(uid, c, record));
         let wanted: Vec<&Container> = sidecars.chain(apps).collect();
         let alive: Vec<_> = self.runtime.alive(uid).collect();

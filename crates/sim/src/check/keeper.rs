@@ -6,11 +6,10 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::ContainerStatus;
 use podwright_core::backoff;
 use podwright_core::model::{
-    Event, FullName, Manifest, ObjectRequest, Pod, PodSpec, PodStatus, PodUid, Source, SourceChange,
+    Event, FullName, Manifest, ObjectRequest, Pod, PodSpec, PodStatus, PodUid, Source, SourceChange, full_name,
+    is_terminal,
 };
-use podwright_core::pod::full_name;
 use podwright_core::static_pod::CONFIG_MIRROR;
-use podwright_core::status::is_terminal;
 use podwright_core::status_sync::{keep_ends, merge, patch};
 
 use super::record::missing_end;

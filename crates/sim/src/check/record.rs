@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use podwright_core::backoff;
-use podwright_core::model::{Cause, Manifest, PodRecord, PodSpec, PodStatus, PodUid, RunState};
-use podwright_core::status::is_terminal;
+use podwright_core::model::{
+    Cause, Manifest, PodRecord, PodSpec, PodStatus, PodUid, RunState, full_name, is_sidecar, is_terminal,
+};
 
 use crate::world::World;
 
@@ -109,9 +110,9 @@ impl World {
 
     /// Another pod of the same source has the same name: one of the two is dropped.
     pub(crate) fn has_double(&self, uid: &PodUid, manifest: &Manifest) -> bool {
-        let name = podwright_core::pod::full_name(&manifest.pod);
+        let name = full_name(&manifest.pod);
         let mut all = self.sources.values().flat_map(|f| &f.told);
-        all.any(|(other, m)| other != uid && podwright_core::pod::full_name(&m.pod) == name)
+        all.any(|(other, m)| other != uid && full_name(&m.pod) == name)
     }
 
     /// All app containers ended for good, or init did.
@@ -127,11 +128,8 @@ impl World {
             let ended = !newest.state.may_run() && newest.finished_at.is_some();
             (ended && !backoff::should_restart(c, spec, newest.exit_code)).then_some(newest.exit_code)
         };
-        let init_failed = spec
-            .init_containers
-            .iter()
-            .flatten()
-            .any(|c| !backoff::is_sidecar(c) && over(c).is_some_and(|code| code != 0));
+        let init_failed =
+            spec.init_containers.iter().flatten().any(|c| !is_sidecar(c) && over(c).is_some_and(|code| code != 0));
         // Without a sandbox a pod that must run once can't go on.
         let never = spec.restart_policy.as_deref() == Some("Never");
         let homeless = never && !self.runtime.sandboxes_of(&record.uid).any(|(_, s)| s.ready);

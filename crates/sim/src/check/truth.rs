@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use podwright_core::model::{ContainerId, FullName, Manifest, Name, PodUid};
-use podwright_core::pod::full_name;
+use podwright_core::model::{ContainerId, FullName, Manifest, Name, PodUid, full_name};
 
 use crate::check::Signal;
 use crate::manifest::sidecar_index;

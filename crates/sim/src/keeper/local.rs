@@ -3,9 +3,7 @@
 
 use std::sync::Arc;
 
-use podwright_core::model::{Pod, PodStatus, Source};
-use podwright_core::pod::full_name;
-use podwright_core::status::is_terminal;
+use podwright_core::model::{Pod, PodStatus, Source, full_name, is_terminal};
 
 use super::Keeper;
 use crate::world::{World, trace};

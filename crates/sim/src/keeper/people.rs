@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PodCondition, PodReadinessGate};
-use podwright_core::model::{Pod, PodStatus, PodUid};
-use podwright_core::status::is_terminal;
+use podwright_core::model::{Pod, PodStatus, PodUid, is_terminal};
 
 use super::{Wire, is_mirror, phase, uid_of};
 use crate::manifest::PodPlan;

@@ -401,8 +401,8 @@ fn init_and_ephemeral_containers_are_containers_too() {
     let namespaces = config.linux.unwrap().security_context.unwrap().namespace_options.unwrap();
     assert_eq!((namespaces.pid(), namespaces.target_id.as_str()), (NamespaceMode::Target, "c-1"));
     assert_eq!(config.command, ["sh"]);
-    assert_eq!(find_container(&pod, "debug").unwrap().target, Some("app"));
-    assert_eq!(find_container(&pod, "setup").unwrap().container.image.as_deref(), Some("i"));
+    assert_eq!(podwright_core::model::find_container(&pod, "debug").unwrap().target, Some("app"));
+    assert_eq!(podwright_core::model::find_container(&pod, "setup").unwrap().container.image.as_deref(), Some("i"));
     let unknown = ContainerAsk { name: "nope", ..ask };
     assert!(container_config(&pod, &unknown, &facts(), &Situation::default(), &TestHost).is_err());
 }

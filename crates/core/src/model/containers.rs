@@ -1,41 +1,46 @@
-//! Finding a container in its pod, whichever of the three lists it is in.
+//! Finding a container in its pod, in any of the three lists of the spec.
 
 use std::borrow::Cow;
 
-use k8s_openapi::api::core::v1::EphemeralContainer;
-use podwright_core::model::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod};
 
 /// A container of a pod's spec.
 #[derive(Clone, Debug)]
-pub struct Found<'a> {
-    /// The container; an ephemeral one in the common shape.
+pub struct FoundContainer<'a> {
+    /// The container; an ephemeral one is converted.
     pub container: Cow<'a, Container>,
-    /// Ephemeral with a target: the container whose processes it wants to see.
+    /// `targetContainerName` of an ephemeral container, whose process namespace it joins.
     pub target: Option<&'a str>,
 }
 
-/// Looks through app, init and ephemeral containers.
-pub fn find_container<'a>(pod: &'a Pod, name: &str) -> Option<Found<'a>> {
+/// An app, init or ephemeral container by its name.
+pub fn find_container<'a>(pod: &'a Pod, name: &str) -> Option<FoundContainer<'a>> {
     let spec = pod.spec.as_ref()?;
     let ordinary = spec.containers.iter().chain(spec.init_containers.iter().flatten()).find(|c| c.name == name);
     if let Some(container) = ordinary {
-        return Some(Found { container: Cow::Borrowed(container), target: None });
+        return Some(FoundContainer { container: Cow::Borrowed(container), target: None });
     }
     let ephemeral = spec.ephemeral_containers.iter().flatten().find(|c| c.name == name)?;
     let target = ephemeral.target_container_name.as_deref().filter(|name| !name.is_empty());
-    Some(Found { container: Cow::Owned(in_common_shape(ephemeral)), target })
+    Some(FoundContainer { container: Cow::Owned(as_container(ephemeral)), target })
 }
 
-/// All containers of all three lists.
-pub(super) fn all_containers(pod: &Pod) -> impl Iterator<Item = Cow<'_, Container>> {
+/// Init, app and ephemeral containers, in this order.
+pub fn all_containers(pod: &Pod) -> impl Iterator<Item = Cow<'_, Container>> {
     let spec = pod.spec.as_ref();
     let init = spec.into_iter().flat_map(|s| s.init_containers.iter().flatten()).map(Cow::Borrowed);
     let app = spec.into_iter().flat_map(|s| &s.containers).map(Cow::Borrowed);
     let ephemeral = spec.into_iter().flat_map(|s| s.ephemeral_containers.iter().flatten());
-    init.chain(app).chain(ephemeral.map(|c| Cow::Owned(in_common_shape(c))))
+    init.chain(app).chain(ephemeral.map(|c| Cow::Owned(as_container(c))))
 }
 
-fn in_common_shape(c: &EphemeralContainer) -> Container {
+/// A restartable init container: it keeps running next to the app containers.
+pub fn is_sidecar(init: &Container) -> bool {
+    init.restart_policy.as_deref() == Some("Always")
+}
+
+/// Ephemeral containers have the same fields under another type.
+fn as_container(c: &EphemeralContainer) -> Container {
     Container {
         args: c.args.clone(),
         command: c.command.clone(),
