@@ -10,27 +10,26 @@
 
 mod committer;
 mod event_correlator;
+mod in_flight;
 mod queries;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use podwright_core::Node;
 use podwright_core::model::{
-    Answer, Call, CallError, CallId, Effect, Event, KubeEvent, Listing, Now, ObjectRequest, ObjectResult, Out, Pod,
-    PodRecord, PodSeen, PodUid, RuntimeReady, Source, Time,
+    Answer, Call, CallError, Effect, Event, KubeEvent, Listing, Now, ObjectRequest, ObjectResult, Out, Pod, PodRecord,
+    PodSeen, PodUid, RuntimeReady, Source, Time,
 };
 use podwright_core::node::Caught;
 use podwright_cri::BoxFuture;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::journal::Journal;
-use crate::metrics;
 use crate::recorder::Recorder;
 use committer::Committer;
+use in_flight::InFlight;
 
 pub use event_correlator::CorrelatedEvent;
 pub use queries::{AgentState, Explanation, Handle, PodsResponse, Query};
@@ -39,9 +38,6 @@ pub use queries::{AgentState, Explanation, Handle, PodsResponse, Query};
 const EVENTS_MAX: usize = 1024;
 /// Events handled before their records are committed together.
 const BATCH_MAX: usize = 64;
-
-/// A runtime call that takes longer is a reason to look at its pod.
-const SLOW: Duration = Duration::from_secs(5);
 
 /// Time, on both clocks.
 pub trait Clock: Send + Sync + 'static {
@@ -89,14 +85,11 @@ pub struct Order {
 /// The loop, before it runs.
 pub struct EventLoop {
     node: Node,
-    executor: Arc<dyn Executor>,
+    in_flight: InFlight,
     clock: Arc<dyn Clock>,
     committer: Committer,
     events: mpsc::Receiver<Event>,
-    sender: mpsc::Sender<Event>,
     queries: mpsc::Receiver<Query>,
-    /// Calls under way, to be interrupted.
-    orders: BTreeMap<CallId, CancellationToken>,
     wake: Option<Time>,
     state: Arc<AgentState>,
     recorder: Option<Recorder>,
@@ -128,11 +121,8 @@ impl EventLoop {
         known.into_iter().for_each(|record| state.feed().put_record(record));
         let handle = Handle::new(sender.clone(), query_sender, Arc::clone(&state));
         let committer = Committer::start(journal);
-        let (orders, wake) = (BTreeMap::new(), None);
-        (
-            Self { node, executor, clock, committer, events, sender, queries, orders, wake, state, recorder: None },
-            handle,
-        )
+        let in_flight = InFlight::new(executor, sender, Arc::clone(&state));
+        (Self { node, in_flight, clock, committer, events, queries, wake: None, state, recorder: None }, handle)
     }
 
     /// Everything core is told goes into this recording too.
@@ -141,7 +131,8 @@ impl EventLoop {
         self
     }
 
-    /// Run until `stop` is cancelled. Containers are left as they are; what core decided until then is committed.
+    /// Runs until `stop` is cancelled. Containers keep running; what core decided until then is committed, and starts in flight get
+    /// a few seconds to return.
     pub async fn run(mut self, stop: CancellationToken) {
         self.state.observed(self.clock.now());
         self.turn(vec![Event::Wake]);
@@ -173,6 +164,7 @@ impl EventLoop {
             }
             self.turn(batch);
         }
+        self.in_flight.drain().await;
         self.committer.finish().await;
         if let Some(recorder) = self.recorder.take() {
             recorder.finish().await;
@@ -184,7 +176,7 @@ impl EventLoop {
         let mut out = Out::default();
         for event in batch {
             if let Event::Done { id, .. } = &event {
-                self.orders.remove(id);
+                self.in_flight.returned(*id);
             }
             let now = self.clock.now();
             if matches!(&event, Event::Listed { result: Ok(_), .. } | Event::Observed { result: Ok(_), .. }) {
@@ -220,55 +212,23 @@ impl EventLoop {
     fn perform(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
-                Effect::Call { id, uid, pod, call, limit } => self.order(id, uid, pod, call, limit),
-                Effect::Cancel { id } => {
-                    if let Some(token) = self.orders.get(&id) {
-                        token.cancel();
-                    }
-                }
-                Effect::Observe { uid, seq } => {
-                    let look = self.executor.observe(uid.clone());
-                    self.spawn(async move {
-                        let (result, covered) = match look.await {
-                            Ok((seen, covered)) => (Ok(seen), covered),
-                            Err(error) => (Err(error), false),
-                        };
-                        Event::Observed { uid, seq, result, covered }
-                    });
-                }
-                Effect::List { seq } => {
-                    let (list, state) = (self.executor.list(), Arc::clone(&self.state));
-                    self.spawn(async move {
-                        let began = Instant::now();
-                        let result = list.await;
-                        state.metrics().record_relist(began.elapsed());
-                        Event::Listed { seq, result }
-                    });
-                }
-                Effect::CheckRuntime => {
-                    let check = self.executor.check_runtime();
-                    self.spawn(async move { Event::Runtime { result: check.await } });
-                }
-                Effect::FindLeftovers { seq } => {
-                    let find = self.executor.find_leftovers();
-                    self.spawn(async move { Event::Leftovers { seq, found: find.await } });
-                }
-                Effect::Sweep { uid } => {
-                    tokio::spawn(self.executor.sweep(uid));
-                }
-                Effect::KeepAside { record } => {
-                    tokio::spawn(self.executor.keep_aside(record));
-                }
+                Effect::Call { id, uid, pod, call, limit } => self.in_flight.call(id, uid, pod, call, limit),
+                Effect::Cancel { id } => self.in_flight.cancel(id),
+                Effect::Observe { uid, seq } => self.in_flight.observe(uid, seq),
+                Effect::List { seq } => self.in_flight.list(seq),
+                Effect::CheckRuntime => self.in_flight.check_runtime(),
+                Effect::FindLeftovers { seq } => self.in_flight.find_leftovers(seq),
+                Effect::Sweep { uid } => self.in_flight.sweep(uid),
+                Effect::KeepAside { record } => self.in_flight.keep_aside(record),
                 Effect::RequestObject { id, store, request, limit } => {
-                    let answer = self.executor.request(store, request, limit);
-                    self.spawn(async move { Event::ObjectAnswered { id, result: answer.await } });
+                    self.in_flight.request(id, store, request, limit);
                 }
                 Effect::WakeAt(at) => self.wake = Some(at),
                 Effect::Event(event) => {
                     let now = self.clock.now();
                     let pod = self.node.workers().get(&event.uid).map(|machine| &*machine.record().pod);
                     self.state.record_pod_event(&event, pod, now);
-                    self.executor.event(&event, now);
+                    self.in_flight.executor().event(&event, now);
                 }
                 Effect::StatusChanged { uid } => {
                     let record = self.node.workers().get(&uid).map(|machine| machine.record());
@@ -279,42 +239,5 @@ impl EventLoop {
                 Effect::Released { waiter } => self.state.notify_waiter(waiter),
             }
         }
-    }
-
-    fn order(&mut self, id: CallId, uid: PodUid, pod: Arc<Pod>, call: Call, limit: Duration) {
-        let cancel = CancellationToken::new();
-        self.orders.insert(id, cancel.clone());
-        tracing::debug!(%uid, ?call, "call");
-        // The hand keeps the limit, counted from when the call's turn came, and always answers.
-        let slow = call.is_runtime().then(|| (uid.clone(), self.sender.clone()));
-        self.state.metrics().record_call_start(&call, &pod);
-        let metered = metrics::operation(&call).map(|kind| (kind, Arc::clone(&self.state)));
-        let call = self.executor.call(Order { uid, pod, call, limit, cancel });
-        let mut done: BoxFuture<'static, Result<Answer, CallError>> = Box::pin(async move {
-            let began = Instant::now();
-            let result = call.await;
-            if let Some((kind, state)) = metered {
-                state.metrics().record_call_end(kind, began.elapsed(), result.is_err());
-            }
-            result
-        });
-        self.spawn(async move {
-            if let Some((uid, sender)) = slow {
-                match tokio::time::timeout(SLOW, &mut done).await {
-                    Ok(result) => return Event::Done { id, result },
-                    // Its effect may be there without its answer, or the runtime may be stuck with this pod: a look tells.
-                    Err(_) => drop(sender.send(Event::Hint { uid }).await),
-                }
-            }
-            Event::Done { id, result: done.await }
-        });
-    }
-
-    fn spawn(&self, event: impl Future<Output = Event> + Send + 'static) {
-        let sender = self.sender.clone();
-        tokio::spawn(async move {
-            // The loop is gone only at the end; then nobody needs the answer.
-            let _ = sender.send(event.await).await;
-        });
     }
 }

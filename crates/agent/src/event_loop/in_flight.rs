@@ -1,0 +1,196 @@
+//! Effects in flight: one task each, which sends exactly one event when it is done.
+//!
+//! A panic in an executor is answered like a failure: core waits for every call it sent, and a lost answer would leave the pod
+//! waiting until the agent restarts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use podwright_core::model::{
+    Answer, Call, CallError, CallId, Event, ObjectError, ObjectRequest, Pod, PodRecord, PodUid, RequestId, Seq, Source,
+};
+use podwright_cri::BoxFuture;
+use podwright_tasks::{catch, spawn};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument;
+
+use super::{AgentState, Executor, Order};
+use crate::metrics;
+
+/// A runtime call that takes longer is a reason to observe its pod: its effect may be visible before its answer.
+const SLOW: Duration = Duration::from_secs(5);
+/// At the stop, calls that start something get this long to return: a runtime kills what it is starting when its client goes away.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
+
+/// Performs effects and sends their results to the loop.
+pub(super) struct InFlight {
+    executor: Arc<dyn Executor>,
+    events: mpsc::Sender<Event>,
+    state: Arc<AgentState>,
+    /// Calls that have not returned, to be cancelled by their id.
+    calls: BTreeMap<CallId, CancellationToken>,
+    /// Calls among them that may start a sandbox or a container.
+    starts: TaskTracker,
+}
+
+impl InFlight {
+    pub(super) fn new(executor: Arc<dyn Executor>, events: mpsc::Sender<Event>, state: Arc<AgentState>) -> Self {
+        Self { executor, events, state, calls: BTreeMap::new(), starts: TaskTracker::new() }
+    }
+
+    pub(super) fn executor(&self) -> &dyn Executor {
+        &*self.executor
+    }
+
+    pub(super) fn cancel(&self, id: CallId) {
+        if let Some(token) = self.calls.get(&id) {
+            token.cancel();
+        }
+    }
+
+    /// The call's event has arrived.
+    pub(super) fn returned(&mut self, id: CallId) {
+        self.calls.remove(&id);
+    }
+
+    /// The executor keeps the limit, counted from when the call left its queue.
+    pub(super) fn call(&mut self, id: CallId, uid: PodUid, pod: Arc<Pod>, call: Call, limit: Duration) {
+        let cancel = CancellationToken::new();
+        self.calls.insert(id, cancel.clone());
+        let span = span(id, &uid, &pod, &call);
+        tracing::debug!(parent: &span, limit_ms = limit.as_millis(), "call sent");
+        let slow = call.is_runtime().then(|| (uid.clone(), self.events.clone()));
+        self.state.metrics().record_call_start(&call, &pod);
+        let metered = metrics::operation(&call).map(|kind| (kind, Arc::clone(&self.state)));
+        let starts = is_start(&call).then(|| self.starts.token());
+        let executor = Arc::clone(&self.executor);
+        let mut done: BoxFuture<'static, Result<Answer, CallError>> = Box::pin(async move {
+            let began = Instant::now();
+            let performed = async move { executor.call(Order { uid, pod, call, limit, cancel }).await };
+            let result = catch(performed).await.unwrap_or_else(|panic| Err(panicked(&panic)));
+            drop(starts);
+            let elapsed = began.elapsed();
+            tracing::debug!(elapsed_ms = elapsed.as_millis(), ok = result.is_ok(), "call returned");
+            if let Some((kind, state)) = metered {
+                state.metrics().record_call_end(kind, elapsed, result.is_err());
+            }
+            result
+        });
+        let answered = async move {
+            if let Some((uid, events)) = slow {
+                match tokio::time::timeout(SLOW, &mut done).await {
+                    Ok(result) => return Event::Done { id, result },
+                    Err(_) => drop(events.send(Event::Hint { uid }).await),
+                }
+            }
+            Event::Done { id, result: done.await }
+        };
+        self.spawn("call", answered.instrument(span));
+    }
+
+    pub(super) fn observe(&self, uid: PodUid, seq: Seq) {
+        let executor = Arc::clone(&self.executor);
+        let span = tracing::debug_span!("observe", %uid);
+        let observed = async move {
+            let pod = uid.clone();
+            let observed = catch(async move { executor.observe(pod).await }).await;
+            let (result, covered) = match observed.unwrap_or_else(|panic| Err(panicked(&panic))) {
+                Ok((seen, covered)) => (Ok(seen), covered),
+                Err(error) => (Err(error), false),
+            };
+            Event::Observed { uid, seq, result, covered }
+        };
+        self.spawn("observe", observed.instrument(span));
+    }
+
+    pub(super) fn list(&self, seq: Seq) {
+        let (executor, state) = (Arc::clone(&self.executor), Arc::clone(&self.state));
+        self.spawn("list", async move {
+            let began = Instant::now();
+            let listed = catch(async move { executor.list().await }).await;
+            state.metrics().record_relist(began.elapsed());
+            Event::Listed { seq, result: listed.unwrap_or_else(|panic| Err(panicked(&panic))) }
+        });
+    }
+
+    pub(super) fn check_runtime(&self) {
+        let executor = Arc::clone(&self.executor);
+        self.spawn("check runtime", async move {
+            let checked = catch(async move { executor.check_runtime().await }).await;
+            Event::Runtime { result: checked.unwrap_or_else(|panic| Err(panicked(&panic))) }
+        });
+    }
+
+    pub(super) fn find_leftovers(&self, seq: Seq) {
+        let executor = Arc::clone(&self.executor);
+        self.spawn("find leftovers", async move {
+            let found = catch(async move { executor.find_leftovers().await }).await;
+            let found: Result<BTreeSet<PodUid>, CallError> = found.unwrap_or_else(|panic| Err(panicked(&panic)));
+            Event::Leftovers { seq, found }
+        });
+    }
+
+    pub(super) fn request(&self, id: RequestId, store: Source, request: ObjectRequest, limit: Duration) {
+        let executor = Arc::clone(&self.executor);
+        self.spawn("request object", async move {
+            let answered = catch(async move { executor.request(store, request, limit).await }).await;
+            let panicked = |panic| {
+                let message = format!("internal error: the request panicked: {panic}");
+                Err(ObjectError::Unavailable { message, after: None })
+            };
+            Event::ObjectAnswered { id, result: answered.unwrap_or_else(panicked) }
+        });
+    }
+
+    /// No event follows: the next search for leftovers shows the result.
+    pub(super) fn sweep(&self, uid: PodUid) {
+        spawn("sweep", self.executor.sweep(uid));
+    }
+
+    /// No event follows: nothing depends on it.
+    pub(super) fn keep_aside(&self, record: Box<PodRecord>) {
+        spawn("keep aside", self.executor.keep_aside(record));
+    }
+
+    /// Waits for the calls that start something. Their events are not handled any more: the next agent observes the result.
+    pub(super) async fn drain(&self) {
+        self.starts.close();
+        if self.starts.is_empty() {
+            return;
+        }
+        tracing::info!(calls = self.starts.len(), "waiting for starts in flight");
+        if tokio::time::timeout(DRAIN_MAX, self.starts.wait()).await.is_err() {
+            tracing::warn!(calls = self.starts.len(), "starts in flight did not return in time");
+        }
+    }
+
+    fn spawn(&self, name: &'static str, event: impl Future<Output = Event> + Send + 'static) {
+        let events = self.events.clone();
+        spawn(name, async move {
+            // The channel is closed only after the loop has ended.
+            let _ = events.send(event.await).await;
+        });
+    }
+}
+
+fn span(id: CallId, uid: &PodUid, pod: &Pod, call: &Call) -> tracing::Span {
+    let pod = podwright_core::pod::full_name(pod);
+    tracing::info_span!("call", %pod, %uid, call = ?call.key(), call_id = id.0)
+}
+
+/// It may start a sandbox or a container.
+fn is_start(call: &Call) -> bool {
+    matches!(call, Call::RunSandbox { .. } | Call::CreateContainer { .. } | Call::StartContainer { .. })
+}
+
+/// Nobody knows how far it got.
+fn panicked(panic: &str) -> CallError {
+    CallError { in_doubt: true, message: format!("internal error: the call panicked: {panic}"), ..CallError::default() }
+}
+
+#[cfg(test)]
+mod tests;

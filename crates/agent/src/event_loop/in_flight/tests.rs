@@ -1,0 +1,106 @@
+//! Every effect is answered, also when its executor panics; a stop waits for starts.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use podwright_core::model::{KubeEvent, Listing, Now, ObjectResult, PodSeen, RuntimeReady};
+
+use super::*;
+
+/// Panics at everything, or takes its time for a call.
+#[derive(Default)]
+struct Broken {
+    slow: bool,
+    returned: Arc<AtomicBool>,
+}
+
+impl Executor for Broken {
+    fn call(&self, _: Order) -> BoxFuture<'static, Result<Answer, CallError>> {
+        let (slow, returned) = (self.slow, Arc::clone(&self.returned));
+        Box::pin(async move {
+            assert!(slow, "call is broken");
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            returned.store(true, Ordering::SeqCst);
+            Ok(Answer::Done)
+        })
+    }
+
+    fn observe(&self, _: PodUid) -> BoxFuture<'static, Result<(PodSeen, bool), CallError>> {
+        panic!("observe is broken")
+    }
+
+    fn list(&self) -> BoxFuture<'static, Result<Listing, CallError>> {
+        Box::pin(async { panic!("list is broken") })
+    }
+
+    fn check_runtime(&self) -> BoxFuture<'static, Result<RuntimeReady, CallError>> {
+        Box::pin(async { panic!("check is broken") })
+    }
+
+    fn find_leftovers(&self) -> BoxFuture<'static, Result<BTreeSet<PodUid>, CallError>> {
+        Box::pin(async { panic!("find is broken") })
+    }
+
+    fn sweep(&self, _: PodUid) -> BoxFuture<'static, ()> {
+        Box::pin(async { panic!("sweep is broken") })
+    }
+
+    fn keep_aside(&self, _: Box<PodRecord>) -> BoxFuture<'static, ()> {
+        Box::pin(async { panic!("keeping is broken") })
+    }
+
+    fn request(&self, _: Source, _: ObjectRequest, _: Duration) -> BoxFuture<'static, ObjectResult> {
+        Box::pin(async { panic!("request is broken") })
+    }
+
+    fn event(&self, _: &KubeEvent, _: Now) {}
+}
+
+fn in_flight(executor: Broken) -> (InFlight, mpsc::Receiver<Event>) {
+    let (sender, events) = mpsc::channel(8);
+    (InFlight::new(Arc::new(executor), sender, Arc::default()), events)
+}
+
+fn start() -> Call {
+    Call::StartContainer { name: "c".into(), id: "1".into() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_answered_as_a_failure() {
+    let (mut effects, mut events) = in_flight(Broken::default());
+    effects.call(CallId(7), "u".into(), Arc::default(), start(), Duration::from_secs(9));
+    match events.recv().await {
+        Some(Event::Done { id: CallId(7), result: Err(error) }) => {
+            assert!(error.in_doubt && error.message.contains("call is broken"), "{error:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    effects.observe("u".into(), Seq::default());
+    assert!(matches!(events.recv().await, Some(Event::Observed { result: Err(_), .. })));
+    effects.list(Seq::default());
+    assert!(matches!(events.recv().await, Some(Event::Listed { result: Err(_), .. })));
+    effects.check_runtime();
+    assert!(matches!(events.recv().await, Some(Event::Runtime { result: Err(_) })));
+    effects.find_leftovers(Seq::default());
+    assert!(matches!(events.recv().await, Some(Event::Leftovers { found: Err(_), .. })));
+    let request = ObjectRequest::CreateMirror { pod: Arc::default() };
+    effects.request(RequestId(1), Source::Api, request, Duration::from_secs(9));
+    assert!(matches!(events.recv().await, Some(Event::ObjectAnswered { result: Err(_), .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_waits_for_a_start_in_flight() {
+    let returned = Arc::new(AtomicBool::new(false));
+    let (mut effects, _events) = in_flight(Broken { slow: true, returned: Arc::clone(&returned) });
+    effects.call(CallId(7), "u".into(), Arc::default(), start(), Duration::from_secs(9));
+    effects.drain().await;
+    assert!(returned.load(Ordering::SeqCst));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_does_not_wait_for_other_calls() {
+    let returned = Arc::new(AtomicBool::new(false));
+    let (mut effects, _events) = in_flight(Broken { slow: true, returned: Arc::clone(&returned) });
+    effects.call(CallId(7), "u".into(), Arc::default(), Call::RemoveLogs, Duration::from_secs(9));
+    effects.drain().await;
+    assert!(!returned.load(Ordering::SeqCst));
+}
