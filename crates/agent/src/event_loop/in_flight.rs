@@ -178,7 +178,7 @@ impl InFlight {
 }
 
 fn span(id: CallId, uid: &PodUid, pod: &Pod, call: &Call) -> tracing::Span {
-    let pod = podwright_core::pod::full_name(pod);
+    let pod = podwright_core::model::full_name(pod);
     tracing::info_span!("call", %pod, %uid, call = ?call.key(), call_id = id.0)
 }
 
