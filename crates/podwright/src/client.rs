@@ -151,7 +151,7 @@ pub(crate) struct Client {
 impl Client {
     /// The agent with this run directory.
     pub(crate) fn new(run_dir: &Path) -> Self {
-        Self { socket: run_dir.join(podwright_server::local::NAME), met: AtomicBool::new(false) }
+        Self { socket: run_dir.join(podwright_server::local::SOCKET_NAME), met: AtomicBool::new(false) }
     }
 
     /// `GET`, read as JSON.

@@ -26,8 +26,8 @@ use podwright_core::model::{Event, KubeEvent, Source, SourceChange};
 use podwright_core::{Node, NodeConfig};
 use podwright_cri::{BoxFuture, RemoteRuntime};
 use podwright_linux::cgroup::CgroupTree;
-use podwright_server::listen;
-use podwright_server::local::{Local, Socket};
+use podwright_server::health_server;
+use podwright_server::local::{LocalApi, LocalSocket};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -54,9 +54,9 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let socket = Socket::open(&config.dirs.run)?;
+    let socket = LocalSocket::open(&config.dirs.run)?;
     let listener = match config.listen {
-        Some(address) => Some(listen::bind(address).await.with_context(|| format!("listen on {address}"))?),
+        Some(address) => Some(health_server::bind(address).await.with_context(|| format!("listen on {address}"))?),
         None => None,
     };
     let runtime = Arc::new(RemoteRuntime::connect(&config.runtime.endpoint)?);
@@ -134,17 +134,17 @@ pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Resu
     tokio::spawn(logs::rotate(config.logs, runtime.clone(), limit));
     let shown = Arc::new(Shown { handle: handle.clone(), unseen_max: SILENCE_MAX.max(config.node.sync_frequency * 3) });
     if let Some(listener) = listener {
-        tokio::spawn(listen::serve(listener, shown.clone(), stop.clone()));
+        tokio::spawn(health_server::serve(listener, shown.clone(), stop.clone()));
     }
     tracing::debug!(socket = %socket.path().display(), "the local API listens");
-    let local = Local {
+    let local = LocalApi {
         node: config.node.node_name.clone(),
         paths: paths(&config),
         feed,
         store,
         runtime,
-        views: Arc::new(handle.clone()),
-        tell: explain::render,
+        agent: Arc::new(handle.clone()),
+        format_explanation: explain::render,
     };
     let api = tokio::spawn(socket.serve(local, stop.clone()));
     let notified = tokio::spawn(notify::tell(handle, stop.clone()));
@@ -280,7 +280,7 @@ struct Shown {
     unseen_max: Duration,
 }
 
-impl listen::Views for Shown {
+impl health_server::AgentStatus for Shown {
     fn pods(&self) -> BoxFuture<'_, Bytes> {
         Box::pin(async {
             let (version, pods) = self.handle.state().feed().list();
@@ -297,7 +297,7 @@ impl listen::Views for Shown {
         })
     }
 
-    fn health(&self) -> BoxFuture<'_, listen::Health> {
+    fn health(&self) -> BoxFuture<'_, health_server::Health> {
         Box::pin(async {
             let now = podwright_linux::clock::boot_time();
             let silent = self.handle.state().last_heartbeat().map(|beat| now.saturating_sub(beat.boot));
@@ -312,7 +312,7 @@ impl listen::Views for Shown {
             if let Some(unseen) = unseen.filter(|unseen| *unseen > self.unseen_max) {
                 lacks.push(format!("the container runtime does not show what it has for {} s", unseen.as_secs()));
             }
-            listen::Health { dead, lacks }
+            health_server::Health { not_live: dead, not_ready: lacks }
         })
     }
 }

@@ -232,7 +232,7 @@ fn the_socket_is_for_its_owner_and_outlives_no_one() {
         code == Some(1) && said.contains("only root and the user the agent runs as may ask"),
         "by credentials: {said}"
     );
-    assert!(bed.agent.log().contains("turned away"), "{}", bed.agent.log());
+    assert!(bed.agent.log().contains("local API connection rejected"), "{}", bed.agent.log());
 
     // A second agent finds the first; a dead one's socket is replaced; at the end it goes.
     let mut second = bed.command(&program, "run --hostname-override other --root-dir");

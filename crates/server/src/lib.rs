@@ -1,10 +1,11 @@
-//! What listens: the local API on a socket of its own, and health and pods for monitors on the address of `--listen`.
+//! The HTTP servers of the agent: the local API on a Unix socket, and health, pods and metrics on the address of `--listen`.
 //!
-//! The binary starts these and hands them what they show. Here the agent is asked and told; nothing is decided.
+//! The binary starts both servers and passes in the data they serve. This crate queries the agent and sends it events; it
+//! makes no decisions about pods.
 
-pub mod listen;
+pub mod health_server;
 pub mod local;
 mod log;
+mod query;
 mod serve;
-
-use podwright_cri::BoxFuture;
+mod status_error;

@@ -1,7 +1,7 @@
-//! The local API's door: a socket in the run directory, for root and for the user the agent runs as, and for nobody else.
+//! The local API's socket in the run directory. Only root and the user the agent runs as may connect.
 //!
-//! Three locks: the directory (0700 if we made it), the socket's mode (0600, from its first moment on), and the caller's
-//! credentials, which the kernel vouches for. A socket that a dead agent left is replaced; one that answers is not.
+//! Three checks enforce this: the directory's mode (0700 if the agent created it), the socket's mode (0600 from its creation), and the
+//! peer's credentials as reported by the kernel. A stale socket of a dead agent is replaced; one that accepts connections is not.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -16,127 +16,123 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 
-use crate::serve::{self, Door};
+use crate::serve::{self, ConnectionListener};
 
-mod answer;
 mod body;
 mod discovery;
 mod events;
 mod exec;
-mod failure;
-mod params;
 mod pods;
-mod request;
+mod restart_stop;
+mod route;
+mod router;
 mod selector;
-mod verbs;
 mod watch;
 mod write;
 
-pub use answer::{Local, Tell, Views};
-pub use exec::Streamer;
-pub(crate) use failure::Failure;
-pub(crate) use params::Params;
+pub use exec::StreamingRuntime;
+pub use router::{AgentApi, ExplainFormatter, LocalApi};
 
-/// The socket's name in the run directory.
-pub const NAME: &str = "api.sock";
+/// The socket's file name in the run directory.
+pub const SOCKET_NAME: &str = "api.sock";
 
-/// Why there is no local API.
+/// Why the local API's socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// The directory can't be had.
-    #[error("make {}", path.display())]
+    /// The run directory could not be created or opened.
+    #[error("create {}", path.display())]
     Directory {
-        /// Which.
+        /// The run directory.
         path: PathBuf,
-        /// Why.
+        /// The failed system call.
         source: io::Error,
     },
-    /// Another agent has it.
+    /// Another process holds the directory's lock, or accepts connections on the socket.
     #[error("another agent uses {}: give this one another --run-dir", path.display())]
-    Taken {
-        /// Which.
+    InUse {
+        /// The socket.
         path: PathBuf,
     },
-    /// Something is in the way.
-    #[error("{} is there and is no socket: remove it", path.display())]
-    Strange {
-        /// What.
+    /// A file that is not a socket has the socket's name.
+    #[error("{} exists and is not a socket: remove it", path.display())]
+    NotASocket {
+        /// The file.
         path: PathBuf,
     },
-    /// The socket can't be made.
+    /// The socket could not be created, or a stale one not removed.
     #[error("listen on {}", path.display())]
     Bind {
-        /// Which.
+        /// The socket.
         path: PathBuf,
-        /// Why.
+        /// The failed system call.
         source: io::Error,
     },
 }
 
-/// The open door. The socket goes with it.
+/// The listening socket. Its file is removed on drop.
 #[derive(Debug)]
-pub struct Socket {
+pub struct LocalSocket {
     listener: UnixListener,
     path: PathBuf,
-    /// Held on the directory for as long as the agent lives, so that two that start at once don't take each other's socket.
+    /// Held on the directory for the life of the process, so that two agents that start at once do not replace each other's socket.
     _lock: OwnedFd,
 }
 
-impl Socket {
-    /// Open the door in this directory, which is made if it isn't there.
+impl LocalSocket {
+    /// Opens the socket in this directory, which is created if it does not exist.
     pub fn open(run_dir: &Path) -> Result<Self, SocketError> {
         let directory = |source: io::Error| SocketError::Directory { path: run_dir.to_owned(), source };
-        make_dir(run_dir).map_err(directory)?;
+        create_run_dir(run_dir).map_err(directory)?;
         let lock = rustix::fs::open(run_dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         let lock = lock.map_err(|error| directory(error.into()))?;
-        let path = run_dir.join(NAME);
+        let path = run_dir.join(SOCKET_NAME);
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(SocketError::Taken { path });
+            return Err(SocketError::InUse { path });
         }
-        clear_stale(&path)?;
+        remove_stale_socket(&path)?;
         match bind(&path) {
             Ok(listener) => Ok(Self { listener, path, _lock: lock }),
             Err(source) => Err(SocketError::Bind { path, source }),
         }
     }
 
-    /// Where it is.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Answer from what there is until told to stop.
-    pub async fn serve(self, local: Local, stop: CancellationToken) {
-        let room = Arc::new(answer::Room::new(local, stop.clone()));
-        serve::serve(self, move |request| answer::answer(Arc::clone(&room), request), stop).await;
+    /// Serves the API until `stop` is cancelled.
+    pub async fn serve(self, api: LocalApi, stop: CancellationToken) {
+        let state = Arc::new(router::ServerState::new(api, stop.clone()));
+        serve::serve(self, move |request| router::handle(Arc::clone(&state), request), stop).await;
     }
 }
 
-impl Drop for Socket {
+impl Drop for LocalSocket {
     fn drop(&mut self) {
-        // The lock is still ours, and so is the name.
+        // The lock is still held here, so the file is this agent's.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-impl Door for Socket {
+impl ConnectionListener for LocalSocket {
     type Stream = UnixStream;
-    const PLACES: usize = CALLERS_MAX;
+    const CONNECTIONS_MAX: usize = CONNECTIONS_MAX;
 
     async fn next(&self) -> io::Result<Option<UnixStream>> {
         let (stream, _) = self.listener.accept().await?;
         let uid = stream.peer_cred()?.uid();
         if uid != 0 && uid != rustix::process::geteuid().as_raw() {
-            tracing::warn!(uid, "a caller of the local API was turned away");
+            tracing::warn!(uid, "local API connection rejected");
             return Ok(None);
         }
         Ok(Some(stream))
     }
 }
 
-fn make_dir(run_dir: &Path) -> io::Result<()> {
-    if let Some(above) = run_dir.parent() {
-        std::fs::create_dir_all(above)?;
+fn create_run_dir(run_dir: &Path) -> io::Result<()> {
+    if let Some(parent) = run_dir.parent() {
+        std::fs::create_dir_all(parent)?;
     }
     match DirBuilder::new().mode(0o700).create(run_dir) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && run_dir.is_dir() => Ok(()),
@@ -144,13 +140,13 @@ fn make_dir(run_dir: &Path) -> io::Result<()> {
     }
 }
 
-fn clear_stale(path: &Path) -> Result<(), SocketError> {
-    let Ok(there) = std::fs::symlink_metadata(path) else { return Ok(()) };
-    if !there.file_type().is_socket() {
-        return Err(SocketError::Strange { path: path.to_owned() });
+fn remove_stale_socket(path: &Path) -> Result<(), SocketError> {
+    let Ok(existing) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !existing.file_type().is_socket() {
+        return Err(SocketError::NotASocket { path: path.to_owned() });
     }
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        return Err(SocketError::Taken { path: path.to_owned() });
+        return Err(SocketError::InUse { path: path.to_owned() });
     }
     std::fs::remove_file(path).map_err(|source| SocketError::Bind { path: path.to_owned(), source })
 }
@@ -158,18 +154,18 @@ fn clear_stale(path: &Path) -> Result<(), SocketError> {
 fn bind(path: &Path) -> io::Result<UnixListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // Before it has a name: the file gets this mode, and there is no moment at which others could come in.
+    // Before the bind: the file is created with this mode, so other users can never connect.
     rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600))?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     rustix::net::listen(&socket, BACKLOG)?;
     UnixListener::from_std(StdListener::from(socket))
 }
 
-/// Callers at once; so many of them may stay for long that there is always room for a short question.
-const CALLERS_MAX: usize = 256;
+/// Connections at once; more than [`STREAMS_MAX`], so that short requests are always served.
+const CONNECTIONS_MAX: usize = 256;
 /// Watches, logs and execs at once.
 const STREAMS_MAX: usize = 200;
-/// Callers that wait for their turn in the kernel.
+/// The kernel's accept queue.
 const BACKLOG: i32 = 64;
 
 #[cfg(test)]

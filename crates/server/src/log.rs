@@ -1,10 +1,10 @@
-//! What containers wrote: read from the files the runtime writes, and followed across their rotation.
+//! Container logs, read from the files that the runtime writes, and followed across rotations.
 //!
 //! ```text
 //! <pod logs dir>/<namespace>_<name>_<uid>/<container>/<attempt>.log     2024-01-01T00:00:00.1Z stdout F hello
 //! ```
-//! The files are opened without following anything out of their directory. A follower reads on in the file it has until that
-//! is at its end and another one has its name; it ends when the container has ended and everything of it is read.
+//! The files are opened without following symlinks out of the log directory. A follower reads its open file to the end, then
+//! continues with the file that has taken the name; it ends when the container has terminated and all output is read.
 
 mod follow;
 mod line;
@@ -28,34 +28,34 @@ use rustix::fs::OFlags;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
-use crate::local::Failure;
-use crate::serve::{Answer, Stall, stream};
-use follow::Reader;
-pub(crate) use options::Options;
+use crate::serve::{HttpResponse, WriteTimeout, stream};
+use crate::status_error::StatusError;
+use follow::LogReader;
+pub(crate) use options::LogOptions;
 
 /// The log of one attempt of one container.
-pub(crate) struct Log {
-    place: Place,
+pub(crate) struct ContainerLog {
+    path: LogPath,
     feed: Arc<PodFeed>,
     view: Arc<PodView>,
     container: String,
     attempt: u32,
-    options: Options,
+    options: LogOptions,
 }
 
-/// Where a log is.
+/// The location of a log file.
 #[derive(Clone, Debug)]
-struct Place {
-    /// The directory of all logs, which is trusted.
+struct LogPath {
+    /// The directory of all pod logs; trusted, unlike everything below it.
     root: PathBuf,
-    /// The container's directory in it.
+    /// The container's directory, relative to `root`.
     dir: PathBuf,
-    /// The file.
+    /// The file, relative to `root`.
     file: PathBuf,
 }
 
-impl Place {
-    /// The file that has the name now.
+impl LogPath {
+    /// Opens the file that has this name now.
     fn open(&self) -> io::Result<File> {
         let fd =
             Root::open(&self.root)?.open_beneath(&self.file, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW)?;
@@ -67,55 +67,59 @@ impl Place {
     }
 }
 
-impl Log {
-    /// The log that is meant, if there can be one.
+impl ContainerLog {
+    /// Selects container and attempt; fails if the container can't have a log yet.
     pub(crate) fn new(
         paths: HostPaths,
         feed: Arc<PodFeed>,
         view: Arc<PodView>,
-        options: Options,
-    ) -> Result<Self, Failure> {
+        options: LogOptions,
+    ) -> Result<Self, StatusError> {
         let (container, status) = container_named(&view, options.container.clone())?;
         let attempt = attempt(view.name(), &container, status, options.previous)?;
         let below = |path: &Path| path.strip_prefix(&paths.pod_logs_dir).unwrap_or(path).to_owned();
-        let place = Place {
+        let path = LogPath {
             dir: below(&paths.container_logs(&view.object, &container)),
             file: below(&paths.log_file(&view.object, &container, attempt)),
             root: paths.pod_logs_dir,
         };
-        Ok(Self { place, feed, view, container, attempt, options })
+        Ok(Self { path, feed, view, container, attempt, options })
     }
 
-    /// All of it, as it is read.
-    pub(crate) async fn answer(self, held: OwnedSemaphorePermit, stop: CancellationToken) -> Result<Answer, Failure> {
+    /// The response, which reads the file while the client reads the response.
+    pub(crate) async fn respond(
+        self,
+        permit: OwnedSemaphorePermit,
+        stop: CancellationToken,
+    ) -> Result<HttpResponse, StatusError> {
         let (name, pod) = (self.container.clone(), self.view.name().to_owned());
-        let reader = Reader::open(self).await.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => {
-                Failure::bad_request(format!("the log of container {name:?} in pod {pod:?} is not there (any more)"))
-            }
-            _ => Failure::internal(format!("the log of container {name:?} in pod {pod:?} can't be read: {error}")),
+        let reader = LogReader::open(self).await.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => StatusError::bad_request(format!(
+                "the log of container {name:?} in pod {pod:?} does not exist (it may have been removed)"
+            )),
+            _ => StatusError::internal(format!("the log of container {name:?} in pod {pod:?} can't be read: {error}")),
         })?;
         let parts = unfold(reader, |mut reader| async move { Some((reader.next().await?, reader)) });
         let parts = parts.take_until(async move { stop.cancelled().await });
         let parts = parts.map(move |part: Bytes| {
-            let _held = &held;
+            let _permit = &permit;
             part
         });
-        Ok(stream(false, parts, Stall(Some(STALL_MAX))))
+        Ok(stream(false, parts, WriteTimeout::After(LOG_WRITE_TIMEOUT)))
     }
 }
 
-/// The container that is meant, and its status: the only one, the one the pod names as usual, or the one asked for.
+/// The container of a request and its status: the requested one, the default of the pod's annotation, or the only one.
 pub(crate) fn container_named(
     view: &PodView,
     container: Option<String>,
-) -> Result<(String, Option<&ContainerStatus>), Failure> {
+) -> Result<(String, Option<&ContainerStatus>), StatusError> {
     let spec = view.object.spec.as_ref();
     let own: Vec<&str> = spec.into_iter().flat_map(|s| s.containers.iter().map(|c| c.name.as_str())).collect();
     let init: Vec<&str> =
         spec.into_iter().flat_map(|s| s.init_containers.iter().flatten().map(|c| c.name.as_str())).collect();
-    let usual = view.object.metadata.annotations.as_ref().and_then(|all| all.get(DEFAULT_CONTAINER)).cloned();
-    let name = match (container.or(usual), own.as_slice()) {
+    let default = view.object.metadata.annotations.as_ref().and_then(|all| all.get(DEFAULT_CONTAINER)).cloned();
+    let name = match (container.or(default), own.as_slice()) {
         (Some(name), _) => name,
         (None, [only]) => (*only).to_owned(),
         (None, _) => {
@@ -127,11 +131,11 @@ pub(crate) fn container_named(
             };
             let message =
                 format!("a container name must be specified for pod {pod}, choose one of: [{}]{or}", own.join(" "));
-            return Err(Failure::bad_request(message));
+            return Err(StatusError::bad_request(message));
         }
     };
     if !own.contains(&name.as_str()) && !init.contains(&name.as_str()) {
-        return Err(Failure::bad_request(format!("container {name} is not valid for pod {}", view.name())));
+        return Err(StatusError::bad_request(format!("container {name} is not valid for pod {}", view.name())));
     }
     let status = status_of(view, &name);
     Ok((name, status))
@@ -143,30 +147,30 @@ fn status_of<'a>(view: &'a PodView, name: &str) -> Option<&'a ContainerStatus> {
     lists.into_iter().flatten().flatten().find(|status| status.name == name)
 }
 
-/// Which attempt's log is meant (the Go kubelet's `validateContainerLogStatus`): each restart has a file of its own.
-fn attempt(pod: &str, name: &str, status: Option<&ContainerStatus>, previous: bool) -> Result<u32, Failure> {
-    let waits =
-        |why: &str| Failure::bad_request(format!("container {name:?} in pod {pod:?} is waiting to start: {why}"));
-    let status = status.ok_or_else(|| waits("no logs yet"))?;
+/// The attempt whose log to read (the Go kubelet's `validateContainerLogStatus`): each restart has its own file.
+fn attempt(pod: &str, name: &str, status: Option<&ContainerStatus>, previous: bool) -> Result<u32, StatusError> {
+    let not_started =
+        |why: &str| StatusError::bad_request(format!("container {name:?} in pod {pod:?} is waiting to start: {why}"));
+    let status = status.ok_or_else(|| not_started("no logs yet"))?;
     let newest = u32::try_from(status.restart_count).unwrap_or_default();
     let state = status.state.as_ref();
     let waiting = state.and_then(|state| state.waiting.as_ref());
     let ran_before = status.last_state.as_ref().is_some_and(|state| state.terminated.is_some());
     match (previous, waiting) {
         (true, _) if !ran_before => {
-            Err(Failure::bad_request(format!("previous terminated container {name:?} in pod {pod:?} not found")))
+            Err(StatusError::bad_request(format!("previous terminated container {name:?} in pod {pod:?} not found")))
         }
-        // What waits to be started again has not begun a file of its own.
+        // A container that waits for its restart has no new file yet.
         (true, None) => Ok(newest.saturating_sub(1)),
-        (false, Some(waiting)) if !ran_before => Err(waits(waiting.reason.as_deref().unwrap_or("no logs yet"))),
+        (false, Some(waiting)) if !ran_before => Err(not_started(waiting.reason.as_deref().unwrap_or("no logs yet"))),
         _ => Ok(newest),
     }
 }
 
-/// Kubernetes: the annotation that names the container that is meant when none is.
+/// Kubernetes: the annotation with the container to use when a request names none.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
-/// A person may read slowly, in a pager.
-const STALL_MAX: Duration = Duration::from_secs(3600);
+/// A user may read slowly, in a pager.
+const LOG_WRITE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,10 @@
-//! An HTTP/1.1 server that can't be worn out: a bounded number of callers, a time limit on each, one question a connection.
+//! An HTTP/1.1 server with bounded resources: a maximum number of connections, a time limit on each, one request per connection.
 //!
-//! Used for the address of `--listen` and for the local API's socket alike; they differ in their doors and in what they answer.
-//! An answer that goes on for long says so with a [`Stall`], and is then held only to that.
+//! Both the address of `--listen` and the local API's socket use it; they differ in listener and handler. A streaming response
+//! carries a [`WriteTimeout`] in its extensions, which then replaces the time limit of the connection.
 
-mod answer;
-mod stall;
+mod response;
+mod write_timeout;
 
 use std::convert::Infallible;
 use std::io;
@@ -23,114 +23,115 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use answer::{Answer, json, numbers, refusing, stream, text};
-pub(crate) use stall::Stall;
-use stall::{Limited, Patience};
+pub(crate) use response::{HttpResponse, json, prometheus_text, respond_and_drain, stream, text};
+pub(crate) use write_timeout::WriteTimeout;
+use write_timeout::{ResponseKind, TimedWrites};
 
-/// Where callers come in.
-pub(crate) trait Door: Send + 'static {
-    /// What a caller is spoken to over.
+/// Accepts connections: a TCP listener, or the local API's socket.
+pub(crate) trait ConnectionListener: Send + 'static {
+    /// An accepted connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
-    /// Callers at once; more wait in the kernel's own queue.
-    const PLACES: usize;
-    /// The next caller; `None`: one who was turned away.
+    /// Connections served at the same time; more wait in the kernel's accept queue.
+    const CONNECTIONS_MAX: usize;
+    /// The next connection; `None` if its peer was rejected.
     fn next(&self) -> impl Future<Output = io::Result<Option<Self::Stream>>> + Send;
 }
 
-impl Door for TcpListener {
+impl ConnectionListener for TcpListener {
     type Stream = TcpStream;
-    const PLACES: usize = MONITORS_MAX;
+    const CONNECTIONS_MAX: usize = TCP_CONNECTIONS_MAX;
 
     async fn next(&self) -> io::Result<Option<TcpStream>> {
         Ok(Some(self.accept().await?.0))
     }
 }
 
-/// Serve until told to stop. Connections under way then get a moment to end.
-pub(crate) async fn serve<D, F, A>(door: D, answer: F, stop: CancellationToken)
+/// Serves until `stop` is cancelled. Open connections then get [`DRAIN_TIMEOUT`] to finish.
+pub(crate) async fn serve<L, F, R>(listener: L, handler: F, stop: CancellationToken)
 where
-    D: Door,
-    F: Fn(Request<Incoming>) -> A + Clone + Send + 'static,
-    A: Future<Output = Answer> + Send + 'static,
+    L: ConnectionListener,
+    F: Fn(Request<Incoming>) -> R + Clone + Send + 'static,
+    R: Future<Output = HttpResponse> + Send + 'static,
 {
-    let places = Arc::new(Semaphore::new(D::PLACES));
+    let permits = Arc::new(Semaphore::new(L::CONNECTIONS_MAX));
     loop {
-        // A place first: more callers than that wait in the kernel's own queue.
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        // Acquired before the accept, so that excess connections wait in the kernel's queue.
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
         let stream = tokio::select! {
             () = stop.cancelled() => return,
-            accepted = door.next() => match accepted {
+            accepted = listener.next() => match accepted {
                 Ok(Some(stream)) => stream,
                 Ok(None) => continue,
                 Err(error) => {
-                    // Out of file descriptors, mostly: it passes when others close theirs.
-                    tracing::warn!(%error, "a connection could not be taken");
-                    tokio::time::sleep(PAUSE).await;
+                    // Mostly EMFILE, which passes when other descriptors are closed.
+                    tracing::warn!(%error, "accept failed");
+                    tokio::time::sleep(ACCEPT_RETRY).await;
                     continue;
                 }
             },
         };
-        let (answer, stop) = (answer.clone(), stop.clone());
+        let (handler, stop) = (handler.clone(), stop.clone());
         tokio::spawn(async move {
-            converse(stream, answer, stop).await;
-            drop(place);
+            serve_connection(stream, handler, stop).await;
+            drop(permit);
         });
     }
 }
 
-async fn converse<S, F, A>(stream: S, answer: F, stop: CancellationToken)
+async fn serve_connection<S, F, R>(stream: S, handler: F, stop: CancellationToken)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    F: Fn(Request<Incoming>) -> A + Clone + Send + 'static,
-    A: Future<Output = Answer> + Send + 'static,
+    F: Fn(Request<Incoming>) -> R + Clone + Send + 'static,
+    R: Future<Output = HttpResponse> + Send + 'static,
 {
-    let patience = Patience::default();
-    let told = patience.clone();
+    let kind = ResponseKind::default();
+    let service_kind = kind.clone();
     let service = service_fn(move |request| {
-        let (answer, patience) = (contained(answer(request)), told.clone());
+        let (response, kind) = (catch_panic(handler(request)), service_kind.clone());
         async move {
-            let answer = answer.await;
-            patience.set(answer.extensions().get::<Stall>().copied());
-            Ok::<_, Infallible>(answer)
+            let response = response.await;
+            kind.set(response.extensions().get::<WriteTimeout>().copied());
+            Ok::<_, Infallible>(response)
         }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_MAX)
+        .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(BUFFER_MAX)
-        // Who holds one open takes a place from others.
+        // An idle connection would occupy one of the limited slots.
         .keep_alive(false)
-        .serve_connection(TokioIo::new(Limited::new(stream, patience.clone())), service)
+        .serve_connection(TokioIo::new(TimedWrites::new(stream, kind.clone())), service)
         .with_upgrades();
     tokio::select! {
         _ = connection => {}
-        // Who reads too slowly is cut off.
-        () = patience.out_after(CONNECTION_MAX) => {}
-        () = async { stop.cancelled().await; tokio::time::sleep(DRAIN).await } => {}
+        // Closes the connection of a client that reads too slowly.
+        () = kind.expire_after(CONNECTION_TIMEOUT) => {}
+        () = async { stop.cancelled().await; tokio::time::sleep(DRAIN_TIMEOUT).await } => {}
     }
 }
 
-/// A mistake of ours costs one answer.
-async fn contained(answer: impl Future<Output = Answer>) -> Answer {
-    match AssertUnwindSafe(answer).catch_unwind().await {
-        Ok(answer) => answer,
+/// A panic in a handler fails its own request only.
+async fn catch_panic(response: impl Future<Output = HttpResponse>) -> HttpResponse {
+    match AssertUnwindSafe(response).catch_unwind().await {
+        Ok(response) => response,
         Err(_) => {
-            tracing::error!("a bug was met while a question was answered");
-            text(StatusCode::INTERNAL_SERVER_ERROR, "a bug was met; the agent's log has more")
+            tracing::error!("request handler panicked");
+            text(StatusCode::INTERNAL_SERVER_ERROR, "the request handler panicked; see the agent's log")
         }
     }
 }
 
-/// A few monitors and people; each holds some kilobytes.
-pub(crate) const MONITORS_MAX: usize = 64;
-/// For the request's head.
-pub(crate) const HEADER_MAX: Duration = Duration::from_secs(5);
-/// For the agent to say what it has to say.
-pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// For everything, slow readers included, unless the answer is a long one.
-const CONNECTION_MAX: Duration = Duration::from_secs(60);
-/// Of a head, and of what waits to be written.
+/// For a few monitors and users; each connection holds some kilobytes.
+pub(crate) const TCP_CONNECTIONS_MAX: usize = 64;
+/// For the request's header.
+pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// For the agent to produce a response.
+pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// For the whole connection, slow readers included, unless the response is a stream.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
+/// Bytes of the request header, and of the write buffer.
 const BUFFER_MAX: usize = 16 << 10;
-/// For what is under way at the end.
-const DRAIN: Duration = Duration::from_millis(500);
-const PAUSE: Duration = Duration::from_millis(100);
+/// For open connections after `stop`.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
+/// Pause after a failed accept.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);

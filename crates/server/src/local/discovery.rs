@@ -1,16 +1,16 @@
-//! What there is, for clients that ask before they speak.
+//! The discovery documents that clients read first: versions, groups, resources.
 
 use serde_json::{Value, json};
 
-use super::answer::object;
-use super::failure::Failure;
-use super::params::Params;
-use super::request::Discovery;
-use crate::serve::Answer;
+use super::route::Discovery;
+use super::router::object;
+use crate::query::QueryParams;
+use crate::serve::HttpResponse;
+use crate::status_error::StatusError;
 
-pub(super) fn answer(what: Discovery, params: Params) -> Result<Answer, Failure> {
+pub(super) fn respond(document: Discovery, params: QueryParams) -> Result<HttpResponse, StatusError> {
     params.finish()?;
-    Ok(object(&match what {
+    Ok(object(&match document {
         Discovery::Version => version(),
         Discovery::Versions => json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}),
         Discovery::Groups => json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": []}),
@@ -20,7 +20,7 @@ pub(super) fn answer(what: Discovery, params: Params) -> Result<Answer, Failure>
     }))
 }
 
-/// Clients compare the version with theirs: the one of the API whose types are spoken here.
+/// Clients compare this version with their own: it is the version of the API types.
 fn version() -> Value {
     json!({
         "major": "1",
@@ -46,5 +46,5 @@ fn resources() -> Vec<Value> {
     ]
 }
 
-/// Of the Kubernetes types this is built with.
+/// The minor version of the Kubernetes types in `k8s-openapi`.
 const API_MINOR: &str = "37";

@@ -1,4 +1,4 @@
-//! Kept events as v1 Event objects.
+//! The events in memory as v1 Event objects: list and read.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
@@ -6,71 +6,75 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use podwright_agent::event_loop::CorrelatedEvent;
 use podwright_core::model::FullName;
 
-use super::answer::{Room, list as list_of, object as one_object};
-use super::failure::Failure;
-use super::params::Params;
+use super::router::{ServerState, list as list_of, object as one_object};
 use super::selector::Selector;
-use crate::serve::Answer;
+use crate::query::QueryParams;
+use crate::serve::HttpResponse;
+use crate::status_error::StatusError;
 
 mod watch;
 
-/// Who says so.
+/// The reporting component of every event.
 const COMPONENT: &str = "podwright";
 
-/// Which events are meant.
-struct Wanted {
+/// The namespace and fields that a list or watch selects by.
+struct EventFilter {
     namespace: Option<String>,
     selector: Selector,
 }
 
-impl Wanted {
-    fn read(namespace: Option<String>, params: &mut Params) -> Result<Self, Failure> {
-        let selector = Selector::read(None, params.text("fieldSelector").as_deref(), &FIELDS)?;
+impl EventFilter {
+    fn parse(namespace: Option<String>, params: &mut QueryParams) -> Result<Self, StatusError> {
+        let selector = Selector::parse(None, params.text("fieldSelector").as_deref(), &FIELDS)?;
         Ok(Self { namespace, selector })
     }
 
-    fn is(&self, event: &Event) -> bool {
+    fn matches(&self, event: &Event) -> bool {
         self.namespace.as_deref().is_none_or(|namespace| Some(namespace) == event.metadata.namespace.as_deref())
             && self.selector.matches(None, |name| field(event, name))
     }
 }
 
-pub(super) fn list(room: &Room, namespace: Option<String>, mut params: Params) -> Result<Answer, Failure> {
+pub(super) fn list(
+    state: &ServerState,
+    namespace: Option<String>,
+    mut params: QueryParams,
+) -> Result<HttpResponse, StatusError> {
     if params.flag("watch")? {
-        return watch::watch(room, namespace, params);
+        return watch::watch(state, namespace, params);
     }
-    let wanted = Wanted::read(namespace, &mut params)?;
+    let filter = EventFilter::parse(namespace, &mut params)?;
     params.text("resourceVersion");
     params.text("timeoutSeconds");
     params.finish()?;
-    let (node, kept) = (&room.local.node, room.local.views.events());
-    let events: Vec<Event> = kept.iter().map(|kept| object(kept, node)).filter(|event| wanted.is(event)).collect();
+    let (node, kept) = (&state.api.node, state.api.agent.events());
+    let events: Vec<Event> = kept.iter().map(|kept| object(kept, node)).filter(|event| filter.matches(event)).collect();
     Ok(list_of("EventList", kept.iter().map(version).max().unwrap_or(1), events))
 }
 
-pub(super) fn one(room: &Room, of: &FullName, mut params: Params) -> Result<Answer, Failure> {
+pub(super) fn one(state: &ServerState, of: &FullName, mut params: QueryParams) -> Result<HttpResponse, StatusError> {
     params.text("resourceVersion");
     params.finish()?;
     let named = |event: &Event| {
         (event.metadata.namespace.as_deref(), event.metadata.name.as_deref()) == (Some(&*of.namespace), Some(&*of.name))
     };
-    let found = room.local.views.events().iter().map(|kept| object(kept, &room.local.node)).find(named);
-    found.map(|event| one_object(&event)).ok_or_else(|| Failure::not_found("events", &of.name))
+    let found = state.api.agent.events().iter().map(|kept| object(kept, &state.api.node)).find(named);
+    found.map(|event| one_object(&event)).ok_or_else(|| StatusError::not_found("events", &of.name))
 }
 
-/// Events have an order of their own: that of the moments they last happened at.
+/// The resource version of an event: the time of its last occurrence in microseconds.
 fn version(kept: &CorrelatedEvent) -> u64 {
     u64::try_from(kept.last.wall.as_microsecond()).unwrap_or_default()
 }
 
 fn field<'a>(event: &'a Event, name: &str) -> Option<&'a str> {
-    let about = &event.involved_object;
+    let object = &event.involved_object;
     match name {
-        "involvedObject.kind" => about.kind.as_deref(),
-        "involvedObject.namespace" => about.namespace.as_deref(),
-        "involvedObject.name" => about.name.as_deref(),
-        "involvedObject.uid" => about.uid.as_deref(),
-        "involvedObject.fieldPath" => about.field_path.as_deref(),
+        "involvedObject.kind" => object.kind.as_deref(),
+        "involvedObject.namespace" => object.namespace.as_deref(),
+        "involvedObject.name" => object.name.as_deref(),
+        "involvedObject.uid" => object.uid.as_deref(),
+        "involvedObject.fieldPath" => object.field_path.as_deref(),
         "reason" => event.reason.as_deref(),
         "type" => event.type_.as_deref(),
         "metadata.name" => event.metadata.name.as_deref(),
@@ -94,7 +98,7 @@ const FIELDS: [&str; 9] = [
 fn object(kept: &CorrelatedEvent, node: &str) -> Event {
     let CorrelatedEvent { event, field_path, first, last, count } = kept;
     let (namespace, name) = (event.pod.namespace.to_string(), event.pod.name.to_string());
-    // What has no namespace is about the node itself.
+    // An event without a namespace is about the node.
     let of_node = namespace.is_empty();
     let namespace = if of_node { "default".into() } else { namespace };
     let uid = if of_node { name.clone() } else { event.uid.to_string() };
@@ -102,7 +106,7 @@ fn object(kept: &CorrelatedEvent, node: &str) -> Event {
         metadata: ObjectMeta {
             name: Some(format!("{name}.{:x}", first.wall.as_nanosecond())),
             namespace: Some(namespace.clone()),
-            creation_timestamp: Some(second(first.wall)),
+            creation_timestamp: Some(whole_seconds(first.wall)),
             resource_version: Some(version(kept).to_string()),
             ..ObjectMeta::default()
         },
@@ -119,8 +123,8 @@ fn object(kept: &CorrelatedEvent, node: &str) -> Event {
         reason: Some(event.reason.into()),
         message: Some(event.message.clone()),
         count: Some(i32::try_from(*count).unwrap_or(i32::MAX)),
-        first_timestamp: Some(second(first.wall)),
-        last_timestamp: Some(second(last.wall)),
+        first_timestamp: Some(whole_seconds(first.wall)),
+        last_timestamp: Some(whole_seconds(last.wall)),
         source: Some(EventSource { component: Some(COMPONENT.into()), host: Some(node.into()) }),
         reporting_component: Some(COMPONENT.into()),
         reporting_instance: Some(node.into()),
@@ -128,8 +132,8 @@ fn object(kept: &CorrelatedEvent, node: &str) -> Event {
     }
 }
 
-/// The API's times have whole seconds.
-fn second(at: Timestamp) -> Time {
+/// API timestamps have whole seconds.
+fn whole_seconds(at: Timestamp) -> Time {
     Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
 }
 
@@ -142,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_what_kubectl_reads() {
+    fn an_event_is_converted_to_a_v1_event() {
         let at =
             |secs: u64| Now { boot: Duration::ZERO, wall: Timestamp::UNIX_EPOCH + Duration::from_millis(secs * 1500) };
         let event = KubeEvent {

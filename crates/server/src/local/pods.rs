@@ -1,44 +1,48 @@
-//! Pods as they are listed: all of them, or those that were asked for.
+//! Listing pods by namespace, labels and fields.
 
 use std::sync::Arc;
 
 use podwright_agent::feed::PodView;
 
-use super::answer::{Room, list as list_of};
-use super::failure::Failure;
-use super::params::Params;
+use super::router::{ServerState, list as list_of};
 use super::selector::Selector;
-use crate::serve::Answer;
+use crate::query::QueryParams;
+use crate::serve::HttpResponse;
+use crate::status_error::StatusError;
 
-/// Which pods are meant.
+/// The namespace, labels and fields that a list or watch selects by.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct PodFilter {
     namespace: Option<String>,
     selector: Selector,
 }
 
-impl Wanted {
-    pub(super) fn read(namespace: Option<String>, params: &mut Params) -> Result<Self, Failure> {
+impl PodFilter {
+    pub(super) fn parse(namespace: Option<String>, params: &mut QueryParams) -> Result<Self, StatusError> {
         let (labels, fields) = (params.text("labelSelector"), params.text("fieldSelector"));
-        let selector = Selector::read(labels.as_deref(), fields.as_deref(), &FIELDS)?;
+        let selector = Selector::parse(labels.as_deref(), fields.as_deref(), &FIELDS)?;
         Ok(Self { namespace, selector })
     }
 
-    pub(super) fn is(&self, view: &PodView) -> bool {
+    pub(super) fn matches(&self, view: &PodView) -> bool {
         let labels = view.object.metadata.labels.as_ref();
         self.namespace.as_deref().is_none_or(|namespace| namespace == view.namespace())
             && self.selector.matches(labels, |name| field(view, name))
     }
 }
 
-pub(super) fn list(room: &Room, namespace: Option<String>, mut params: Params) -> Result<Answer, Failure> {
-    let wanted = Wanted::read(namespace, &mut params)?;
-    // Always the newest.
+pub(super) fn list(
+    state: &ServerState,
+    namespace: Option<String>,
+    mut params: QueryParams,
+) -> Result<HttpResponse, StatusError> {
+    let filter = PodFilter::parse(namespace, &mut params)?;
+    // Accepted and ignored: the list is always current.
     params.text("resourceVersion");
     params.text("timeoutSeconds");
     params.finish()?;
-    let (version, views) = room.local.feed.list();
-    let views: Vec<Arc<PodView>> = views.into_iter().filter(|view| wanted.is(view)).collect();
+    let (version, views) = state.api.feed.list();
+    let views: Vec<Arc<PodView>> = views.into_iter().filter(|view| filter.matches(view)).collect();
     Ok(list_of("PodList", version, views))
 }
 

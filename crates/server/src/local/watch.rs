@@ -1,7 +1,7 @@
-//! Watching pods: one line of JSON for every change, from the ring of changes that all watchers share.
+//! Watching pods: one line of JSON per change, read from the ring buffer of changes that all watchers share.
 //!
-//! A watcher has a place in the ring and the few events it has not taken yet, nothing more. Who falls out of the ring is told to
-//! list again; who does not read at all is cut off.
+//! A watcher holds only its position in the ring and up to [`BATCH`] unsent lines. A watcher that falls behind the ring gets a
+//! 410 Expired and must list again; one whose client does not read at all is closed after [`WATCH_WRITE_TIMEOUT`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,73 +16,77 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::answer::Room;
-use super::failure::Failure;
-use super::params::Params;
-use super::pods::Wanted;
-use crate::serve::{Answer, Stall, stream};
+use super::pods::PodFilter;
+use super::router::ServerState;
+use crate::query::QueryParams;
+use crate::serve::{HttpResponse, WriteTimeout, stream};
+use crate::status_error::StatusError;
 
-pub(super) fn watch(room: &Room, namespace: Option<String>, mut params: Params) -> Result<Answer, Failure> {
-    let wanted = Wanted::read(namespace, &mut params)?;
-    let (until, from) = (until(&mut params)?, from(&mut params)?);
+pub(super) fn watch(
+    state: &ServerState,
+    namespace: Option<String>,
+    mut params: QueryParams,
+) -> Result<HttpResponse, StatusError> {
+    let filter = PodFilter::parse(namespace, &mut params)?;
+    let (deadline, from) = (deadline(&mut params)?, start_version(&mut params)?);
     let bookmarks = params.flag("allowWatchBookmarks")?;
     params.finish()?;
-    let feed = Arc::clone(&room.local.feed);
+    let feed = Arc::clone(&state.api.feed);
     let (cursor, first) = match from {
         Some(version) => (version, VecDeque::new()),
         None => {
             let (version, views) = feed.list();
-            (version, views.into_iter().filter(|view| wanted.is(view)).collect())
+            (version, views.into_iter().filter(|view| filter.matches(view)).collect())
         }
     };
-    let watcher = Watcher {
-        wanted,
+    let watcher = PodWatcher {
+        filter,
         cursor,
         first,
         ready: VecDeque::new(),
-        news: feed.subscribe(),
+        updates: feed.subscribe(),
         feed,
-        until,
+        deadline,
         bookmark: bookmarks.then(|| Instant::now() + BOOKMARK_EVERY),
-        stop: room.stop.clone(),
+        stop: state.stop.clone(),
         ended: false,
-        _place: room.place()?,
+        _permit: state.stream_permit()?,
     };
     let lines = unfold(watcher, |mut watcher| async move { Some((watcher.next().await?, watcher)) });
-    Ok(stream(true, lines, Stall(Some(STALL_MAX))))
+    Ok(stream(true, lines, WriteTimeout::After(WATCH_WRITE_TIMEOUT)))
 }
 
-/// When a watch ends by itself.
-pub(super) fn until(params: &mut Params) -> Result<Instant, Failure> {
+/// When the server ends the watch.
+pub(super) fn deadline(params: &mut QueryParams) -> Result<Instant, StatusError> {
     let seconds = params.number::<u64>("timeoutSeconds")?.map(Duration::from_secs);
-    Ok(Instant::now() + seconds.unwrap_or(WATCH_USUAL).min(WATCH_MAX))
+    Ok(Instant::now() + seconds.unwrap_or(WATCH_DEFAULT).min(WATCH_MAX))
 }
 
-/// The version after which a watch begins; `None`: with everything that is there.
-pub(super) fn from(params: &mut Params) -> Result<Option<u64>, Failure> {
+/// The resource version after which a watch starts; `None`: with all existing objects.
+pub(super) fn start_version(params: &mut QueryParams) -> Result<Option<u64>, StatusError> {
     let from = params.text("resourceVersion").filter(|version| version != "0");
     let from = from.map(|text| text.parse::<u64>()).transpose();
-    from.map_err(|_| Failure::bad_request("resourceVersion must be one that was given out here"))
+    from.map_err(|_| StatusError::bad_request("resourceVersion must be one that this server returned"))
 }
 
-struct Watcher {
-    wanted: Wanted,
-    /// The version up to which everything is on its way.
+struct PodWatcher {
+    filter: PodFilter,
+    /// All changes up to this version were taken from the feed.
     cursor: u64,
-    /// What was there at the beginning, and is not sent yet.
+    /// Pods that existed at the start and are not sent yet.
     first: VecDeque<Arc<PodView>>,
-    /// Lines that are made, and not sent yet.
+    /// Unsent lines.
     ready: VecDeque<Bytes>,
     feed: Arc<PodFeed>,
-    news: watch::Receiver<u64>,
-    until: Instant,
+    updates: watch::Receiver<u64>,
+    deadline: Instant,
     bookmark: Option<Instant>,
     stop: CancellationToken,
     ended: bool,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Watcher {
+impl PodWatcher {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(view) = self.first.pop_front() {
@@ -94,8 +98,8 @@ impl Watcher {
             if self.ended {
                 return None;
             }
-            // Before the look, so that what comes during it is not missed.
-            self.news.mark_unchanged();
+            // Reset before reading, so that a change during the read is not missed.
+            self.updates.mark_unchanged();
             self.take_changes();
             if self.ready.is_empty() {
                 self.wait().await;
@@ -104,7 +108,7 @@ impl Watcher {
     }
 
     fn take_changes(&mut self) {
-        match self.feed.changes_after(self.cursor, AT_ONCE) {
+        match self.feed.changes_after(self.cursor, BATCH) {
             Ok(changes) => {
                 for change in changes {
                     self.cursor = change.version;
@@ -112,34 +116,34 @@ impl Watcher {
                 }
             }
             Err(old) => {
-                self.ready.push_back(line("ERROR", &Failure::expired(&old.to_string()).status()));
+                self.ready.push_back(line("ERROR", &StatusError::expired(&old.to_string()).status()));
                 self.ended = true;
             }
         }
     }
 
     fn event(&self, change: &PodChange) -> Option<Bytes> {
-        let old = change.old.as_ref().filter(|view| self.wanted.is(view));
-        let new = change.new.as_ref().filter(|view| self.wanted.is(view));
+        let old = change.old.as_ref().filter(|view| self.filter.matches(view));
+        let new = change.new.as_ref().filter(|view| self.filter.matches(view));
         match (old, new) {
             (None, Some(new)) => Some(line("ADDED", &**new)),
             (Some(_), Some(new)) => Some(line("MODIFIED", &**new)),
-            // As it was, with the version of its end.
+            // The last object, with the resource version of the deletion.
             (Some(old), None) => Some(line("DELETED", &old.at_version(change.version))),
             (None, None) => None,
         }
     }
 
     async fn wait(&mut self) {
-        // Changes that others made and this one does not want are behind it.
-        if *self.news.borrow() > self.cursor && self.feed.version() > self.cursor {
+        // More changes are in the feed already; the ones taken so far did not match the filter.
+        if *self.updates.borrow() > self.cursor && self.feed.version() > self.cursor {
             return;
         }
-        let bookmark = self.bookmark.unwrap_or(self.until);
+        let bookmark = self.bookmark.unwrap_or(self.deadline);
         tokio::select! {
-            changed = self.news.changed() => self.ended = changed.is_err(),
-            () = sleep_until(bookmark.min(self.until)) => {
-                self.ended = Instant::now() >= self.until;
+            changed = self.updates.changed() => self.ended = changed.is_err(),
+            () = sleep_until(bookmark.min(self.deadline)) => {
+                self.ended = Instant::now() >= self.deadline;
                 if let Some(bookmark) = &mut self.bookmark {
                     *bookmark = Instant::now() + BOOKMARK_EVERY;
                     let version = json!({"resourceVersion": self.cursor.to_string()});
@@ -153,24 +157,24 @@ impl Watcher {
 }
 
 #[derive(Serialize)]
-struct Event<'a, T> {
+struct WatchEvent<'a, T> {
     r#type: &'static str,
     object: &'a T,
 }
 
-/// One change, as watchers read it.
+/// One watch event as a line of JSON.
 pub(super) fn line(kind: &'static str, object: &impl Serialize) -> Bytes {
-    let mut text = serde_json::to_vec(&Event { r#type: kind, object }).expect("plain data");
+    let mut text = serde_json::to_vec(&WatchEvent { r#type: kind, object }).expect("plain data");
     text.push(b'\n');
     text.into()
 }
 
-/// Events made ahead of the reader.
-const AT_ONCE: usize = 8;
-/// Kubernetes: a watch ends by itself after half an hour at least.
-const WATCH_USUAL: Duration = Duration::from_secs(1800);
+/// Lines prepared ahead of the client.
+const BATCH: usize = 8;
+/// Kubernetes: the API server ends a watch after 30 minutes at the earliest.
+const WATCH_DEFAULT: Duration = Duration::from_secs(1800);
 const WATCH_MAX: Duration = Duration::from_secs(86_400);
 /// Kubernetes: one a minute.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
-/// For who does not read.
-pub(super) const STALL_MAX: Duration = Duration::from_secs(60);
+/// For a client that does not read.
+pub(super) const WATCH_WRITE_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! Create, replace and delete: from a request to the store.
+//! Create, replace and delete: from a request to the store of local pods.
 
 use std::sync::Arc;
 
@@ -12,113 +12,116 @@ use podwright_core::model::{FullName, Pod};
 use podwright_core::static_pod::{unknown_in, warnings_in};
 use serde_json::Value;
 
-use super::answer::{Room, object, with_code};
-use super::body::{Sent, decode, read};
-use super::failure::Failure;
-use super::params::Params;
-use crate::serve::Answer;
+use super::body::{RequestBody, decode, read};
+use super::router::{ServerState, object, with_code};
+use crate::query::QueryParams;
+use crate::serve::HttpResponse;
+use crate::status_error::StatusError;
 
 pub(super) async fn create(
-    room: &Room,
+    state: &ServerState,
     namespace: String,
-    params: Params,
+    params: QueryParams,
     request: Request<Incoming>,
-) -> Result<Answer, Failure> {
-    let store = &room.local.store;
-    take(params, request, StatusCode::CREATED, |pod, dry_run| store.create(namespace, pod, dry_run)).await
+) -> Result<HttpResponse, StatusError> {
+    let store = &state.api.store;
+    write(params, request, StatusCode::CREATED, |pod, dry_run| store.create(namespace, pod, dry_run)).await
 }
 
 pub(super) async fn update(
-    room: &Room,
+    state: &ServerState,
     of: FullName,
-    params: Params,
+    params: QueryParams,
     request: Request<Incoming>,
-) -> Result<Answer, Failure> {
-    let store = &room.local.store;
-    take(params, request, StatusCode::OK, |pod, dry_run| store.update(of, pod, dry_run)).await
+) -> Result<HttpResponse, StatusError> {
+    let store = &state.api.store;
+    write(params, request, StatusCode::OK, |pod, dry_run| store.update(of, pod, dry_run)).await
 }
 
-/// Read a pod, hand it over, and show what became of it.
-async fn take<F: Future<Output = Result<Arc<PodView>, Refusal>>>(
-    params: Params,
+/// Reads a pod, passes it to the store, and returns the stored object.
+async fn write<F: Future<Output = Result<Arc<PodView>, Refusal>>>(
+    params: QueryParams,
     request: Request<Incoming>,
     code: StatusCode,
-    give: impl FnOnce(Pod, bool) -> F,
-) -> Result<Answer, Failure> {
-    let Written { pod, dry_run, warnings } = match Written::read(params, request).await? {
+    store: impl FnOnce(Pod, bool) -> F,
+) -> Result<HttpResponse, StatusError> {
+    let SubmittedPod { pod, dry_run, warnings } = match SubmittedPod::read(params, request).await? {
         Ok(written) => written,
-        Err(refused) => return Ok(refused),
+        Err(too_large) => return Ok(too_large),
     };
-    Ok(warned(with_code(code, &*give(pod, dry_run).await?), &warnings))
+    Ok(with_warnings(with_code(code, &*store(pod, dry_run).await?), &warnings))
 }
 
 pub(super) async fn delete(
-    room: &Room,
+    state: &ServerState,
     of: FullName,
-    mut params: Params,
+    mut params: QueryParams,
     request: Request<Incoming>,
-) -> Result<Answer, Failure> {
+) -> Result<HttpResponse, StatusError> {
     let (grace, dry_run) = (params.number::<i64>("gracePeriodSeconds")?, params.dry_run()?);
     params.finish()?;
     let sent = read(request, |document| if document.is_null() { Ok(Body::default()) } else { decode(document) });
     let body: Body = match sent.await? {
-        Sent::Object(body) => body,
-        Sent::Refused(refused) => return Ok(refused),
+        RequestBody::Object(body) => body,
+        RequestBody::TooLarge(response) => return Ok(response),
     };
     let dry = body.dry_run.unwrap_or_default();
-    if dry.iter().any(|word| word != "All") {
-        return Err(Failure::bad_request(format!("dryRun {dry:?} must be All")));
+    if dry.iter().any(|value| value != "All") {
+        return Err(StatusError::bad_request(format!("dryRun {dry:?} must be All")));
     }
     let preconditions = body.preconditions.unwrap_or_default();
     let options = DeleteOptions {
-        // Kubernetes: what the body says counts.
+        // Kubernetes: the body takes precedence over the query.
         grace: body.grace_period_seconds.or(grace),
         uid: preconditions.uid,
         resource_version: preconditions.resource_version,
         dry_run: dry_run || !dry.is_empty(),
     };
-    Ok(object(&*room.local.store.delete(of, options).await?))
+    Ok(object(&*state.api.store.delete(of, options).await?))
 }
 
-/// A pod that somebody sent.
-struct Written {
+/// A pod from a create or update request.
+struct SubmittedPod {
     pod: Pod,
     dry_run: bool,
-    /// Fields that do nothing here, in words.
+    /// Warnings about unknown and unsupported fields.
     warnings: Vec<String>,
 }
 
-impl Written {
-    async fn read(mut params: Params, request: Request<Incoming>) -> Result<Result<Self, Answer>, Failure> {
+impl SubmittedPod {
+    async fn read(
+        mut params: QueryParams,
+        request: Request<Incoming>,
+    ) -> Result<Result<Self, HttpResponse>, StatusError> {
         let dry_run = params.dry_run()?;
         let strictness = params.text("fieldValidation").unwrap_or_else(|| "Warn".into());
         if !["Strict", "Warn", "Ignore"].contains(&strictness.as_str()) {
             let message = format!("fieldValidation={strictness:?} must be Strict, Warn or Ignore");
-            return Err(Failure::bad_request(message));
+            return Err(StatusError::bad_request(message));
         }
         params.finish()?;
         match read(request, move |document| Self::of(document, dry_run, &strictness)).await? {
-            Sent::Object(written) => Ok(Ok(written)),
-            Sent::Refused(refused) => Ok(Err(refused)),
+            RequestBody::Object(written) => Ok(Ok(written)),
+            RequestBody::TooLarge(response) => Ok(Err(response)),
         }
     }
 
-    fn of(document: Value, dry_run: bool, strictness: &str) -> Result<Self, Failure> {
-        let word = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default();
-        if (word("kind"), word("apiVersion")) != ("Pod", "v1") {
+    fn of(document: Value, dry_run: bool, strictness: &str) -> Result<Self, StatusError> {
+        let text = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default();
+        if (text("kind"), text("apiVersion")) != ("Pod", "v1") {
             let message = format!(
-                "kind {:?} of apiVersion {:?} can't be taken here: send a Pod of apiVersion v1",
-                word("kind"),
-                word("apiVersion")
+                "kind {:?} of apiVersion {:?} is not supported: send a Pod of apiVersion v1",
+                text("kind"),
+                text("apiVersion")
             );
-            return Err(Failure::bad_request(message));
+            return Err(StatusError::bad_request(message));
         }
         if strictness == "Strict" {
             let unknown = unknown_in(&document);
             let named: Vec<String> =
                 unknown.iter().take(WARNINGS_MAX).map(|field| format!("unknown field {field:?}")).collect();
             if !named.is_empty() {
-                return Err(Failure::bad_request(format!("strict decoding error: {}", named.join(", "))));
+                return Err(StatusError::bad_request(format!("strict decoding error: {}", named.join(", "))));
             }
         }
         let mut warnings = if strictness == "Ignore" { Vec::new() } else { warnings_in(&document) };
@@ -128,16 +131,16 @@ impl Written {
     }
 }
 
-/// Kubernetes: warnings are headers that clients print.
-fn warned(mut answer: Answer, warnings: &[String]) -> Answer {
+/// Kubernetes: warnings are response headers that clients print.
+fn with_warnings(mut response: HttpResponse, warnings: &[String]) -> HttpResponse {
     for warning in warnings {
         let text = format!("299 - \"{}\"", warning.replace(['"', '\\'], "'"));
         if let Ok(value) = HeaderValue::from_str(&text) {
-            answer.headers_mut().append(WARNING, value);
+            response.headers_mut().append(WARNING, value);
         }
     }
-    answer
+    response
 }
 
-/// Fields that are named.
+/// Unknown fields named in one response.
 const WARNINGS_MAX: usize = 20;

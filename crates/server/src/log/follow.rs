@@ -1,4 +1,4 @@
-//! Reading a log to its end, and beyond: what is written later, in this file or in the one that takes its name.
+//! Reads a log to its end and, when following, continues with new lines and across rotations.
 
 use std::fs::File;
 use std::io;
@@ -15,60 +15,70 @@ use rustix::fs::OFlags;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
-use super::line::Line;
-use super::{Log, Options, Place, status_of, tail};
+use super::line::LogLine;
+use super::{ContainerLog, LogOptions, LogPath, status_of, tail};
 
-/// A log that is being read.
-pub(super) struct Reader {
-    log: Log,
+/// The reader of one log response.
+pub(super) struct LogReader {
+    log: ContainerLog,
     file: Arc<File>,
-    /// Read so far.
-    at: u64,
-    /// Read, and not yet a whole line.
-    rest: Vec<u8>,
-    /// What was written last ended a line.
-    fresh_line: bool,
-    /// Bytes that may still be written.
-    left: Option<u64>,
-    hints: Option<Hints>,
-    /// The file that has the name now. The runtime wrote into the old one until it opened this, so that is read to its end first.
-    other: Option<File>,
+    /// Offset of the next read.
+    offset: u64,
+    /// Bytes of an incomplete line.
+    partial: Vec<u8>,
+    /// The output so far ends with a line feed.
+    at_line_start: bool,
+    /// Bytes that may still be sent; `None`: no limit.
+    remaining: Option<u64>,
+    signals: Option<ChangeSignals>,
+    /// The file after a rotation. The runtime wrote to the old file until it opened this one, so the old one is read to its end first.
+    rotated: Option<File>,
     state: State,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum State {
-    /// More may come.
+    /// The container may write more.
     Open,
-    /// The container has ended: what is left is read.
+    /// The container has terminated: read the rest of the file.
     Ending,
     Done,
 }
 
-impl Reader {
-    pub(super) async fn open(log: Log) -> io::Result<Self> {
-        let (place, lines, follow) = (log.place.clone(), log.options.tail, log.options.follow);
-        let (file, at, inotify) = blocking(move || {
-            // Before the look, so that what comes during it is not missed.
-            let inotify = follow.then(|| watched(&place).ok()).flatten();
-            let file = place.open()?;
-            let at = lines.map_or(Ok(0), |lines| tail::begin(&file, lines))?;
-            Ok((file, at, inotify))
+impl LogReader {
+    pub(super) async fn open(log: ContainerLog) -> io::Result<Self> {
+        let (path, lines, follow) = (log.path.clone(), log.options.tail, log.options.follow);
+        let (file, offset, inotify) = blocking(move || {
+            // Watch before reading, so that no change is missed.
+            let inotify = follow.then(|| watch_directory(&path).ok()).flatten();
+            let file = path.open()?;
+            let offset = lines.map_or(Ok(0), |lines| tail::offset_of_last_lines(&file, lines))?;
+            Ok((file, offset, inotify))
         })
         .await?;
-        let hints = follow.then(|| Hints::new(inotify, log.feed.subscribe()));
-        let left = log.options.limit;
+        let signals = follow.then(|| ChangeSignals::new(inotify, log.feed.subscribe()));
+        let remaining = log.options.limit;
         let file = Arc::new(file);
-        Ok(Self { log, file, at, rest: Vec::new(), fresh_line: true, left, hints, other: None, state: State::Open })
+        Ok(Self {
+            log,
+            file,
+            offset,
+            partial: Vec::new(),
+            at_line_start: true,
+            remaining,
+            signals,
+            rotated: None,
+            state: State::Open,
+        })
     }
 
-    /// The next part, or the end.
+    /// The next part of the output; `None` at the end.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         while self.state != State::Done {
             let Ok(chunk) = self.read().await else { return None };
             if !chunk.is_empty() {
-                let part = self.shown(&chunk);
-                if self.left == Some(0) {
+                let part = self.format(&chunk);
+                if self.remaining == Some(0) {
                     self.state = State::Done;
                 }
                 if !part.is_empty() {
@@ -76,61 +86,61 @@ impl Reader {
                 }
                 continue;
             }
-            self.at_the_end().await;
+            self.at_end_of_file().await;
         }
         None
     }
 
     async fn read(&self) -> io::Result<Vec<u8>> {
-        let (file, at) = (Arc::clone(&self.file), self.at);
+        let (file, offset) = (Arc::clone(&self.file), self.offset);
         let chunk = blocking(move || {
             let mut chunk = vec![0; CHUNK];
-            let size = file.read_at(&mut chunk, at)?;
+            let size = file.read_at(&mut chunk, offset)?;
             chunk.truncate(size);
             Ok(chunk)
         });
         chunk.await
     }
 
-    /// Nothing more at the moment: is there another file, may more come at all?
-    async fn at_the_end(&mut self) {
+    /// Switches to the next file after a rotation, ends the log of a terminated container, or waits for a change.
+    async fn at_end_of_file(&mut self) {
         if self.state == State::Ending || !self.log.options.follow {
             self.state = State::Done;
             return;
         }
-        if let Some(other) = self.other.take() {
-            (self.file, self.at) = (Arc::new(other), 0);
-            self.rest.clear();
+        if let Some(rotated) = self.rotated.take() {
+            (self.file, self.offset) = (Arc::new(rotated), 0);
+            self.partial.clear();
             return;
         }
-        self.other = self.renamed().await;
-        if self.other.is_some() {
+        self.rotated = self.open_if_rotated().await;
+        if self.rotated.is_some() {
             return;
         }
-        if !self.runs() {
-            // What the container wrote last may be on its way into the file.
-            sleep(LAST_WORDS).await;
+        if !self.is_running() {
+            // The runtime may not have written the container's last output yet.
+            sleep(LAST_OUTPUT_DELAY).await;
             self.state = State::Ending;
             return;
         }
-        if let Some(hints) = &mut self.hints {
-            hints.wait().await;
+        if let Some(signals) = &mut self.signals {
+            signals.wait().await;
         }
     }
 
-    /// The file that has the name now, if it is another one.
-    async fn renamed(&self) -> Option<File> {
-        let (place, file) = (self.log.place.clone(), Arc::clone(&self.file));
+    /// The file that has the name now, if it is not the open one.
+    async fn open_if_rotated(&self) -> Option<File> {
+        let (path, file) = (self.log.path.clone(), Arc::clone(&self.file));
         let other = blocking(move || {
-            let other = place.open()?;
+            let other = path.open()?;
             let (a, b) = (file.metadata()?, other.metadata()?);
             Ok(((a.dev(), a.ino()) != (b.dev(), b.ino())).then_some(other))
         });
         other.await.ok().flatten()
     }
 
-    /// The attempt whose log this is runs.
-    fn runs(&self) -> bool {
+    /// The attempt of this log is running.
+    fn is_running(&self) -> bool {
         let view = self.log.feed.get(&self.log.view.uid());
         let status = view.as_deref().and_then(|view| status_of(view, &self.log.container));
         status.is_some_and(|status| {
@@ -139,59 +149,59 @@ impl Reader {
         })
     }
 
-    /// The part of a chunk that is wanted, as it is wanted.
-    fn shown(&mut self, chunk: &[u8]) -> Vec<u8> {
-        self.at += chunk.len() as u64;
-        self.rest.extend(chunk);
-        let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') else {
-            // No runtime writes such lines.
-            if self.rest.len() > LINE_MAX {
-                self.rest.clear();
+    /// Filters and formats the complete lines of a chunk.
+    fn format(&mut self, chunk: &[u8]) -> Vec<u8> {
+        self.offset += chunk.len() as u64;
+        self.partial.extend(chunk);
+        let Some(end) = self.partial.iter().rposition(|byte| *byte == b'\n') else {
+            // No runtime writes such long lines: drop it.
+            if self.partial.len() > LINE_MAX {
+                self.partial.clear();
             }
             return Vec::new();
         };
-        let lines: Vec<u8> = self.rest.drain(..=end).collect();
+        let lines: Vec<u8> = self.partial.drain(..=end).collect();
         let mut out = Vec::with_capacity(lines.len());
         for raw in lines.split_inclusive(|byte| *byte == b'\n') {
             self.add(raw, &mut out);
         }
-        if let Some(left) = &mut self.left {
-            out.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
-            *left -= out.len() as u64;
+        if let Some(remaining) = &mut self.remaining {
+            out.truncate(usize::try_from(*remaining).unwrap_or(usize::MAX));
+            *remaining -= out.len() as u64;
         }
         out
     }
 
     fn add(&mut self, raw: &[u8], out: &mut Vec<u8>) {
-        let Options { since, timestamps, stream, .. } = &self.log.options;
-        let Some(line) = Line::read(raw) else { return };
+        let LogOptions { since, timestamps, stream, .. } = &self.log.options;
+        let Some(line) = LogLine::parse(raw) else { return };
         if since.is_some_and(|since| line.is_before(since)) || stream.is_some_and(|wanted| wanted != line.stream) {
             return;
         }
-        if *timestamps && self.fresh_line {
+        if *timestamps && self.at_line_start {
             out.extend(line.time.as_bytes());
             out.push(b' ');
         }
-        out.extend(line.words);
-        self.fresh_line = line.words.ends_with(b"\n");
+        out.extend(line.content);
+        self.at_line_start = line.content.ends_with(b"\n");
     }
 }
 
-/// What may be a reason to look again.
-struct Hints {
+/// Changes after which the log is read again: of the files, and of the pod.
+struct ChangeSignals {
     files: Option<EventStream<[u8; 1024]>>,
     pods: watch::Receiver<u64>,
 }
 
-impl Hints {
+impl ChangeSignals {
     fn new(inotify: Option<Inotify>, mut pods: watch::Receiver<u64>) -> Self {
         pods.mark_unchanged();
         Self { files: inotify.and_then(|inotify| inotify.into_event_stream([0; 1024]).ok()), pods }
     }
 
     async fn wait(&mut self) {
-        // Whoever has no more watches to give is looked after by time.
-        let limit = if self.files.is_some() { LOOK_EVERY } else { LOOK_BLIND };
+        // Without inotify (no watches left) the file is polled.
+        let limit = if self.files.is_some() { SAFETY_POLL } else { POLL_WITHOUT_INOTIFY };
         let files = async {
             match &mut self.files {
                 Some(files) => drop(files.next().await),
@@ -208,32 +218,32 @@ impl Hints {
     }
 }
 
-/// A watch on the container's directory, wherever it is.
-fn watched(place: &Place) -> io::Result<Inotify> {
-    let dir = Root::open(&place.root)?.open_beneath(&place.dir, OFlags::PATH | OFlags::DIRECTORY)?;
+/// An inotify watch on the container's log directory, opened without following symlinks.
+fn watch_directory(path: &LogPath) -> io::Result<Inotify> {
+    let dir = Root::open(&path.root)?.open_beneath(&path.dir, OFlags::PATH | OFlags::DIRECTORY)?;
     let inotify = Inotify::init()?;
     let mask = WatchMask::MODIFY | WatchMask::CREATE | WatchMask::MOVED_TO | WatchMask::MOVED_FROM;
     inotify.watches().add(format!("/proc/self/fd/{}", dir.as_raw_fd()), mask)?;
     Ok(inotify)
 }
 
-/// File work of all logs together: a disk that hangs takes these threads and no more.
+/// Runs file IO of all logs on at most [`THREADS_MAX`] threads, so that a hanging disk blocks no others.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     static THREADS: Semaphore = Semaphore::const_new(THREADS_MAX);
-    let one = THREADS.acquire().await.map_err(io::Error::other)?;
-    let held = move || {
-        let _one = one;
+    let permit = THREADS.acquire().await.map_err(io::Error::other)?;
+    let work = move || {
+        let _permit = permit;
         work()
     };
-    tokio::task::spawn_blocking(held).await.map_err(io::Error::other)?
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
 const THREADS_MAX: usize = 4;
 const CHUNK: usize = 32 << 10;
-/// Runtimes cut lines at 16 KiB.
+/// Bytes; runtimes split lines at 16 KiB.
 const LINE_MAX: usize = 1 << 20;
-/// A safety net: what is written is told by the kernel.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
-const LOOK_BLIND: Duration = Duration::from_millis(500);
-/// Between the end of a container and the end of its log.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+/// In case inotify misses a change.
+const SAFETY_POLL: Duration = Duration::from_secs(5);
+const POLL_WITHOUT_INOTIFY: Duration = Duration::from_millis(500);
+/// Between the termination of a container and the end of its log.
+const LAST_OUTPUT_DELAY: Duration = Duration::from_millis(100);

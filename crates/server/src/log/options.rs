@@ -1,42 +1,43 @@
-//! Which part of a log is asked for.
+//! The query parameters of a log request.
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::local::{Failure, Params};
+use crate::query::QueryParams;
+use crate::status_error::StatusError;
 
-/// As in v1 PodLogOptions.
+/// The fields of v1 PodLogOptions.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Options {
+pub(crate) struct LogOptions {
     pub(crate) container: Option<String>,
     pub(crate) follow: bool,
     pub(crate) previous: bool,
-    /// Nothing that is older.
+    /// Only lines from this time on.
     pub(crate) since: Option<Timestamp>,
-    /// Each line begins with its time.
+    /// Prefix each line with its time.
     pub(crate) timestamps: bool,
-    /// Only so many lines, from the end.
+    /// The number of lines from the end; `None`: all.
     pub(crate) tail: Option<u64>,
-    /// At most so many bytes.
+    /// The maximum number of bytes.
     pub(crate) limit: Option<u64>,
-    /// Only one of the two streams.
+    /// `stdout` or `stderr`; `None`: both.
     pub(crate) stream: Option<&'static str>,
 }
 
-impl Options {
-    pub(crate) fn read(params: &mut Params) -> Result<Self, Failure> {
+impl LogOptions {
+    pub(crate) fn parse(params: &mut QueryParams) -> Result<Self, StatusError> {
         let seconds = params.number::<i64>("sinceSeconds")?;
         let time = params.text("sinceTime");
         let since = match (seconds, time) {
             (Some(_), Some(_)) => {
-                return Err(Failure::bad_request("at most one of sinceTime or sinceSeconds may be specified"));
+                return Err(StatusError::bad_request("at most one of sinceTime or sinceSeconds may be specified"));
             }
             (Some(seconds), None) if seconds < 1 => {
-                return Err(Failure::bad_request("sinceSeconds must be greater than 0"));
+                return Err(StatusError::bad_request("sinceSeconds must be greater than 0"));
             }
             (Some(seconds), None) => Timestamp::now().checked_sub(SignedDuration::from_secs(seconds)).ok(),
             (None, Some(text)) => {
                 let wrong = |_| {
-                    Failure::bad_request(format!("sinceTime={text:?} must be a time, such as 2024-01-01T00:00:00Z"))
+                    StatusError::bad_request(format!("sinceTime={text:?} must be a time, such as 2024-01-01T00:00:00Z"))
                 };
                 Some(text.parse().map_err(wrong)?)
             }
@@ -44,13 +45,15 @@ impl Options {
         };
         let limit = params.number::<u64>("limitBytes")?;
         if limit == Some(0) {
-            return Err(Failure::bad_request("limitBytes must be greater than 0"));
+            return Err(StatusError::bad_request("limitBytes must be greater than 0"));
         }
         let stream = match params.text("stream").as_deref() {
             None | Some("All") => None,
             Some("Stdout") => Some("stdout"),
             Some("Stderr") => Some("stderr"),
-            Some(other) => return Err(Failure::bad_request(format!("stream={other:?} must be All, Stdout or Stderr"))),
+            Some(other) => {
+                return Err(StatusError::bad_request(format!("stream={other:?} must be All, Stdout or Stderr")));
+            }
         };
         Ok(Self {
             container: params.text("container"),

@@ -1,4 +1,4 @@
-//! Watching events: first those that are kept, or those after a version, then each as it happens.
+//! Watching events: first those in memory, or those after a resource version, then each new occurrence.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,57 +12,61 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::super::answer::Room;
-use super::super::failure::Failure;
-use super::super::params::Params;
-use super::super::watch::{STALL_MAX, from, line, until};
-use super::{Wanted, object, version};
-use crate::serve::{Answer, Stall, stream};
+use super::super::router::ServerState;
+use super::super::watch::{WATCH_WRITE_TIMEOUT, deadline, line, start_version};
+use super::{EventFilter, object, version};
+use crate::query::QueryParams;
+use crate::serve::{HttpResponse, WriteTimeout, stream};
+use crate::status_error::StatusError;
 
-pub(super) fn watch(room: &Room, namespace: Option<String>, mut params: Params) -> Result<Answer, Failure> {
-    let wanted = Wanted::read(namespace, &mut params)?;
-    let (until, from) = (until(&mut params)?, from(&mut params)?);
-    // Clients that ask for bookmarks must do without as well.
+pub(super) fn watch(
+    state: &ServerState,
+    namespace: Option<String>,
+    mut params: QueryParams,
+) -> Result<HttpResponse, StatusError> {
+    let filter = EventFilter::parse(namespace, &mut params)?;
+    let (deadline, from) = (deadline(&mut params)?, start_version(&mut params)?);
+    // Accepted and ignored: bookmarks are optional for the server.
     params.flag("allowWatchBookmarks")?;
     params.finish()?;
-    // Before the look at what is kept, so that nothing comes between.
-    let news = room.local.views.follow_events();
-    let kept = room.local.views.events();
+    // Subscribe before reading the events in memory, so that none is missed in between.
+    let updates = state.api.agent.follow_events();
+    let kept = state.api.agent.events();
     let known = kept.iter().map(|event| (event.first.wall, event.count)).collect();
     let first = kept.into_iter().filter(|event| from.is_none_or(|from| version(event) > from)).collect();
-    let watcher = Watcher {
-        wanted,
-        node: room.local.node.clone(),
+    let watcher = EventWatcher {
+        filter,
+        node: state.api.node.clone(),
         changes: from.is_some(),
         first,
         known,
-        news,
-        until,
-        stop: room.stop.clone(),
+        updates,
+        deadline,
+        stop: state.stop.clone(),
         ended: false,
-        _place: room.place()?,
+        _permit: state.stream_permit()?,
     };
     let lines = unfold(watcher, |mut watcher| async move { Some((watcher.next().await?, watcher)) });
-    Ok(stream(true, lines, Stall(Some(STALL_MAX))))
+    Ok(stream(true, lines, WriteTimeout::After(WATCH_WRITE_TIMEOUT)))
 }
 
-struct Watcher {
-    wanted: Wanted,
+struct EventWatcher {
+    filter: EventFilter,
     node: String,
-    /// What comes first are changes, not all there is.
+    /// The watch started at a resource version, so the events in `first` are changes.
     changes: bool,
-    /// What is not sent yet of what was there at the beginning.
+    /// Events that existed at the start and are not sent yet.
     first: VecDeque<CorrelatedEvent>,
-    /// How often each had happened at the beginning, by its first moment: what is told of that is no news.
+    /// The count of each event at the start, by its first timestamp: notifications up to that count are duplicates.
     known: BTreeMap<Timestamp, u64>,
-    news: Receiver<CorrelatedEvent>,
-    until: Instant,
+    updates: Receiver<CorrelatedEvent>,
+    deadline: Instant,
     stop: CancellationToken,
     ended: bool,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Watcher {
+impl EventWatcher {
     async fn next(&mut self) -> Option<Bytes> {
         while let Some(kept) = self.first.pop_front() {
             if let Some(line) = self.line(&kept, self.changes) {
@@ -70,12 +74,12 @@ impl Watcher {
             }
         }
         while !self.ended {
-            let news = tokio::select! {
-                news = self.news.recv() => news,
-                () = sleep_until(self.until) => return None,
+            let update = tokio::select! {
+                update = self.updates.recv() => update,
+                () = sleep_until(self.deadline) => return None,
                 () = self.stop.cancelled() => return None,
             };
-            match news {
+            match update {
                 Ok(kept) if self.known.get(&kept.first.wall).is_some_and(|count| kept.count <= *count) => {}
                 Ok(kept) => {
                     if let Some(line) = self.line(&kept, true) {
@@ -84,8 +88,8 @@ impl Watcher {
                 }
                 Err(RecvError::Lagged(missed)) => {
                     self.ended = true;
-                    let why = format!("{missed} events were not read in time: list them again");
-                    return Some(line("ERROR", &Failure::expired(&why).status()));
+                    let why = format!("{missed} events were not read in time: list the events again");
+                    return Some(line("ERROR", &StatusError::expired(&why).status()));
                 }
                 Err(RecvError::Closed) => return None,
             }
@@ -96,6 +100,6 @@ impl Watcher {
     fn line(&self, kept: &CorrelatedEvent, change: bool) -> Option<Bytes> {
         let event = object(kept, &self.node);
         let kind = if change && kept.count > 1 { "MODIFIED" } else { "ADDED" };
-        self.wanted.is(&event).then(|| line(kind, &event))
+        self.filter.matches(&event).then(|| line(kind, &event))
     }
 }

@@ -6,20 +6,20 @@ use super::*;
 struct Watch(BufReader<UnixStream>);
 
 impl Watch {
-    /// HTTP/1.0 has no chunks: the lines come as they are.
-    async fn open(bed: &Bed, query: &str) -> Self {
-        Self::of(bed, &format!("/api/v1/pods?watch=true{query}")).await
+    /// With HTTP/1.0 the lines are not chunked.
+    async fn open(server: &TestServer, query: &str) -> Self {
+        Self::of(server, &format!("/api/v1/pods?watch=true{query}")).await
     }
 
-    async fn of(bed: &Bed, path: &str) -> Self {
-        let mut stream = UnixStream::connect(&bed.path).await.unwrap();
-        let ask = format!("GET {path} HTTP/1.0\r\nHost: x\r\n\r\n");
-        stream.write_all(ask.as_bytes()).await.unwrap();
+    async fn of(server: &TestServer, path: &str) -> Self {
+        let mut stream = UnixStream::connect(&server.path).await.unwrap();
+        let request = format!("GET {path} HTTP/1.0\r\nHost: x\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
         let mut watch = Self(BufReader::new(stream));
         let mut line = String::new();
         while line != "\r\n" {
             line.clear();
-            assert!(watch.0.read_line(&mut line).await.unwrap() > 0, "the head ended");
+            assert!(watch.0.read_line(&mut line).await.unwrap() > 0, "the response header is incomplete");
         }
         watch
     }
@@ -27,10 +27,10 @@ impl Watch {
     async fn next(&mut self) -> Option<Value> {
         let mut line = String::new();
         let read = tokio::time::timeout(Duration::from_secs(5), self.0.read_line(&mut line));
-        (read.await.expect("in time").unwrap() > 0).then(|| serde_json::from_str(&line).unwrap())
+        (read.await.expect("a line in time").unwrap() > 0).then(|| serde_json::from_str(&line).unwrap())
     }
 
-    async fn said(&mut self) -> String {
+    async fn summary(&mut self) -> String {
         let event = self.next().await.expect("an event");
         let phase = event["object"]["status"]["phase"].as_str().unwrap_or("");
         format!(
@@ -42,83 +42,87 @@ impl Watch {
 }
 
 #[tokio::test]
-async fn events_are_watched_from_the_first_or_from_a_version_on() {
-    let bed = start();
-    let mut watch = Watch::of(&bed, "/api/v1/namespaces/default/events?watch=1").await;
-    let told = |event: Value| {
+async fn events_are_watched_from_the_start_or_from_a_resource_version() {
+    let server = start();
+    let mut watch = Watch::of(&server, "/api/v1/namespaces/default/events?watch=1").await;
+    let summary = |event: Value| {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         format!("{} {} {}", text(&event["type"]), text(&event["object"]["reason"]), event["object"]["count"])
     };
-    assert_eq!(told(watch.next().await.unwrap()), "ADDED Pulled 1");
-    let version = bed.get("/api/v1/events").await.1["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    assert_eq!(summary(watch.next().await.unwrap()), "ADDED Pulled 1");
+    let version = server.get("/api/v1/events").await.1["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
     let path = format!("/api/v1/events?watch=1&resourceVersion={version}&fieldSelector=reason%3DPulled");
-    let mut resumed = Watch::of(&bed, &path).await;
-    // What was there at the beginning is no news when it is told late, nor is what nobody asked for.
+    let mut resumed = Watch::of(&server, &path).await;
+    // Late notifications about events that were already listed are dropped, and so are events that don't match.
     for (namespace, reason, count) in
         [("default", "Pulled", 1), ("other", "Started", 1), ("default", "Started", 1), ("default", "Pulled", 2)]
     {
-        bed.happens.send(kept(namespace, reason, count)).unwrap();
+        server.kube_events.send(correlated(namespace, reason, count)).unwrap();
     }
-    assert_eq!(told(watch.next().await.unwrap()), "ADDED Started 1");
-    assert_eq!(told(watch.next().await.unwrap()), "MODIFIED Pulled 2");
-    assert_eq!(told(resumed.next().await.unwrap()), "MODIFIED Pulled 2");
-    let (_, list) = bed.get("/api/v1/namespaces/default/events").await;
+    assert_eq!(summary(watch.next().await.unwrap()), "ADDED Started 1");
+    assert_eq!(summary(watch.next().await.unwrap()), "MODIFIED Pulled 2");
+    assert_eq!(summary(resumed.next().await.unwrap()), "MODIFIED Pulled 2");
+    let (_, list) = server.get("/api/v1/namespaces/default/events").await;
     let name = list["items"][0]["metadata"]["name"].as_str().unwrap();
-    assert_eq!(bed.get(&format!("/api/v1/namespaces/default/events/{name}")).await.1, {
+    assert_eq!(server.get(&format!("/api/v1/namespaces/default/events/{name}")).await.1, {
         let mut one = list["items"][0].clone();
         (one["kind"], one["apiVersion"]) = (json!("Event"), json!("v1"));
         one
     });
-    assert_eq!(bed.get("/api/v1/namespaces/other/events/nothing").await.0, 404);
+    assert_eq!(server.get("/api/v1/namespaces/other/events/nothing").await.0, 404);
 }
 
 #[tokio::test]
-async fn a_watch_tells_every_change_in_order_and_can_be_resumed() {
-    let bed = start();
-    bed.show("default", "a", "1", json!({"phase": "Pending"}));
-    let mut watch = Watch::open(&bed, "").await;
-    assert_eq!(watch.said().await, "ADDED a Pending");
-    let version = bed.feed.version();
-    bed.show("default", "a", "1", json!({"phase": "Running"}));
-    bed.show("other", "b", "2", json!({"phase": "Running"}));
-    bed.feed.remove_object(&"1".into());
+async fn a_watch_sends_every_change_in_order_and_can_be_resumed() {
+    let server = start();
+    server.publish("default", "a", "1", json!({"phase": "Pending"}));
+    let mut watch = Watch::open(&server, "").await;
+    assert_eq!(watch.summary().await, "ADDED a Pending");
+    let version = server.feed.version();
+    server.publish("default", "a", "1", json!({"phase": "Running"}));
+    server.publish("other", "b", "2", json!({"phase": "Running"}));
+    server.feed.remove_object(&"1".into());
     for expected in ["MODIFIED a Running", "ADDED b Running", "DELETED a Running"] {
-        assert_eq!(watch.said().await, expected);
+        assert_eq!(watch.summary().await, expected);
     }
-    let mut resumed = Watch::open(&bed, &format!("&resourceVersion={version}&labelSelector=app%3Da")).await;
-    assert_eq!(resumed.said().await, "MODIFIED a Running");
+    let mut resumed = Watch::open(&server, &format!("&resourceVersion={version}&labelSelector=app%3Da")).await;
+    assert_eq!(resumed.summary().await, "MODIFIED a Running");
     let gone = resumed.next().await.unwrap();
-    assert_eq!(gone["object"]["metadata"]["resourceVersion"], bed.feed.version().to_string(), "the version of its end");
-    // What begins or ceases to fit comes and goes.
-    let mut running = Watch::open(&bed, "&fieldSelector=status.phase%3DRunning").await;
-    assert_eq!(running.said().await, "ADDED b Running");
-    bed.show("other", "b", "2", json!({"phase": "Failed"}));
-    assert_eq!(running.said().await, "DELETED b Running");
+    assert_eq!(
+        gone["object"]["metadata"]["resourceVersion"],
+        server.feed.version().to_string(),
+        "the resource version of the deletion"
+    );
+    // A pod that starts or stops to match the selector is added or deleted.
+    let mut running = Watch::open(&server, "&fieldSelector=status.phase%3DRunning").await;
+    assert_eq!(running.summary().await, "ADDED b Running");
+    server.publish("other", "b", "2", json!({"phase": "Failed"}));
+    assert_eq!(running.summary().await, "DELETED b Running");
 }
 
 #[tokio::test]
-async fn who_is_too_late_has_to_list_again() {
-    let bed = start();
+async fn a_watch_from_an_old_or_future_version_expires() {
+    let server = start();
     for n in 0..600 {
-        bed.show("default", "a", "1", json!({"phase": n.to_string()}));
+        server.publish("default", "a", "1", json!({"phase": n.to_string()}));
     }
-    for late in ["1".to_owned(), (bed.feed.version() + 1).to_string()] {
-        let mut watch = Watch::open(&bed, &format!("&resourceVersion={late}")).await;
+    for late in ["1".to_owned(), (server.feed.version() + 1).to_string()] {
+        let mut watch = Watch::open(&server, &format!("&resourceVersion={late}")).await;
         let event = watch.next().await.unwrap();
         assert_eq!(
             (&event["type"], &event["object"]["code"], &event["object"]["reason"]),
             (&json!("ERROR"), &json!(410), &json!("Expired"))
         );
-        assert_eq!(watch.next().await, None, "and that is the end");
+        assert_eq!(watch.next().await, None, "the watch ends");
     }
 }
 
 #[tokio::test]
-async fn a_watch_ends_in_time_with_a_bookmark() {
-    let bed = start();
-    let mut watch = Watch::open(&bed, "&timeoutSeconds=1&allowWatchBookmarks=true").await;
+async fn a_watch_ends_at_its_timeout_with_a_bookmark() {
+    let server = start();
+    let mut watch = Watch::open(&server, "&timeoutSeconds=1&allowWatchBookmarks=true").await;
     let bookmark = watch.next().await.unwrap();
-    let version = bed.feed.version().to_string();
+    let version = server.feed.version().to_string();
     assert_eq!(
         (&bookmark["type"], &bookmark["object"]["metadata"]["resourceVersion"]),
         (&json!("BOOKMARK"), &json!(version))
@@ -126,7 +130,7 @@ async fn a_watch_ends_in_time_with_a_bookmark() {
     assert_eq!(watch.next().await, None);
 }
 
-/// A streaming server that answers with these words, and then says everything twice.
+/// A streaming server that responds with this header, and then sends everything back twice.
 async fn streaming(head: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -134,10 +138,10 @@ async fn streaming(head: &'static str) -> String {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut read = vec![0; 4096];
             let size = stream.read(&mut read).await.unwrap();
-            let asked = String::from_utf8_lossy(&read[..size]).to_lowercase();
+            let request = String::from_utf8_lossy(&read[..size]).to_lowercase();
             assert!(
-                asked.starts_with("post /exec/ls+-l http/1.1\r\n") && asked.contains("upgrade: spdy/3.1"),
-                "{asked}"
+                request.starts_with("post /exec/ls+-l http/1.1\r\n") && request.contains("upgrade: spdy/3.1"),
+                "{request}"
             );
             stream.write_all(head.as_bytes()).await.unwrap();
             while let Ok(size @ 1..) = stream.read(&mut read).await {
@@ -152,14 +156,14 @@ async fn streaming(head: &'static str) -> String {
 const EXEC: &str = "POST /api/v1/namespaces/default/pods/web/exec?command=ls&command=-l&stdout=1";
 const UPGRADE: &str = "HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n\r\n";
 
-fn running(bed: &Bed) {
+fn running(server: &TestServer) {
     let status = json!({"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": {"running": {}},
                         "containerID": "containerd://abc"});
-    bed.show("default", "web", "1", json!({"containerStatuses": [status]}));
+    server.publish("default", "web", "1", json!({"containerStatuses": [status]}));
 }
 
-async fn upgrade(bed: &Bed, line: &str) -> (UnixStream, String) {
-    let mut stream = UnixStream::connect(&bed.path).await.unwrap();
+async fn upgrade(server: &TestServer, line: &str) -> (UnixStream, String) {
+    let mut stream = UnixStream::connect(&server.path).await.unwrap();
     stream.write_all(format!("{line} {UPGRADE}").as_bytes()).await.unwrap();
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -173,18 +177,18 @@ async fn upgrade(bed: &Bed, line: &str) -> (UnixStream, String) {
 }
 
 #[tokio::test]
-async fn an_upgrade_is_passed_on_byte_for_byte() {
+async fn an_upgraded_connection_is_proxied_byte_for_byte() {
     let url = streaming("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n\r\nfirst").await;
-    let bed = start_with(&url, vec![], false);
-    running(&bed);
-    let (mut stream, head) = upgrade(&bed, EXEC).await;
+    let server = start_with(&url, vec![], false);
+    running(&server);
+    let (mut stream, head) = upgrade(&server, EXEC).await;
     assert!(
         head.starts_with("http/1.1 101 ") && head.contains("upgrade: spdy/3.1") && head.contains("v4.channel.k8s.io"),
         "{head}"
     );
     let mut first = [0; 5];
     stream.read_exact(&mut first).await.unwrap();
-    assert_eq!(&first, b"first", "what came with the head is not lost");
+    assert_eq!(&first, b"first", "the bytes after the header are lost");
     for part in [&b"\x80\x03\x00\x01"[..], &[0xff; 9000]] {
         stream.write_all(part).await.unwrap();
         let mut back = vec![0; part.len() * 2];
@@ -194,26 +198,28 @@ async fn an_upgrade_is_passed_on_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn broken_upgrades_are_told_apart() {
+async fn failed_upgrades_are_reported_with_their_cause() {
     let no = streaming("HTTP/1.1 403 Forbidden\r\nContent-Length: 7\r\n\r\nno way!").await;
     let garbage = streaming("\x16\x03\x01garbage\r\n\r\n").await;
-    for (url, word) in [
+    for (url, expected) in [
         (no.as_str(), "refuses the upgrade: 403 Forbidden no way!"),
         (garbage.as_str(), "streaming server"),
         ("http://127.0.0.1:1", "can't be reached"),
-        ("http://192.0.2.1:80", "not on this machine's loopback"),
+        ("http://192.0.2.1:80", "not a loopback address"),
     ] {
-        let bed = start_with(url, vec![], false);
-        running(&bed);
-        let (mut stream, head) = upgrade(&bed, EXEC).await;
-        let mut said = String::new();
-        stream.read_to_string(&mut said).await.unwrap();
-        assert!(head.starts_with("http/1.1 500") && said.contains(word), "{url}: {head} {said}");
+        let server = start_with(url, vec![], false);
+        running(&server);
+        let (mut stream, head) = upgrade(&server, EXEC).await;
+        let mut body = String::new();
+        stream.read_to_string(&mut body).await.unwrap();
+        assert!(head.starts_with("http/1.1 500") && body.contains(expected), "{url}: {head} {body}");
     }
-    let bed = start();
-    running(&bed);
-    assert!(bed.send(EXEC, "").await.1.contains("Upgrade request required"));
-    assert!(bed.send("POST /api/v1/namespaces/default/pods/web/exec?command=a", "").await.1.contains("at least 1 of"));
-    bed.show("default", "web", "1", json!({}));
-    assert!(bed.send(EXEC, "").await.1.contains("is not running"));
+    let server = start();
+    running(&server);
+    assert!(server.send(EXEC, "").await.1.contains("Upgrade request required"));
+    assert!(
+        server.send("POST /api/v1/namespaces/default/pods/web/exec?command=a", "").await.1.contains("at least 1 of")
+    );
+    server.publish("default", "web", "1", json!({}));
+    assert!(server.send(EXEC, "").await.1.contains("is not running"));
 }

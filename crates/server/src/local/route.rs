@@ -1,49 +1,49 @@
-//! What a caller asks for, read from the method and the path.
+//! The routes of the local API: method and path.
 
 use std::borrow::Cow;
 
 use http::Method;
 use podwright_core::model::FullName;
 
-use super::failure::Failure;
-use super::params::decode;
+use crate::query::decode;
+use crate::status_error::StatusError;
 
-/// A question.
+/// The operation that a request asks for.
 #[derive(Debug, PartialEq)]
-pub(super) enum Ask {
-    /// What there is: `/version`, `/api`, `/api/v1`, `/apis`.
+pub(super) enum Route {
+    /// `/version`, `/api`, `/api/v1`, `/apis`.
     Discovery(Discovery),
-    /// Pods, of one namespace or of all; a list or a watch.
+    /// List or watch the pods of one namespace, or of all.
     Pods(Option<String>),
-    /// One pod.
+    /// Read a pod.
     Pod(FullName),
-    /// Take a pod into this namespace.
+    /// Create a pod in this namespace.
     Create(String),
     /// Replace a pod.
     Update(FullName),
-    /// Let a pod end.
+    /// Delete a pod gracefully.
     Delete(FullName),
-    /// What a container wrote.
+    /// Read a container's log.
     Log(FullName),
     /// Run a command in a container.
     Exec(FullName),
-    /// Be connected with a container.
+    /// Attach to a container's process.
     Attach(FullName),
-    /// Restart containers.
+    /// Restart the containers of a pod.
     Restart(FullName),
-    /// Events, of one namespace or of all.
+    /// List or watch the events of one namespace, or of all.
     Events(Option<String>),
-    /// One of them.
+    /// Read an event.
     Event(FullName),
-    /// Manifests that can't be used.
+    /// List the manifests that can't be used.
     Manifests,
-    /// The story of a pod.
+    /// Show the history of a pod.
     Explain,
-    /// End pods, their objects stay.
+    /// Stop pods; their objects stay.
     Stop,
 }
 
-/// What there is.
+/// The discovery documents of an API server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Discovery {
     Version,
@@ -52,14 +52,16 @@ pub(super) enum Discovery {
     Groups,
 }
 
-impl Ask {
-    pub(super) fn read(method: &Method, path: &str) -> Result<Self, Failure> {
+impl Route {
+    pub(super) fn parse(method: &Method, path: &str) -> Result<Self, StatusError> {
         let parts: Vec<Cow<'_, str>> = path.trim_matches('/').split('/').map(decode).collect();
         let parts: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
         let head = *method == Method::HEAD;
         let method = if head { &Method::GET } else { method };
-        let read = |ask: Self| if *method == Method::GET { Ok(ask) } else { Err(Failure::method("")) };
-        let post = |ask: Self| if *method == Method::POST { Ok(ask) } else { Err(Failure::method("")) };
+        let read =
+            |route: Self| if *method == Method::GET { Ok(route) } else { Err(StatusError::method_not_allowed("")) };
+        let post =
+            |route: Self| if *method == Method::POST { Ok(route) } else { Err(StatusError::method_not_allowed("")) };
         match parts.as_slice() {
             ["version"] => read(Self::Discovery(Discovery::Version)),
             ["api"] => read(Self::Discovery(Discovery::Versions)),
@@ -74,7 +76,7 @@ impl Ask {
             ["api", "v1", "namespaces", namespace, "pods"] => match *method {
                 Method::GET => Ok(Self::Pods(Some((*namespace).into()))),
                 Method::POST => Ok(Self::Create((*namespace).into())),
-                _ => Err(Failure::method("")),
+                _ => Err(StatusError::method_not_allowed("")),
             },
             ["api", "v1", "namespaces", namespace, "pods", name, rest @ ..] => {
                 let of = FullName { namespace: (*namespace).into(), name: (*name).into() };
@@ -82,19 +84,21 @@ impl Ask {
                     ([], &Method::GET) => Ok(Self::Pod(of)),
                     ([], &Method::PUT) => Ok(Self::Update(of)),
                     ([], &Method::DELETE) => Ok(Self::Delete(of)),
-                    ([], &Method::PATCH) => Err(Failure::method(": read the pod, change it, and PUT it")),
+                    ([], &Method::PATCH) => {
+                        Err(StatusError::method_not_allowed(": read the pod, change it, and PUT it"))
+                    }
                     (["log"], _) => read(Self::Log(of)),
                     (["exec"], &Method::GET | &Method::POST) => Ok(Self::Exec(of)),
                     (["attach"], &Method::GET | &Method::POST) => Ok(Self::Attach(of)),
                     (["restart"], _) => post(Self::Restart(of)),
-                    ([] | ["exec" | "attach"], _) => Err(Failure::method("")),
-                    _ => Err(Failure::no_such_path()),
+                    ([] | ["exec" | "attach"], _) => Err(StatusError::method_not_allowed("")),
+                    _ => Err(StatusError::no_such_path()),
                 }
             }
             ["podwright", "v1", "manifests"] => read(Self::Manifests),
             ["podwright", "v1", "explain"] => read(Self::Explain),
             ["podwright", "v1", "stop"] => post(Self::Stop),
-            _ => Err(Failure::no_such_path()),
+            _ => Err(StatusError::no_such_path()),
         }
     }
 }
@@ -103,8 +107,8 @@ impl Ask {
 mod tests {
     use super::*;
 
-    fn get(path: &str) -> Result<Ask, Failure> {
-        Ask::read(&Method::GET, path)
+    fn get(path: &str) -> Result<Route, StatusError> {
+        Route::parse(&Method::GET, path)
     }
 
     fn of(namespace: &str, name: &str) -> FullName {
@@ -112,27 +116,27 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_the_api_servers() {
-        assert_eq!(get("/api/v1/pods"), Ok(Ask::Pods(None)));
-        assert_eq!(get("/api/v1/namespaces/a/pods"), Ok(Ask::Pods(Some("a".into()))));
-        assert_eq!(get("/api/v1/namespaces/a/pods/b"), Ok(Ask::Pod(of("a", "b"))));
-        assert_eq!(get("/api/v1/namespaces/a/pods/b/log"), Ok(Ask::Log(of("a", "b"))));
-        assert_eq!(get("/api/v1/namespaces/a/events"), Ok(Ask::Events(Some("a".into()))));
-        assert_eq!(get("/api/v1/namespaces/a/events/e"), Ok(Ask::Event(of("a", "e"))));
-        assert_eq!(get("/apis/"), Ok(Ask::Discovery(Discovery::Groups)));
-        let with = |method: Method, path: &str| Ask::read(&method, path);
-        assert_eq!(with(Method::POST, "/api/v1/namespaces/a/pods"), Ok(Ask::Create("a".into())));
-        assert_eq!(with(Method::PUT, "/api/v1/namespaces/a/pods/b"), Ok(Ask::Update(of("a", "b"))));
-        assert_eq!(with(Method::DELETE, "/api/v1/namespaces/a/pods/b"), Ok(Ask::Delete(of("a", "b"))));
-        assert_eq!(with(Method::POST, "/api/v1/namespaces/a/pods/b/exec"), Ok(Ask::Exec(of("a", "b"))));
-        assert_eq!(with(Method::POST, "/podwright/v1/stop"), Ok(Ask::Stop));
-        assert_eq!(with(Method::HEAD, "/version"), Ok(Ask::Discovery(Discovery::Version)));
+    fn paths_are_those_of_an_api_server() {
+        assert_eq!(get("/api/v1/pods"), Ok(Route::Pods(None)));
+        assert_eq!(get("/api/v1/namespaces/a/pods"), Ok(Route::Pods(Some("a".into()))));
+        assert_eq!(get("/api/v1/namespaces/a/pods/b"), Ok(Route::Pod(of("a", "b"))));
+        assert_eq!(get("/api/v1/namespaces/a/pods/b/log"), Ok(Route::Log(of("a", "b"))));
+        assert_eq!(get("/api/v1/namespaces/a/events"), Ok(Route::Events(Some("a".into()))));
+        assert_eq!(get("/api/v1/namespaces/a/events/e"), Ok(Route::Event(of("a", "e"))));
+        assert_eq!(get("/apis/"), Ok(Route::Discovery(Discovery::Groups)));
+        let with = |method: Method, path: &str| Route::parse(&method, path);
+        assert_eq!(with(Method::POST, "/api/v1/namespaces/a/pods"), Ok(Route::Create("a".into())));
+        assert_eq!(with(Method::PUT, "/api/v1/namespaces/a/pods/b"), Ok(Route::Update(of("a", "b"))));
+        assert_eq!(with(Method::DELETE, "/api/v1/namespaces/a/pods/b"), Ok(Route::Delete(of("a", "b"))));
+        assert_eq!(with(Method::POST, "/api/v1/namespaces/a/pods/b/exec"), Ok(Route::Exec(of("a", "b"))));
+        assert_eq!(with(Method::POST, "/podwright/v1/stop"), Ok(Route::Stop));
+        assert_eq!(with(Method::HEAD, "/version"), Ok(Route::Discovery(Discovery::Version)));
     }
 
     #[test]
-    fn what_is_not_known_is_refused_and_never_ignored() {
+    fn unknown_paths_and_methods_are_rejected() {
         for path in ["/", "/api/v1/nodes", "/api/v1/namespaces/a/pods/b/c", "/api/v1/../v1/pods", "/apis/apps/v1"] {
-            assert_eq!(get(path), Err(Failure::no_such_path()), "{path}");
+            assert_eq!(get(path), Err(StatusError::no_such_path()), "{path}");
         }
         for (method, path) in [
             (Method::POST, "/api/v1/pods"),
@@ -142,8 +146,8 @@ mod tests {
             (Method::GET, "/api/v1/namespaces/a/pods/b/restart"),
             (Method::PUT, "/api/v1/namespaces/a/pods/b/exec"),
         ] {
-            let said = Ask::read(&method, path).unwrap_err().status();
-            assert_eq!(said.reason.as_deref(), Some("MethodNotAllowed"), "{method} {path}");
+            let status = Route::parse(&method, path).unwrap_err().status();
+            assert_eq!(status.reason.as_deref(), Some("MethodNotAllowed"), "{method} {path}");
         }
     }
 }

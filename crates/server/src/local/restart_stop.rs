@@ -1,4 +1,4 @@
-//! What only podwright has: restarting containers, and ending pods whose objects stay.
+//! Operations that Kubernetes does not have: restarting containers, and stopping pods whose objects stay.
 
 use std::time::Duration;
 
@@ -7,53 +7,57 @@ use podwright_agent::feed::PodView;
 use podwright_core::model::{Event, FullName, Name, Source};
 use serde_json::json;
 
-use super::answer::{Room, object};
-use super::failure::Failure;
-use super::params::Params;
-use crate::serve::Answer;
+use super::router::{ServerState, object};
+use crate::query::QueryParams;
+use crate::serve::HttpResponse;
+use crate::status_error::StatusError;
 
-pub(super) async fn restart(room: &Room, of: &FullName, mut params: Params) -> Result<Answer, Failure> {
+pub(super) async fn restart(
+    state: &ServerState,
+    of: &FullName,
+    mut params: QueryParams,
+) -> Result<HttpResponse, StatusError> {
     let container = params.text("container");
     params.finish()?;
-    let view = room.named(of)?;
+    let view = state.pod(of)?;
     if let Some(container) = container.as_deref().filter(|name| !has_container(&view, name)) {
-        return Err(Failure::bad_request(format!("container {container} is not valid for pod {}", of.name)));
+        return Err(StatusError::bad_request(format!("container {container} is not valid for pod {}", of.name)));
     }
     if view.metadata().deletion_timestamp.is_some() {
-        return Err(Failure::conflict(&of.name, "the pod is ending: it can't be restarted"));
+        return Err(StatusError::conflict(&of.name, "the pod is terminating and can't be restarted"));
     }
     match view.source {
-        // An object whose phase is terminal never runs again: another one takes its place.
-        Source::Local if view.has_ended() => _ = room.local.store.revive(of.clone()).await?,
+        // A pod in a terminal phase never runs again: a new object replaces it.
+        Source::Local if view.has_ended() => _ = state.api.store.revive(of.clone()).await?,
         Source::Api if view.has_ended() => {
-            let why = "the pod has ended for good: delete it in the cluster and create it anew";
-            return Err(Failure::conflict(&of.name, why));
+            let why = "the pod is in a terminal phase: delete it in the cluster and create it again";
+            return Err(StatusError::conflict(&of.name, why));
         }
-        // A file that is still there may get its pod a new life.
+        // The pod of a manifest that still exists may be started as a new instance.
         _ => {
             let container = container.map(|name| Name::from(name.as_str()));
-            room.local.views.tell(Event::Restart { uid: view.uid(), container }).await;
+            state.api.agent.send(Event::Restart { uid: view.uid(), container }).await;
         }
     }
     Ok(object(&Status { status: Some("Success".into()), code: Some(200), ..Status::default() }))
 }
 
-pub(super) async fn stop(room: &Room, mut params: Params) -> Result<Answer, Failure> {
+pub(super) async fn stop(state: &ServerState, mut params: QueryParams) -> Result<HttpResponse, StatusError> {
     let (pod, all) = (params.text("pod"), params.flag("all")?);
     let grace = params.number::<u64>("gracePeriodSeconds")?.map(|secs| Duration::from_secs(secs.min(GRACE_MAX)));
     params.finish()?;
     let views = match (pod, all) {
         (Some(pod), false) => {
             let (namespace, name) = pod.split_once('/').unwrap_or(("default", &pod));
-            vec![room.named(&FullName { namespace: namespace.into(), name: name.into() })?]
+            vec![state.pod(&FullName { namespace: namespace.into(), name: name.into() })?]
         }
-        (None, true) => room.local.feed.list().1,
-        _ => return Err(Failure::bad_request("which pod? ?pod=NAMESPACE/NAME, or ?all=true")),
+        (None, true) => state.api.feed.list().1,
+        _ => return Err(StatusError::bad_request("name a pod: ?pod=NAMESPACE/NAME, or ?all=true")),
     };
     let mut stopped = Vec::new();
     for view in views.iter().filter(|view| !view.has_ended()) {
         let kill = Event::Kill { uid: view.uid(), grace, evicted: None, waiter: None };
-        room.local.views.tell(kill).await;
+        state.api.agent.send(kill).await;
         stopped.push(format!("{}/{}", view.namespace(), view.name()));
     }
     Ok(object(&json!({"pods": stopped})))
@@ -65,5 +69,5 @@ fn has_container(view: &PodView, name: &str) -> bool {
     all.any(|container| container.name == name)
 }
 
-/// A year: a time that can still be added to any other.
+/// One year in seconds: large enough for any use, and an addition to a timestamp can't overflow.
 const GRACE_MAX: u64 = 366 * 86_400;

@@ -1,4 +1,4 @@
-//! Refusals in the shape every Kubernetes client knows: a v1 Status.
+//! Error responses as v1 Status objects (`StatusError` of the Go apimachinery).
 
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
@@ -6,18 +6,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Status, StatusCause, Status
 use podwright_agent::local::Refusal;
 use podwright_core::validate::FieldError;
 
-use crate::serve::{Answer, json};
+use crate::serve::{HttpResponse, json};
 
-/// A question that gets no answer, and why.
+/// A request that failed; sent as a v1 Status.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Failure {
+pub(crate) struct StatusError {
     code: StatusCode,
     reason: &'static str,
     message: String,
     details: Option<Box<StatusDetails>>,
 }
 
-impl Failure {
+impl StatusError {
     fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
         Self { code, reason, message: message.into(), details: None }
     }
@@ -26,12 +26,12 @@ impl Failure {
         Self::new(StatusCode::NOT_FOUND, "NotFound", format!("{kind} {name:?} not found")).about(kind, name)
     }
 
-    pub(super) fn no_such_path() -> Self {
+    pub(crate) fn no_such_path() -> Self {
         Self::new(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource")
     }
 
-    pub(super) fn method(more: &str) -> Self {
-        let message = format!("the server does not allow this method on the requested resource{more}");
+    pub(crate) fn method_not_allowed(hint: &str) -> Self {
+        let message = format!("the server does not allow this method on the requested resource{hint}");
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
     }
 
@@ -39,22 +39,22 @@ impl Failure {
         Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
 
-    pub(super) fn conflict(name: &str, why: &str) -> Self {
+    pub(crate) fn conflict(name: &str, why: &str) -> Self {
         let message = format!("Operation cannot be fulfilled on pods {name:?}: {why}");
         Self::new(StatusCode::CONFLICT, "Conflict", message).about("pods", name)
     }
 
-    pub(super) fn too_large(max: usize) -> Self {
+    pub(crate) fn too_large(max: usize) -> Self {
         let message = format!("Request entity too large: limit is {max}");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
     }
 
-    pub(super) fn too_many() -> Self {
-        let message = "too many watches, logs and execs at once: try again when others have ended";
+    pub(crate) fn too_many() -> Self {
+        let message = "too many open watches, logs and execs: try again later";
         Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
     }
 
-    pub(super) fn expired(why: &str) -> Self {
+    pub(crate) fn expired(why: &str) -> Self {
         Self::new(StatusCode::GONE, "Expired", why)
     }
 
@@ -62,7 +62,7 @@ impl Failure {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
     }
 
-    pub(super) fn no_answer(message: &str) -> Self {
+    pub(crate) fn unavailable(message: &str) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
     }
 
@@ -72,7 +72,7 @@ impl Failure {
         self
     }
 
-    fn because(mut self, errors: Vec<FieldError>) -> Self {
+    fn with_causes(mut self, errors: Vec<FieldError>) -> Self {
         let cause = |error: FieldError| StatusCause {
             field: Some(error.path),
             message: Some(error.message),
@@ -82,8 +82,8 @@ impl Failure {
         self
     }
 
-    /// With more to say.
-    pub(super) fn and(mut self, more: &str) -> Self {
+    /// Appends to the message.
+    pub(crate) fn append(mut self, more: &str) -> Self {
         self.message.push_str(more);
         self
     }
@@ -93,28 +93,28 @@ impl Failure {
         self.message
     }
 
-    pub(super) fn status(self) -> Status {
+    pub(crate) fn status(self) -> Status {
         Status {
             code: Some(self.code.as_u16().into()),
             details: self.details.map(|details| *details),
             message: Some(self.message),
             metadata: Default::default(),
             reason: Some(self.reason.into()),
-            status: Some("Failure".into()),
+            status: Some("StatusError".into()),
         }
     }
 
-    pub(super) fn answer(self) -> Answer {
+    pub(crate) fn response(self) -> HttpResponse {
         let code = self.code;
-        let mut answer = json(code, serde_json::to_vec(&self.status()).expect("plain data"));
+        let mut response = json(code, serde_json::to_vec(&self.status()).expect("plain data"));
         if code == StatusCode::TOO_MANY_REQUESTS {
-            answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
-        answer
+        response
     }
 }
 
-impl From<Refusal> for Failure {
+impl From<Refusal> for StatusError {
     fn from(refusal: Refusal) -> Self {
         let message = refusal.to_string();
         let (code, reason) = match &refusal {
@@ -127,16 +127,16 @@ impl From<Refusal> for Failure {
             Refusal::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge"),
             Refusal::Disk { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
         };
-        let failure = Self::new(code, reason, message);
+        let error = Self::new(code, reason, message);
         match refusal {
             Refusal::NotFound { name }
             | Refusal::AlreadyExists { name }
             | Refusal::Taken { name, .. }
             | Refusal::Foreign { name, .. }
             | Refusal::Full { name, .. }
-            | Refusal::Conflict { name, .. } => failure.about("pods", &name),
-            Refusal::Invalid { name, errors } => failure.about("Pod", &name).because(errors),
-            Refusal::BadRequest { .. } | Refusal::TooLarge { .. } | Refusal::Disk { .. } => failure,
+            | Refusal::Conflict { name, .. } => error.about("pods", &name),
+            Refusal::Invalid { name, errors } => error.about("Pod", &name).with_causes(errors),
+            Refusal::BadRequest { .. } | Refusal::TooLarge { .. } | Refusal::Disk { .. } => error,
         }
     }
 }

@@ -1,0 +1,108 @@
+//! The health server over real TCP sockets.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::*;
+use crate::serve::{HEADER_TIMEOUT, TCP_CONNECTIONS_MAX};
+
+#[derive(Default)]
+struct FakeAgent {
+    health: Mutex<Health>,
+    hang: bool,
+}
+
+impl AgentStatus for FakeAgent {
+    fn pods(&self) -> BoxFuture<'_, Bytes> {
+        Box::pin(async {
+            if self.hang {
+                std::future::pending::<()>().await;
+            }
+            Bytes::from_static(b"{\"kind\":\"PodList\"}")
+        })
+    }
+    fn metrics(&self) -> BoxFuture<'_, Bytes> {
+        Box::pin(async { Bytes::from_static(b"kubelet_running_pods 1\n") })
+    }
+    fn health(&self) -> BoxFuture<'_, Health> {
+        Box::pin(async { self.health.lock().unwrap().clone() })
+    }
+}
+
+async fn start(agent: Arc<FakeAgent>) -> (SocketAddr, CancellationToken) {
+    let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
+    tokio::spawn(serve(listener, agent, stop.clone()));
+    (address, stop)
+}
+
+/// Sends one request line; returns the status code and the body.
+async fn request(address: SocketAddr, line: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(format!("{line} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    (head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0), body.to_owned())
+}
+
+#[tokio::test]
+async fn health_pods_and_metrics_are_served() {
+    let agent = Arc::new(FakeAgent::default());
+    let (address, _stop) = start(agent.clone()).await;
+    for path in ["/healthz", "/livez", "/readyz", "/healthz?verbose"] {
+        assert_eq!(request(address, &format!("GET {path}")).await, (200, "ok".into()), "{path}");
+    }
+    assert_eq!(request(address, "GET /pods").await, (200, "{\"kind\":\"PodList\"}".into()));
+    assert_eq!(request(address, "GET /metrics").await, (200, "kubelet_running_pods 1\n".into()));
+    assert_eq!(request(address, "HEAD /pods").await, (200, String::new()));
+    assert_eq!(request(address, "POST /pods").await.0, 405);
+    assert_eq!(request(address, "GET /../etc/passwd").await.0, 404);
+    *agent.health.lock().unwrap() = Health { not_live: None, not_ready: vec!["the runtime does not answer".into()] };
+    assert_eq!(request(address, "GET /livez").await.0, 200);
+    assert_eq!(request(address, "GET /readyz").await, (503, "the runtime does not answer".into()));
+    *agent.health.lock().unwrap() = Health { not_live: Some("the event loop hangs".into()), not_ready: Vec::new() };
+    assert_eq!(request(address, "GET /healthz").await, (500, "the event loop hangs".into()));
+}
+
+#[tokio::test]
+async fn malformed_requests_and_huge_headers_are_rejected() {
+    let (address, _stop) = start(Arc::new(FakeAgent::default())).await;
+    assert_eq!(request(address, "\x16\x03\x01 nonsense").await.0, 400);
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head = format!("GET /pods HTTP/1.1\r\nX: {}\r\n\r\n", "y".repeat(1 << 20));
+    let _ = stream.write_all(head.as_bytes()).await;
+    let mut text = Vec::new();
+    let _ = stream.read_to_end(&mut text).await;
+    assert!(text.is_empty() || text.starts_with(b"HTTP/1.1 431"), "{}", String::from_utf8_lossy(&text));
+    assert_eq!(request(address, "GET /healthz").await.0, 200);
+}
+
+#[tokio::test]
+async fn idle_connections_time_out_and_free_their_slots() {
+    let (address, _stop) = start(Arc::new(FakeAgent::default())).await;
+    let mut idle = Vec::new();
+    for _ in 0..TCP_CONNECTIONS_MAX + 10 {
+        idle.push(TcpStream::connect(address).await.unwrap());
+    }
+    let response = timeout(HEADER_TIMEOUT * 4, request(address, "GET /healthz")).await.expect("a response in time");
+    assert_eq!(response.0, 200);
+}
+
+#[tokio::test]
+async fn an_agent_that_hangs_results_in_a_500_after_the_timeout() {
+    tokio::time::pause();
+    let (address, _stop) = start(Arc::new(FakeAgent { hang: true, ..FakeAgent::default() })).await;
+    assert_eq!(request(address, "GET /pods").await, (500, "the agent did not respond in time".into()));
+}
+
+#[tokio::test]
+async fn a_stopped_server_accepts_no_connections() {
+    let (address, stop) = start(Arc::new(FakeAgent::default())).await;
+    stop.cancel();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(TcpStream::connect(address).await.is_err());
+}
