@@ -1,7 +1,7 @@
-//! `podwright check`: manifests through the very path of the file source, without an agent.
+//! `podwright check`: validates manifests with the code of the agent's file source, without an agent.
 //!
-//! Exit codes: 0 every manifest can be used, there may be warnings; 1 one can't, or with `--strict` one has warnings; 2 wrong
-//! usage, or something can't be read.
+//! Exit codes: 0 all manifests are valid, there may be warnings; 1 one is invalid, or has warnings and `--strict` is given; 2 wrong
+//! usage, or a file cannot be read.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,31 +13,31 @@ use podwright_agent::sources::{Decode, Finding, MANIFEST_MAX, Strictness, file, 
 use podwright_core::model::{Manifest, Source};
 use serde_json::{Value, json};
 
-use crate::cli::{CheckFlags, CheckOutput, Judge};
+use crate::cli::{CheckFlags, CheckOutput, CheckRules};
 
-/// A node's name is part of a static pod's; which one it is does not matter here.
+/// The node name is appended to the name of a static pod; its value does not matter for the check.
 const NODE: &str = "node";
 
-/// Check, and say what was found.
+/// Runs the command.
 pub(crate) fn run(flags: &CheckFlags) -> ExitCode {
     let checked = match check(flags) {
         Ok(checked) => checked,
         Err(Unreadable { path, source }) => {
             eprintln!("podwright: read {}: {source}", path.display());
-            return ExitCode::from(crate::USAGE);
+            return ExitCode::from(crate::cli::EXIT_USAGE);
         }
     };
     let text = match flags.output {
         Some(CheckOutput::Json) => as_json(&checked),
         None => as_text(&checked),
     };
-    // A reader that went away has seen enough; the exit code stays true.
+    // A closed pipe is no error; the exit code is the result of the check.
     let _ = io::stdout().lock().write_all(text.as_bytes());
     if checked.iter().all(|file| file.errors.is_empty()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What was found in one file.
-struct Checked {
+/// The result for one file.
+struct CheckedFile {
     path: String,
     pods: Vec<String>,
     errors: Vec<Finding>,
@@ -50,17 +50,17 @@ struct Unreadable {
     source: io::Error,
 }
 
-fn check(flags: &CheckFlags) -> Result<Vec<Checked>, Unreadable> {
+fn check(flags: &CheckFlags) -> Result<Vec<CheckedFile>, Unreadable> {
     let mut checked = Vec::new();
     let mut defined = BTreeMap::new();
     for path in files(flags)? {
         let bytes = bytes(&path).map_err(|source| Unreadable { path: path.clone(), source })?;
-        checked.push(one(&path, &bytes, flags, &mut defined));
+        checked.push(check_file(&path, &bytes, flags, &mut defined));
     }
     Ok(checked)
 }
 
-/// The files that are meant: in directories, those the agent would take.
+/// The files to check; of a directory, those the agent would read.
 fn files(flags: &CheckFlags) -> Result<Vec<PathBuf>, Unreadable> {
     let mut files = Vec::new();
     for path in &flags.files {
@@ -92,67 +92,67 @@ fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn one(path: &Path, bytes: &[u8], flags: &CheckFlags, defined: &mut BTreeMap<String, String>) -> Checked {
+fn check_file(path: &Path, bytes: &[u8], flags: &CheckFlags, defined: &mut BTreeMap<String, String>) -> CheckedFile {
     let shown = if path.as_os_str() == "-" { "stdin".to_owned() } else { path.display().to_string() };
     let whole = |message: String| Finding { line: None, path: String::new(), message };
     if bytes.len() as u64 > MANIFEST_MAX {
-        let errors = vec![whole(format!("a manifest may have {MANIFEST_MAX} bytes, and this one has more"))];
-        return Checked { path: shown, pods: vec![], errors, warnings: vec![] };
+        let errors = vec![whole(format!("the manifest is larger than {MANIFEST_MAX} bytes"))];
+        return CheckedFile { path: shown, pods: vec![], errors, warnings: vec![] };
     }
-    let found = read(bytes, &shown, &rules(flags.judge));
+    let found = read(bytes, &shown, &decoder(flags.rules));
     let (mut errors, mut warnings) = (found.errors, found.warnings);
     if flags.strict {
         errors.append(&mut warnings);
         errors.sort_by_key(|error| error.line);
     }
-    let pods: Vec<String> = found.pods.iter().map(|pod| name(pod, flags.judge)).collect();
-    // Generated names are never the same.
-    for pod in found.pods.iter().filter(|pod| pod.pod.metadata.name.is_some()).map(|pod| name(pod, flags.judge)) {
+    let pods: Vec<String> = found.pods.iter().map(|pod| name(pod, flags.rules)).collect();
+    // Generated names are unique.
+    for pod in found.pods.iter().filter(|pod| pod.pod.metadata.name.is_some()).map(|pod| name(pod, flags.rules)) {
         if let Some(first) = defined.insert(pod.clone(), shown.clone()) {
-            errors.push(whole(format!("pod {pod} is already defined in {first}: give one of them another name")));
+            errors.push(whole(format!("pod {pod} is already defined in {first}: rename one of them")));
         }
     }
-    Checked { path: shown, pods, errors, warnings }
+    CheckedFile { path: shown, pods, errors, warnings }
 }
 
-fn rules(judge: Judge) -> Decode {
-    match judge {
-        Judge::Node => static_pods(Source::File, NODE, Strictness::Lenient),
-        Judge::Api => submitted_pods(),
+fn decoder(rules: CheckRules) -> Decode {
+    match rules {
+        CheckRules::Node => static_pods(Source::File, NODE, Strictness::Lenient),
+        CheckRules::Api => submitted_pods(),
     }
 }
 
-/// As it is written, without the node's name.
-fn name(manifest: &Manifest, judge: Judge) -> String {
+/// The name in the manifest, without the appended node name.
+fn name(manifest: &Manifest, rules: CheckRules) -> String {
     let meta = &manifest.pod.metadata;
     let name = meta.name.as_deref().or(meta.generate_name.as_deref()).unwrap_or_default();
-    let written = name.strip_suffix(NODE).and_then(|name| name.strip_suffix('-')).filter(|_| judge == Judge::Node);
+    let written = name.strip_suffix(NODE).and_then(|name| name.strip_suffix('-')).filter(|_| rules == CheckRules::Node);
     let name = written.unwrap_or(name);
     format!("{}/{name}", meta.namespace.as_deref().unwrap_or("default"))
 }
 
-/// One line about a file.
-pub(crate) fn in_words(file: &str, word: &str, finding: &Finding) -> String {
+/// One line of output: file, line, `error` or `warning`, field and message.
+pub(crate) fn format_finding(file: &str, severity: &str, finding: &Finding) -> String {
     let Finding { line, path, message } = finding;
     let line = line.map_or(String::new(), |line| format!("{line}:"));
     let field = if path.is_empty() { String::new() } else { format!("{path}: ") };
-    format!("{file}:{line} {word}: {field}{message}\n")
+    format!("{file}:{line} {severity}: {field}{message}\n")
 }
 
-fn as_text(checked: &[Checked]) -> String {
+fn as_text(checked: &[CheckedFile]) -> String {
     let mut text = String::new();
-    for Checked { path, errors, warnings, .. } in checked {
-        for (word, findings) in [("error", errors), ("warning", warnings)] {
-            findings.iter().for_each(|finding| text.push_str(&in_words(path, word, finding)));
+    for CheckedFile { path, errors, warnings, .. } in checked {
+        for (severity, findings) in [("error", errors), ("warning", warnings)] {
+            findings.iter().for_each(|finding| text.push_str(&format_finding(path, severity, finding)));
         }
     }
-    let count = |of: fn(&Checked) -> usize, word: &str| {
+    let count = |of: fn(&CheckedFile) -> usize, word: &str| {
         let n = checked.iter().map(of).sum::<usize>();
         format!("{n} {word}{}", if n == 1 { "" } else { "s" })
     };
     let counts = [
         count(|_| 1, "file"),
-        count(|file| file.pods.len(), "good pod"),
+        count(|file| file.pods.len(), "valid pod"),
         count(|file| file.errors.len(), "error"),
         count(|file| file.warnings.len(), "warning"),
     ];
@@ -161,7 +161,7 @@ fn as_text(checked: &[Checked]) -> String {
     text
 }
 
-fn as_json(checked: &[Checked]) -> String {
+fn as_json(checked: &[CheckedFile]) -> String {
     let findings = |findings: &[Finding]| -> Vec<Value> {
         let one = |f: &Finding| json!({"line": f.line, "field": f.path, "message": f.message});
         findings.iter().map(one).collect()

@@ -21,7 +21,7 @@ use serde_json::Value;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::cli::Ask;
+use crate::cli::ClientCommand;
 
 mod act;
 mod apply;
@@ -88,7 +88,7 @@ impl ClientError {
 
     /// 2 if it was typed wrong, else 1: it was not done.
     fn exit_code(&self) -> ExitCode {
-        if matches!(self, Self::Usage(_)) { ExitCode::from(crate::USAGE) } else { ExitCode::FAILURE }
+        if matches!(self, Self::Usage(_)) { ExitCode::from(crate::cli::EXIT_USAGE) } else { ExitCode::FAILURE }
     }
 
     /// A watch has come to its end: it can be begun anew, `Some(true)` only from the beginning.
@@ -107,7 +107,7 @@ impl ClientError {
 }
 
 /// Carry out a verb, and tell how it went: 0 if it was done, 1 if not, 2 if it was typed wrong.
-pub(crate) fn run(ask: &Ask) -> ExitCode {
+pub(crate) fn run(command: &ClientCommand) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -115,7 +115,7 @@ pub(crate) fn run(ask: &Ask) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let result = runtime.block_on(verb(ask));
+    let result = runtime.block_on(dispatch(command));
     // A read of the terminal that nobody answers must not hold the end up.
     runtime.shutdown_background();
     result.unwrap_or_else(|error| {
@@ -124,19 +124,19 @@ pub(crate) fn run(ask: &Ask) -> ExitCode {
     })
 }
 
-async fn verb(ask: &Ask) -> Result<ExitCode, ClientError> {
-    match ask {
-        Ask::Get(flags) => get::get(flags).await,
-        Ask::Describe(flags) => get::describe(flags).await,
-        Ask::Events(flags) => events::events(flags).await,
-        Ask::Explain(flags) => get::explain(flags).await,
-        Ask::Apply(flags) => apply::apply(flags).await,
-        Ask::Delete(flags) => act::delete(flags).await,
-        Ask::Restart(flags) => act::restart(flags).await,
-        Ask::Stop(flags) => act::stop(flags).await,
-        Ask::Logs(flags) => logs::logs(flags).await,
-        Ask::Exec(flags) => exec::run(flags).await,
-        Ask::Wait(flags) => wait::wait(flags).await,
+async fn dispatch(command: &ClientCommand) -> Result<ExitCode, ClientError> {
+    match command {
+        ClientCommand::Get(flags) => get::get(flags).await,
+        ClientCommand::Describe(flags) => get::describe(flags).await,
+        ClientCommand::Events(flags) => events::events(flags).await,
+        ClientCommand::Explain(flags) => get::explain(flags).await,
+        ClientCommand::Apply(flags) => apply::apply(flags).await,
+        ClientCommand::Delete(flags) => act::delete(flags).await,
+        ClientCommand::Restart(flags) => act::restart(flags).await,
+        ClientCommand::Stop(flags) => act::stop(flags).await,
+        ClientCommand::Logs(flags) => logs::logs(flags).await,
+        ClientCommand::Exec(flags) => exec::run(flags).await,
+        ClientCommand::Wait(flags) => wait::wait(flags).await,
     }
 }
 

@@ -13,17 +13,16 @@ use podwright_agent::sources::{Strictness, file as file_source, url as url_sourc
 use podwright_agent::{recorder, rotate};
 use podwright_core::NodeConfig;
 
-use crate::cli::{LogFormat, RunFlags};
+use crate::run_flags::{LogFormat, RunFlags};
 
 mod allocatable;
 mod check;
 mod cluster;
-pub(crate) mod duration;
 mod facts;
+mod field_flags;
 mod fields;
 mod file;
 mod reader;
-mod settings;
 
 pub(crate) use cluster::{Cluster, go_arch};
 pub(crate) use facts::Facts;
@@ -210,7 +209,7 @@ impl Config {
             let origin = origin.to_owned();
             move |errors| ConfigError::Wrong { origin, errors }
         };
-        settings::lay_over(&mut document, &flags.settings).map_err(wrong(COMMAND_LINE))?;
+        field_flags::apply_to(&mut document, &flags.field_flags).map_err(wrong(COMMAND_LINE))?;
         let (file, warnings) = KubeletFile::of(document).map_err(wrong(&origin))?;
         let base = flags.config.as_deref().and_then(Path::parent).map(Path::to_owned).unwrap_or_default();
         let warnings = warnings.into_iter().map(|warning| format!("{origin}: {warning}")).collect();

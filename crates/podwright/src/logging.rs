@@ -14,8 +14,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::cli::LogFormat;
 use crate::config::Logging;
+use crate::run_flags::LogFormat;
 
 mod limit;
 

@@ -1,4 +1,4 @@
-//! podwright: flags → configuration → build → run → drain.
+//! The podwright binary: parses the command line and runs the command.
 
 use std::process::ExitCode;
 
@@ -11,6 +11,7 @@ mod cli;
 mod client;
 mod cluster;
 mod config;
+mod go_duration;
 mod logging;
 mod logs;
 mod man;
@@ -18,33 +19,25 @@ mod memory;
 mod notify;
 mod print;
 mod replay;
+mod run_flags;
 mod wire;
 
-use cli::{Ask, Cli, Command, RunFlags};
+use cli::{Cli, Command, EXIT_USAGE};
 use config::Config;
+use run_flags::RunFlags;
 
 fn main() -> ExitCode {
     let cli = match Cli::parse_from(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
-            let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            return if asked { ExitCode::SUCCESS } else { ExitCode::from(USAGE) };
+            let requested = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            return if requested { ExitCode::SUCCESS } else { ExitCode::from(EXIT_USAGE) };
         }
     };
     match cli.command {
         Command::Run(flags) => run(&flags),
-        Command::Get(flags) => client::run(&Ask::Get(flags)),
-        Command::Describe(flags) => client::run(&Ask::Describe(flags)),
-        Command::Events(flags) => client::run(&Ask::Events(flags)),
-        Command::Explain(flags) => client::run(&Ask::Explain(flags)),
-        Command::Apply(flags) => client::run(&Ask::Apply(flags)),
-        Command::Delete(flags) => client::run(&Ask::Delete(flags)),
-        Command::Restart(flags) => client::run(&Ask::Restart(flags)),
-        Command::Stop(flags) => client::run(&Ask::Stop(flags)),
-        Command::Logs(flags) => client::run(&Ask::Logs(flags)),
-        Command::Exec(flags) => client::run(&Ask::Exec(flags)),
-        Command::Wait(flags) => client::run(&Ask::Wait(flags)),
+        Command::Client(command) => client::run(&command),
         Command::Check(flags) => check::run(&flags),
         Command::Replay(flags) => replay::run(&flags),
         Command::Version => {
@@ -70,9 +63,9 @@ fn run(flags: &RunFlags) -> ExitCode {
     let config = match Config::load(flags) {
         Ok(config) => config,
         Err(error) => {
-            // As people read it, and as the journal keeps it.
+            // Logging is configured by what failed to load.
             eprintln!("podwright: {error}");
-            return ExitCode::from(USAGE);
+            return ExitCode::from(EXIT_USAGE);
         }
     };
     logging::start(config.logging);
@@ -82,14 +75,14 @@ fn run(flags: &RunFlags) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(16)
-        // Decoding a pod goes deep, deepest without optimisation; pages that are not touched cost nothing.
+        // Decoding a pod recurses deeply, most of all without optimisation; untouched pages of a stack cost nothing.
         .thread_stack_size(2 << 20)
         .enable_all()
         .build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("podwright: start threads: {error}");
+            eprintln!("podwright: start the async runtime: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -98,7 +91,7 @@ fn run(flags: &RunFlags) -> ExitCode {
         watch_signals(stop.clone())?;
         wire::run(config, stop).await
     });
-    // A thread that hangs in a dead file system must not hold the exit up.
+    // A thread that hangs in a dead file system must not block the exit.
     runtime.shutdown_background();
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -109,7 +102,7 @@ fn run(flags: &RunFlags) -> ExitCode {
     }
 }
 
-/// SIGTERM or SIGINT: end gracefully, containers go on. The second one: at once.
+/// Cancels `stop` on SIGTERM or SIGINT; a second signal exits immediately. Containers keep running.
 fn watch_signals(stop: CancellationToken) -> anyhow::Result<()> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::spawn(async move {
@@ -119,15 +112,12 @@ fn watch_signals(stop: CancellationToken) -> anyhow::Result<()> {
                 _ = int.recv() => "SIGINT",
             };
             if round > 0 {
-                tracing::warn!("{name} again: ending at once");
+                tracing::warn!(signal = name, "second signal received, exiting immediately");
                 std::process::exit(1);
             }
-            tracing::info!("{name}: ending; containers go on running");
+            tracing::info!(signal = name, "signal received, stopping; containers keep running");
             stop.cancel();
         }
     });
     Ok(())
 }
-
-/// Wrong flags, or a wrong configuration: restarting won't help.
-const USAGE: u8 = 2;

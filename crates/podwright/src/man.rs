@@ -1,14 +1,14 @@
-//! Manual pages, from the same definitions as the help.
+//! Manual pages, generated from the same definitions as the help.
 
 use std::io;
 use std::path::Path;
 
 use crate::cli::Cli;
 
-/// Write all of them into a directory: `podwright.1`, `podwright-run.1`, …
+/// Writes all pages into a directory: `podwright.1`, `podwright-run.1`, …
 pub(crate) fn write(dir: &Path) -> io::Result<()> {
     std::fs::create_dir_all(dir)?;
-    // `run` shows the program's name as its own, because it is what the name `kubelet` means.
+    // The display name of `run` is the program's, because `kubelet` means `podwright run`; its page needs its own name.
     let definition = Cli::definition().mut_subcommand("run", |run| run.display_name("podwright-run"));
     clap_mangen::generate_to(definition, dir)
 }
@@ -20,8 +20,8 @@ mod tests {
 
     use super::*;
 
-    /// Where the pages are kept; the test runs in the crate's directory.
-    const KEPT: &str = "../../docs/man";
+    /// The committed pages; tests run in the crate's directory.
+    const COMMITTED: &str = "../../docs/man";
 
     fn pages(dir: &Path) -> BTreeMap<String, String> {
         let entries = fs::read_dir(dir).into_iter().flatten().flatten();
@@ -32,17 +32,25 @@ mod tests {
     }
 
     #[test]
-    fn the_pages_that_are_kept_are_true() {
-        let made = tempfile::tempdir().expect("a directory");
-        write(made.path()).expect("written");
-        let made = pages(made.path());
-        assert!(made.contains_key("podwright.1") && made.contains_key("podwright-run.1"), "{:?}", made.keys());
+    fn committed_pages_are_up_to_date() {
+        let dir = tempfile::tempdir().expect("a directory");
+        write(dir.path()).expect("written");
+        let generated = pages(dir.path());
+        assert!(
+            generated.contains_key("podwright.1") && generated.contains_key("podwright-run.1"),
+            "{:?}",
+            generated.keys()
+        );
         if std::env::var_os("PODWRIGHT_BLESS").is_some() {
-            let _ = fs::remove_dir_all(KEPT);
-            write(Path::new(KEPT)).expect("written");
+            let _ = fs::remove_dir_all(COMMITTED);
+            write(Path::new(COMMITTED)).expect("written");
         }
-        let kept = pages(Path::new(KEPT));
-        let old: Vec<&String> = made.keys().filter(|name| kept.get(*name) != made.get(*name)).collect();
-        assert!(old.is_empty() && kept.len() == made.len(), "docs/man is old ({old:?}): make man");
+        let committed = pages(Path::new(COMMITTED));
+        let outdated: Vec<&String> =
+            generated.keys().filter(|name| committed.get(*name) != generated.get(*name)).collect();
+        assert!(
+            outdated.is_empty() && committed.len() == generated.len(),
+            "docs/man is outdated ({outdated:?}): run `make man`"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! What is found in manifests, and how it is shown.
+//! Tests of `podwright check` and its output.
 
 use super::*;
 
@@ -6,7 +6,7 @@ const GOOD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  c
 const BAD: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\nspec:\n  hostNetwrk: true\n  restartPolicy: Often\n  containers:\n  - name: c\n---\napiVersion: v1\nkind: Pod\nmetadata:\n  name: two\nspec:\n  containers:\n  - name: c\n    image: i\n    volumeDevices: [{name: x, devicePath: /d}]\n";
 
 fn flags(dir: &Path, strict: bool) -> CheckFlags {
-    CheckFlags { files: vec![dir.to_owned()], strict, judge: Judge::Node, all_names: false, output: None }
+    CheckFlags { files: vec![dir.to_owned()], strict, rules: CheckRules::Node, all_names: false, output: None }
 }
 
 fn fill(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -22,7 +22,7 @@ fn shown(text: &str, dir: &Path) -> String {
 }
 
 #[test]
-fn everything_is_found_in_the_files_an_agent_would_take() {
+fn all_findings_in_a_directory_are_reported() {
     let dir =
         fill(&[("a.yaml", GOOD), ("b.yml", BAD), ("c.json", "{\n \"kind\": 1"), (".d.yaml", "x"), ("e.txt", "x")]);
     let checked = check(&flags(dir.path(), false)).expect("read");
@@ -31,7 +31,7 @@ fn everything_is_found_in_the_files_an_agent_would_take() {
 }
 
 #[test]
-fn strictly_a_warning_is_an_error() {
+fn strict_turns_warnings_into_errors() {
     let text = GOOD.replace("spec:", "spec:\n  hostNetwrk: true");
     let dir = fill(&[("a.yaml", &text)]);
     let counts = |strict| {
@@ -42,20 +42,20 @@ fn strictly_a_warning_is_an_error() {
 }
 
 #[test]
-fn what_only_an_api_server_has_is_wrong_on_a_node_and_right_there() {
+fn references_to_api_objects_are_errors_for_static_pods_only() {
     let text = GOOD.replace("image: i}", "image: i, envFrom: [{configMapRef: {name: settings}}]}");
     let dir = fill(&[("a.yaml", &text)]);
     let checked = check(&flags(dir.path(), false)).expect("read");
     insta::assert_snapshot!("reference", shown(&as_text(&checked), dir.path()));
-    let checked = check(&CheckFlags { judge: Judge::Api, ..flags(dir.path(), true) }).expect("read");
+    let checked = check(&CheckFlags { rules: CheckRules::Api, ..flags(dir.path(), true) }).expect("read");
     assert_eq!((checked[0].errors.len(), checked[0].pods.as_slice()), (0, ["default/web".to_owned()].as_slice()));
     let dir = fill(&[("a.yaml", &GOOD.replace("image: i", "image: ''"))]);
-    let checked = check(&CheckFlags { judge: Judge::Api, ..flags(dir.path(), false) }).expect("read");
+    let checked = check(&CheckFlags { rules: CheckRules::Api, ..flags(dir.path(), false) }).expect("read");
     assert_eq!((checked[0].errors.len(), checked[0].errors[0].line), (1, Some(6)));
 }
 
 #[test]
-fn two_pods_of_one_name_are_told() {
+fn two_pods_of_one_name_are_an_error() {
     let dir = fill(&[("a.yaml", GOOD), ("b.yaml", GOOD)]);
     let checked = check(&flags(dir.path(), false)).expect("read");
     assert!(checked[0].errors.is_empty());
@@ -63,6 +63,6 @@ fn two_pods_of_one_name_are_told() {
 }
 
 #[test]
-fn what_is_not_there_can_not_be_read() {
+fn a_missing_file_is_unreadable() {
     assert!(check(&flags(Path::new("/no/such/file"), false)).is_err());
 }

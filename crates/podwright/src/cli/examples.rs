@@ -1,69 +1,75 @@
-//! Examples for the help of every verb; a test takes each as a person would type it.
+//! Examples for the help of every command; a test parses each of them.
 
-/// A verb, and lines of what to type and why.
+/// Command, and pairs of a command line and its description.
 const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     (
         "run",
         &[
-            ("podwright run --pod-manifest-path /etc/kubernetes/manifests", "Run the pods of a directory"),
+            ("podwright run --pod-manifest-path /etc/kubernetes/manifests", "Run the pods of a manifest directory"),
             (
                 "podwright run --config /etc/podwright/config.yaml --record /var/tmp/flight",
-                "With a KubeletConfiguration, recorded",
+                "Use a KubeletConfiguration file, and record all decisions",
             ),
         ],
     ),
-    ("get", &[("podwright get pods -A -o wide", "All pods"), ("podwright get pod/web -o yaml", "One pod as YAML")]),
-    ("describe", &[("podwright describe pod web", "Everything about a pod")]),
+    (
+        "get",
+        &[
+            ("podwright get pods -A -o wide", "List all pods"),
+            ("podwright get pod/web -o yaml", "Print one pod as YAML"),
+        ],
+    ),
+    ("describe", &[("podwright describe pod web", "Show the details of a pod")]),
     (
         "events",
         &[
-            ("podwright events --for pod/web", "What happened to a pod"),
-            ("podwright events -A -w", "All of them, and those to come"),
+            ("podwright events --for pod/web", "List the events of a pod"),
+            ("podwright events -A -w", "List all events, then watch for new ones"),
         ],
     ),
-    ("explain", &[("podwright explain web", "Why a pod is where it is")]),
-    ("apply", &[("podwright apply -f web.yaml", "Make the pods of a file so")]),
-    ("delete", &[("podwright delete pod web", "End a pod that was applied")]),
+    ("explain", &[("podwright explain web", "Find out why a pod is not running")]),
+    ("apply", &[("podwright apply -f web.yaml", "Create or update the pods of a file")]),
+    ("delete", &[("podwright delete pod web", "Delete a pod that was created by apply")]),
     (
         "restart",
         &[
             ("podwright restart web -c server", "Restart one container now"),
-            ("podwright restart web", "All of them; a pod that was stopped or has ended gets another life"),
+            ("podwright restart web", "Restart all containers, or start a stopped or terminated pod again"),
         ],
     ),
-    ("stop", &[("podwright stop --all --timeout 2m", "End every pod gracefully")]),
+    ("stop", &[("podwright stop --all --timeout 2m", "Stop all pods gracefully")]),
     (
         "logs",
         &[
             ("podwright logs -f web -c server", "Follow the log of a container"),
-            ("podwright logs -p web", "Of the instance before"),
+            ("podwright logs -p web", "Print the log of the previous instance"),
         ],
     ),
-    ("exec", &[("podwright exec -it web -- sh", "A shell in a container")]),
-    ("wait", &[("podwright wait pod/web --for=condition=Ready --timeout=30s", "Until a pod is ready")]),
+    ("exec", &[("podwright exec -it web -- sh", "Open a shell in a container")]),
+    ("wait", &[("podwright wait pod/web --for=condition=Ready --timeout=30s", "Wait until a pod is ready")]),
     (
         "check",
         &[
-            ("podwright check web.yaml", "What is wrong with a manifest, by line"),
-            ("podwright check --for api web.yaml", "Would an API server take it?"),
-            ("podwright check --strict -o json /etc/kubernetes/manifests", "A whole directory, for a program"),
+            ("podwright check web.yaml", "Validate a manifest"),
+            ("podwright check --for api web.yaml", "Validate it with the rules of an API server"),
+            ("podwright check --strict -o json /etc/kubernetes/manifests", "Validate a directory, with JSON output"),
         ],
     ),
     (
         "replay",
         &[
-            ("podwright replay flight --pod web", "What was decided about a pod, step by step"),
-            ("podwright replay -q flight", "Only whether every decision is the same"),
+            ("podwright replay flight --pod web", "Show all decisions about a pod"),
+            ("podwright replay -q flight", "Only check that all decisions are the same"),
         ],
     ),
-    ("version", &[("podwright version", "The version")]),
+    ("version", &[("podwright version", "Print the version")]),
     (
         "completion",
-        &[("podwright completion bash > /etc/bash_completion.d/podwright", "Completion for every user's bash")],
+        &[("podwright completion bash > /etc/bash_completion.d/podwright", "Install bash completion for all users")],
     ),
 ];
 
-/// The definition with its examples.
+/// Adds the examples to the help of each command.
 pub(super) fn add_to(command: clap::Command) -> clap::Command {
     EXAMPLES.iter().fold(command, |command, (verb, examples)| {
         if command.find_subcommand(verb).is_none() {
@@ -80,7 +86,7 @@ mod tests {
     use crate::cli::Cli;
 
     #[test]
-    fn every_verb_has_an_example_that_is_understood() {
+    fn every_command_has_an_example_that_parses() {
         let command = Cli::definition();
         for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
             assert!(EXAMPLES.iter().any(|(name, _)| *name == verb.get_name()), "{} has no example", verb.get_name());

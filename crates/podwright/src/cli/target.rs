@@ -1,4 +1,4 @@
-//! What a verb is about, as kubectl takes it: `pods`, `pods NAME …` or `pod/NAME`.
+//! The resource argument of a command, as kubectl accepts it: `pods`, `pods NAME …` or `pod/NAME`.
 
 use std::ffi::OsStr;
 use std::marker::PhantomData;
@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use clap::{Arg, Command, Error, ValueEnum};
 
-/// A kind of thing, and perhaps the name of one.
+/// A resource type, and the name if it was given as `TYPE/NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target<K> {
     pub(crate) kind: K,
@@ -14,13 +14,13 @@ pub(crate) struct Target<K> {
 }
 
 impl<K> Target<K> {
-    /// Everything that was named.
+    /// The name in the target, and the other arguments.
     pub(super) fn names<'a>(&'a self, more: &'a [String]) -> Vec<&'a str> {
         self.name.iter().chain(more).map(String::as_str).collect()
     }
 }
 
-/// Reads a [`Target`]; help and completion show the kinds.
+/// Parses a [`Target`]; help and completion show the resource types.
 #[derive(Clone)]
 pub(super) struct TargetParser<K>(PhantomData<fn() -> K>);
 

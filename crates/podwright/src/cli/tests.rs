@@ -1,4 +1,6 @@
-//! What the command line takes and shows.
+//! Tests of parsing and help.
+
+use std::path::Path;
 
 use super::*;
 
@@ -14,12 +16,12 @@ fn run(line: &str) -> RunFlags {
 }
 
 #[test]
-fn the_definition_holds_together() {
+fn the_command_definition_is_valid() {
     Cli::definition().debug_assert();
 }
 
 #[test]
-fn flags_are_the_kubelets() {
+fn kubelet_flags_are_accepted() {
     let flags =
         run("podwright run --config /c --pod-manifest-path /m --manifest-url=http://u --manifest-url-header A:b \
          --container-runtime-endpoint unix:///s --root-dir /r --run-dir /x --hostname-override n --node-ip 10.0.0.1 \
@@ -34,7 +36,7 @@ fn flags_are_the_kubelets() {
 }
 
 #[test]
-fn the_name_kubelet_means_run() {
+fn started_as_kubelet_means_run() {
     let flags = run("/usr/bin/kubelet --config=/c --v=2");
     assert!(flags.as_kubelet);
     assert_eq!(flags.root_dir(), Path::new("/var/lib/kubelet"));
@@ -43,35 +45,35 @@ fn the_name_kubelet_means_run() {
 }
 
 #[test]
-fn flags_of_the_kubelet_that_do_nothing_here_are_named_and_unknown_ones_fail() {
+fn unsupported_kubelet_flags_are_collected_and_unknown_flags_fail() {
     let flags = run("kubelet --cert-dir /k --rotate-certificates --eviction_hard=a --config /c");
     assert_eq!(flags.ignored, ["--cert-dir", "--rotate-certificates", "--eviction-hard"]);
-    assert_eq!((flags.config.as_deref(), flags.settings.len()), (Some(Path::new("/c")), 0));
+    assert_eq!((flags.config.as_deref(), flags.field_flags.len()), (Some(Path::new("/c")), 0));
     for line in
         ["podwright run --no-such-flag", "kubelet --max-podz 3", "podwright run extra", "podwright", "podwright fly"]
     {
         parse(line).expect_err(line);
     }
-    // Other verbs are not the kubelet's.
+    // Only `run` accepts flags of the kubelet.
     parse("podwright version --kubeconfig /k").unwrap_err();
 }
 
 #[test]
-fn flags_of_the_kubelet_that_stand_for_fields_are_taken() {
+fn kubelet_flags_that_set_a_field_are_collected() {
     let flags = run("kubelet --fail-swap-on=false --serialize-image-pulls --max_pods=3 --cgroup-driver systemd --v 1");
-    let given: Vec<_> = flags.settings.iter().map(|s| (s.flag.as_str(), s.field, s.value.as_str())).collect();
-    let wanted = [
+    let given: Vec<_> = flags.field_flags.iter().map(|s| (s.flag.as_str(), s.field, s.value.as_str())).collect();
+    let expected = [
         ("--fail-swap-on", "failSwapOn", "false"),
         ("--serialize-image-pulls", "serializeImagePulls", "true"),
         ("--max-pods", "maxPods", "3"),
         ("--cgroup-driver", "cgroupDriver", "systemd"),
     ];
-    assert_eq!((given.as_slice(), flags.ignored.len(), flags.verbosity), (wanted.as_slice(), 0, Some(1)));
+    assert_eq!((given.as_slice(), flags.ignored.len(), flags.verbosity), (expected.as_slice(), 0, Some(1)));
     parse("kubelet --max-pods").unwrap_err();
 }
 
 #[test]
-fn a_cluster_is_joined_with_the_kubelets_flags() {
+fn cluster_flags_are_the_kubelets() {
     let flags = run("kubelet --kubeconfig=/k --register-node --register-with-taints=a=b:NoSchedule,c:NoExecute");
     assert_eq!((flags.kubeconfig.as_deref(), flags.register_node), (Some(Path::new("/k")), Some(true)));
     assert_eq!(flags.register_with_taints, ["a=b:NoSchedule", "c:NoExecute"]);
@@ -80,7 +82,7 @@ fn a_cluster_is_joined_with_the_kubelets_flags() {
 }
 
 #[test]
-fn help_says_what_there_is() {
+fn help_output() {
     let mut command = Cli::definition();
     command.build();
     insta::assert_snapshot!("help", command.render_long_help().to_string());
@@ -89,7 +91,7 @@ fn help_says_what_there_is() {
 }
 
 #[test]
-fn completions_know_the_flags() {
+fn completions_contain_the_flags() {
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         let mut script = Vec::new();
         Cli::complete(shell, &mut script);

@@ -11,7 +11,7 @@ use podwright_agent::sources::{documents as parse, read as find_in, submitted_po
 use serde_json::{Value, json};
 
 use super::{Client, ClientError, encode, path, wait};
-use crate::check::in_words;
+use crate::check::format_finding;
 use crate::cli::ApplyFlags;
 
 /// As the agent's own limit for a manifest.
@@ -99,8 +99,8 @@ impl Text {
     fn judge(&self, strict: bool) -> bool {
         let found = find_in(&self.bytes, &self.origin, &submitted_pods());
         let doubtful = if strict { "error" } else { "warning" };
-        for (word, findings) in [("error", &found.errors), (doubtful, &found.warnings)] {
-            findings.iter().for_each(|finding| eprint!("{}", in_words(&self.origin, word, finding)));
+        for (severity, findings) in [("error", &found.errors), (doubtful, &found.warnings)] {
+            findings.iter().for_each(|finding| eprint!("{}", format_finding(&self.origin, severity, finding)));
         }
         found.errors.is_empty() && (found.warnings.is_empty() || !strict)
     }

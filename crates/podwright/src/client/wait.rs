@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use super::lines::Lines;
 use super::{AGAIN_AFTER, Client, ClientError, encode, find, path};
-use crate::cli::{Awaited, WaitFlags};
+use crate::cli::{WaitCondition, WaitFlags};
 
 /// Wait for every pod that was named.
 pub(super) async fn wait(flags: &WaitFlags) -> Result<ExitCode, ClientError> {
@@ -17,7 +17,7 @@ pub(super) async fn wait(flags: &WaitFlags) -> Result<ExitCode, ClientError> {
     for name in &flags.pods {
         let waited = timeout(flags.timeout, one(&client, flags, name)).await;
         match waited {
-            Ok(shown) => println!("pod/{} {}", shown?, flags.awaited.met()),
+            Ok(shown) => println!("pod/{} {}", shown?, flags.condition.met()),
             Err(_) => {
                 let name = name.strip_prefix("pod/").unwrap_or(name);
                 return Err(ClientError::TimedOut(format!("the condition on pods/{name}")));
@@ -30,8 +30,8 @@ pub(super) async fn wait(flags: &WaitFlags) -> Result<ExitCode, ClientError> {
 async fn one(client: &Client, flags: &WaitFlags, name: &str) -> Result<String, ClientError> {
     let namespace = flags.namespace();
     let pod = match find(client, namespace, name).await {
-        Err(error) if error.is_not_found() && flags.awaited == Awaited::Delete => return Ok(name.to_owned()),
-        Err(error) if error.is_not_found() && flags.awaited == Awaited::Create => {
+        Err(error) if error.is_not_found() && flags.condition == WaitCondition::Delete => return Ok(name.to_owned()),
+        Err(error) if error.is_not_found() && flags.condition == WaitCondition::Create => {
             let bare = name.strip_prefix("pod/").unwrap_or(name);
             return until(client, namespace, None, |kind, pod| {
                 let full = pod.metadata.name.as_deref().unwrap_or_default();
@@ -42,7 +42,7 @@ async fn one(client: &Client, flags: &WaitFlags, name: &str) -> Result<String, C
         }
         found => found?,
     };
-    if flags.awaited == Awaited::Delete {
+    if flags.condition == WaitCondition::Delete {
         gone(client, &pod, None).await?;
         return Ok(pod.metadata.name.unwrap_or_default());
     }
@@ -51,7 +51,7 @@ async fn one(client: &Client, flags: &WaitFlags, name: &str) -> Result<String, C
     until(client, namespace, Some(&name), |kind, pod| {
         kind != "DELETED"
             && pod.metadata.uid == uid
-            && flags.awaited.holds(&serde_json::to_value(pod).unwrap_or_default())
+            && flags.condition.holds(&serde_json::to_value(pod).unwrap_or_default())
     })
     .await
 }
@@ -145,7 +145,7 @@ async fn follow(
     Ok(None)
 }
 
-impl Awaited {
+impl WaitCondition {
     /// The pod is so.
     fn holds(&self, pod: &Value) -> bool {
         match self {
@@ -199,10 +199,10 @@ mod tests {
             ("jsonpath={.status.containerStatuses[0].restartCount}=2", true),
             ("jsonpath='{.status.podIP}'", false),
         ] {
-            assert_eq!(text.parse::<Awaited>().unwrap().holds(&pod), holds, "{text}");
+            assert_eq!(text.parse::<WaitCondition>().unwrap().holds(&pod), holds, "{text}");
         }
         for wrong in ["", "Ready", "condition=", "jsonpath=.status"] {
-            assert!(wrong.parse::<Awaited>().is_err(), "{wrong}");
+            assert!(wrong.parse::<WaitCondition>().is_err(), "{wrong}");
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::duration;
 use super::fields::{Field, Kind};
+use crate::go_duration;
 
 /// What is to be said of a document.
 #[derive(Debug, Default, PartialEq)]
@@ -51,7 +51,7 @@ impl Findings {
             | (Kind::Text, Value::String(_)) => {}
             (Kind::Int, Value::Number(number)) if number.is_i64() => {}
             (Kind::Duration, Value::String(text)) => {
-                if let Err(error) = duration::parse(text) {
+                if let Err(error) = go_duration::parse(text) {
                     self.errors.push(format!("{path}: {error}"));
                 }
             }

@@ -10,7 +10,8 @@ use k8s_openapi::api::core::v1::Taint;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use super::{ConfigError, check, duration, fields};
+use super::{ConfigError, check, fields};
+use crate::go_duration;
 
 /// See the module.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
@@ -144,7 +145,7 @@ impl KubeletFile {
 
 fn go_duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
     let text = Option::<String>::deserialize(from)?;
-    text.map(|text| duration::parse(&text).map_err(serde::de::Error::custom)).transpose()
+    text.map(|text| go_duration::parse(&text).map_err(serde::de::Error::custom)).transpose()
 }
 
 /// Real ones have a few kilobytes.

@@ -14,7 +14,7 @@ use podwright_core::quantity::Amount;
 
 use super::file::KubeletFile;
 use super::{Capacity, Cgroups, Config, Dirs, Dns, Facts, Images, Logging, Machine, Runtime, Sources};
-use crate::cli::{LogFormat, RunFlags};
+use crate::run_flags::{LogFormat, RunFlags};
 
 /// Puts the parts together; what is wrong is gathered, so that people see all of it at once.
 pub(super) struct Reader<'a> {
@@ -320,14 +320,14 @@ impl Reader<'_> {
         };
         let verbosity = self.whole("logging.verbosity", file.verbosity, 0, 0, usize::from(u8::MAX));
         Logging {
-            format: self.flags.watching.logging_format.unwrap_or(format),
+            format: self.flags.observability.logging_format.unwrap_or(format),
             verbosity: self.flags.verbosity.unwrap_or(u8::try_from(verbosity).unwrap_or(u8::MAX)),
         }
     }
 
     fn record(&mut self) -> Option<recorder::Config> {
-        let path = absolute(self.flags.watching.record.as_deref()?);
-        let size = self.flags.watching.record_max_size.parse::<Amount>();
+        let path = absolute(self.flags.observability.record.as_deref()?);
+        let size = self.flags.observability.record_max_size.parse::<Amount>();
         match size.map(|size| u64::try_from(size.value())) {
             Ok(Ok(max_size)) if max_size >= RECORD_MIN => Some(recorder::Config { path, max_size }),
             _ => self.wrong("--record-max-size", "must be a size of at least 1Mi, such as 256Mi"),

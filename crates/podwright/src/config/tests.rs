@@ -7,7 +7,8 @@ use podwright_core::model::Source;
 use podwright_linux::hugepages::HugePages;
 
 use super::*;
-use crate::cli::{Setting, WatchingFlags};
+use crate::run_flags::ObservabilityFlags;
+use crate::run_flags::kubelet_flags::FieldFlag;
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
@@ -189,7 +190,7 @@ fn a_wrong_type_is_fatal_and_named_by_its_path() {
         ("maxPods: many", "maxPods: must be a whole number, not the text \"many\""),
         ("maxPods: 1.5", "maxPods: must be a whole number, not the number 1.5"),
         ("syncFrequency: 60", "syncFrequency: must be a duration like \"20s\", not the number 60"),
-        ("syncFrequency: 1 minute", "syncFrequency: \"1 minute\" is no duration: write it like 20s, 1m30s or 500ms"),
+        ("syncFrequency: 1 minute", "syncFrequency: \"1 minute\" is not a duration such as 20s, 1m30s or 500ms"),
         ("failSwapOn: 'no'", "failSwapOn: must be true or false, not the text \"no\""),
         ("clusterDNS: 10.96.0.10", "clusterDNS: must be a list of texts, not the text \"10.96.0.10\""),
         ("clusterDNS: [{}]", "clusterDNS[0]: must be text (in quotes if it looks like a number), not a mapping"),
@@ -317,8 +318,8 @@ fn the_log_is_as_the_file_says_unless_a_flag_says_otherwise() {
     let config = load(yaml).unwrap();
     assert_eq!(config.logging, wanted(LogFormat::Json, 4));
     assert_eq!(config.warnings, ["logging.flushFrequency: not supported yet, it does nothing"]);
-    let watching = WatchingFlags { logging_format: Some(LogFormat::Text), ..WatchingFlags::default() };
-    let flags = RunFlags { verbosity: Some(0), watching, ..RunFlags::default() };
+    let observability = ObservabilityFlags { logging_format: Some(LogFormat::Text), ..ObservabilityFlags::default() };
+    let flags = RunFlags { verbosity: Some(0), observability, ..RunFlags::default() };
     assert_eq!(load_with(&flags, facts(), yaml).unwrap().logging, wanted(LogFormat::Text, 0));
     let errors = load("logging: {format: xml, verbosity: -1}\n").unwrap_err();
     assert!(
@@ -333,18 +334,18 @@ fn flags_that_stand_for_fields_win_over_the_file() {
     let path = dir.path().join("kubelet.yaml");
     fs::write(&path, format!("{HEAD}maxPods: 9\nfailSwapOn: false\nallowedUnsafeSysctls: [net.core.somaxconn]\n"))
         .unwrap();
-    let of = |flag: &str, field, value: &str| Setting { flag: flag.into(), field, value: value.into() };
-    let settings = vec![
+    let of = |flag: &str, field, value: &str| FieldFlag { flag: flag.into(), field, value: value.into() };
+    let field_flags = vec![
         of("--max-pods", "maxPods", "7"),
         of("--allowed-unsafe-sysctls", "allowedUnsafeSysctls", "kernel.msg*,net.ipv4.route.min_pmtu"),
     ];
-    let flags = RunFlags { config: Some(path), settings, ..RunFlags::default() };
+    let flags = RunFlags { config: Some(path), field_flags, ..RunFlags::default() };
     let node = Config::load(&flags).unwrap().node;
     assert_eq!((node.max_pods, node.allowed_unsafe_sysctls.len()), (7, 2));
     assert_eq!(node.allowed_unsafe_sysctls[0], "kernel.msg*");
-    let settings = vec![of("--max-pods", "maxPods", "many")];
-    let error = Config::load(&RunFlags { settings, ..RunFlags::default() }).unwrap_err().to_string();
-    assert!(error.contains("the command line:\n  --max-pods: must be a whole number"), "{error}");
+    let field_flags = vec![of("--max-pods", "maxPods", "many")];
+    let error = Config::load(&RunFlags { field_flags, ..RunFlags::default() }).unwrap_err().to_string();
+    assert!(error.contains("the command line:\n  --max-pods: must be an integer"), "{error}");
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn ways(hung: &HungMount) -> Vec<Stuck> {
             name: "missing-image",
             spec: containers(&json!({"name": "c", "image": "127.0.0.1:1/no/such:1"})),
             cause: &["127.0.0.1:1/no/such:1", "c: "],
-            step: "Check the image's name and tag",
+            step: "Check the image name and tag",
         },
         Stuck {
             name: "bad-command",
@@ -49,33 +49,33 @@ fn ways(hung: &HungMount) -> Vec<Stuck> {
             name: "failing-init",
             spec: init,
             cause: &["setup: CrashLoopBackOff", "exited with 3"],
-            step: "log says why",
+            step: "Check its log",
         },
         Stuck {
             name: "failing-readiness",
             spec: changed("readinessProbe", json!({"tcpSocket": {"port": 1}, "periodSeconds": 1})),
             cause: &["NotReady", "Connection refused"],
-            step: "The readiness probe has to pass",
+            step: "The readiness probe must pass",
         },
-        Stuck { name: "hung-mount", spec: hanging, cause: &["volume v"], step: "the file system behind it may hang" },
+        Stuck { name: "hung-mount", spec: hanging, cause: &["volume v"], step: "its file system may hang" },
         Stuck {
             name: "no-resources",
             spec: changed("resources", json!({"requests": {"memory": "900Ti"}})),
             cause: &["OutOfmemory"],
-            step: "lower its requests",
+            step: "delete another pod",
         },
         Stuck {
             name: "port-taken",
             spec: changed("ports", json!([{"containerPort": 80, "hostPort": 38080}])),
             cause: &["NodePorts"],
-            step: "Another pod has the same hostPort",
+            step: "Another pod uses the same hostPort",
         },
         Stuck { name: "runtime-class", spec: class, cause: &["no-such-class"], step: "runtimeClassName" },
         Stuck {
             name: "crash-loop",
             spec: containers(&sh("c", "echo no config > /dev/termination-log; exit 7")),
             cause: &["c: CrashLoopBackOff", "exited with 7"],
-            step: "Its log says why",
+            step: "Check its log",
         },
     ]
 }
@@ -100,7 +100,7 @@ fn every_way_to_get_stuck_is_named_with_the_next_step() {
         "envFrom": [{"configMapRef": {"name": "settings"}}]}]});
     bed.put("needs-config", &missing);
     bed.scratch.remove_manifest("hung-hook.json").expect("removed");
-    told(&bed, "hung-hook", &["PreStopHook", "until "], "the hook has until the end of the grace period");
+    told(&bed, "hung-hook", &["PreStopHook", "until "], "the preStop hook may run until the grace period ends");
     for Stuck { name, cause, step, .. } in &ways {
         told(&bed, name, cause, step);
     }
@@ -112,7 +112,7 @@ fn every_way_to_get_stuck_is_named_with_the_next_step() {
     assert!(broken.contains("settings") || broken.contains("configMapRef"), "{broken}");
 
     bed.containerd.stop().expect("stopped");
-    told(&bed, "failing-readiness", &["NoRuntime"], "Check that the runtime runs");
+    told(&bed, "failing-readiness", &["NoRuntime"], "Check that the container runtime is running");
     bed.containerd.start_again().expect("started again");
     drop(hung);
 }

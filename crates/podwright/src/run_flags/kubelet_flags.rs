@@ -1,39 +1,38 @@
-//! The kubelet's other flags: those that say what a field of its configuration says are taken for that field, those that do
-//! nothing here yet are named in a warning, so that a unit file with them still starts. A flag nobody knows fails.
+//! The kubelet flags that `podwright run` does not define itself. Flags that set a field of `KubeletConfiguration` override that
+//! field; unsupported flags cause a warning, so that a unit file with them still starts. Unknown flags are an error.
 
 use std::ffi::OsString;
 
-/// A flag that stands for a field of `KubeletConfiguration`.
+/// A flag that sets a field of `KubeletConfiguration`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Setting {
-    /// As it is written, with its dashes.
+pub(crate) struct FieldFlag {
+    /// With its leading dashes.
     pub(crate) flag: String,
-    /// The field's name.
+    /// Top-level field of the document.
     pub(crate) field: &'static str,
-    /// What was given.
     pub(crate) value: String,
 }
 
-/// What became of the arguments.
+/// The arguments of `podwright run`, sorted.
 #[derive(Debug, Default)]
-pub(super) struct SplitFlags {
-    /// Our own, spelled with dashes.
-    pub(super) kept: Vec<OsString>,
-    pub(super) settings: Vec<Setting>,
-    /// Flags that do nothing here, by name.
-    pub(super) ignored: Vec<String>,
+pub(crate) struct SplitFlags {
+    /// The arguments for the command line parser, with dashes for underscores.
+    pub(crate) own: Vec<OsString>,
+    pub(crate) field_flags: Vec<FieldFlag>,
+    /// Names of the unsupported flags.
+    pub(crate) ignored: Vec<String>,
 }
 
-/// Take the kubelet's other flags out of the arguments.
-pub(super) fn split_kubelet_flags(args: Vec<OsString>) -> SplitFlags {
-    let mut split = SplitFlags { kept: Vec::with_capacity(args.len()), ..SplitFlags::default() };
+/// Separates the flags of this module from the other arguments.
+pub(crate) fn split_kubelet_flags(args: Vec<OsString>) -> SplitFlags {
+    let mut split = SplitFlags { own: Vec::with_capacity(args.len()), ..SplitFlags::default() };
     let mut args = args.into_iter();
     while let Some(arg) = args.next() {
         let Some(text) = arg.to_str().and_then(|text| text.strip_prefix("--")).filter(|text| !text.is_empty()) else {
             let rest = arg == "--";
-            split.kept.push(arg);
+            split.own.push(arg);
             if rest {
-                split.kept.extend(args.by_ref());
+                split.own.extend(args.by_ref());
             }
             continue;
         };
@@ -41,18 +40,18 @@ pub(super) fn split_kubelet_flags(args: Vec<OsString>) -> SplitFlags {
             Some((name, value)) => (name, Some(value.to_owned())),
             None => (text, None),
         };
-        // The kubelet takes an underscore for a dash.
+        // The kubelet accepts underscores in place of dashes.
         let name = name.replace('_', "-");
         let mut next = || args.next().map(|value| value.to_string_lossy().into_owned());
-        if let Some((_, field)) = SETTINGS.iter().find(|(flag, _)| *flag == name) {
+        if let Some((_, field)) = FIELD_FLAGS.iter().find(|(flag, _)| *flag == name) {
             let value = match SWITCHES.contains(&name.as_str()) {
                 true => Some(value.unwrap_or_else(|| "true".into())),
                 false => value.or_else(next),
             };
             match value {
-                Some(value) => split.settings.push(Setting { flag: format!("--{name}"), field, value }),
-                // Left to whoever tells that a value is missing.
-                None => split.kept.push(format!("--{name}").into()),
+                Some(value) => split.field_flags.push(FieldFlag { flag: format!("--{name}"), field, value }),
+                // The command line parser reports the missing value.
+                None => split.own.push(format!("--{name}").into()),
             }
         } else if WITHOUT_VALUE.contains(&name.as_str()) {
             split.ignored.push(format!("--{name}"));
@@ -62,14 +61,14 @@ pub(super) fn split_kubelet_flags(args: Vec<OsString>) -> SplitFlags {
                 next();
             }
         } else {
-            split.kept.push(value.map_or_else(|| format!("--{name}"), |value| format!("--{name}={value}")).into());
+            split.own.push(value.map_or_else(|| format!("--{name}"), |value| format!("--{name}={value}")).into());
         }
     }
     split
 }
 
-/// Flags that stand for fields.
-pub(crate) const SETTINGS: &[(&str, &str)] = &[
+/// Flags and the fields they set.
+pub(crate) const FIELD_FLAGS: &[(&str, &str)] = &[
     ("address", "address"),
     ("allowed-unsafe-sysctls", "allowedUnsafeSysctls"),
     ("cgroup-driver", "cgroupDriver"),
@@ -103,11 +102,11 @@ pub(crate) const SETTINGS: &[(&str, &str)] = &[
     ("system-reserved", "systemReserved"),
 ];
 
-/// Those of them that need no value.
+/// The boolean flags of [`FIELD_FLAGS`]: without a value they mean `true`.
 const SWITCHES: &[&str] =
     &["cgroups-per-qos", "cpu-cfs-quota", "fail-swap-on", "seccomp-default", "serialize-image-pulls"];
 
-/// Switches, by `kubelet --help` of 1.36.
+/// Unsupported boolean flags, from `kubelet --help` of 1.36.
 const WITHOUT_VALUE: &[&str] = &[
     "anonymous-auth",
     "authentication-token-webhook",
@@ -132,7 +131,7 @@ const WITHOUT_VALUE: &[&str] = &[
     "storage-driver-secure",
 ];
 
-/// Flags with a value, by `kubelet --help` of 1.36.
+/// Unsupported flags with a value, from `kubelet --help` of 1.36.
 const WITH_VALUE: &[&str] = &[
     "application-metrics-count-limit",
     "authentication-token-webhook-cache-ttl",

@@ -1,10 +1,21 @@
-//! Durations as Go writes them: `1h30m`, `0.5s`, `300ms`.
+//! Durations in the syntax of Go: `1h30m`, `0.5s`, `300ms`.
 
 use std::time::Duration;
 
-/// Read one, or say why not. Negative ones are none: nothing here takes them.
-pub(crate) fn parse(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no duration: write it like 20s, 1m30s or 500ms");
+/// Why a text is not an accepted duration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum GoDurationError {
+    #[error("{0:?} is not a duration such as 20s, 1m30s or 500ms")]
+    Syntax(String),
+    #[error("{0:?} is negative")]
+    Negative(String),
+    #[error("{0:?} is too long")]
+    TooLong(String),
+}
+
+/// Parses a duration. Negative durations are rejected: no setting accepts them.
+pub(crate) fn parse(text: &str) -> Result<Duration, GoDurationError> {
+    let wrong = || GoDurationError::Syntax(text.to_owned());
     let (negative, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
@@ -25,12 +36,12 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         rest = tail;
     }
     if negative && nanos > 0 {
-        return Err(format!("{text:?} is negative"));
+        return Err(GoDurationError::Negative(text.to_owned()));
     }
-    // As far as Go's own go: 292 years.
+    // The limit of Go's time.Duration: 292 years.
     match u64::try_from(nanos) {
         Ok(nanos) if nanos <= i64::MAX.unsigned_abs() => Ok(Duration::from_nanos(nanos)),
-        _ => Err(format!("{text:?} is too long")),
+        _ => Err(GoDurationError::TooLong(text.to_owned())),
     }
 }
 
@@ -49,7 +60,7 @@ fn amount(number: &str, unit: &str) -> Option<u128> {
         return None;
     }
     let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-    // What is finer than fifteen digits is finer than a nanosecond of an hour.
+    // Digits after the fifteenth are less than a nanosecond even in hours.
     let digits = &fraction[..fraction.len().min(15)];
     let part: u128 = if digits.is_empty() { 0 } else { digits.parse().ok()? };
     let exponent = u32::try_from(digits.len()).expect("at most fifteen");
@@ -61,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn go_durations_are_read() {
+    fn go_durations_are_parsed() {
         for (text, millis) in [
             ("0", 0),
             ("0s", 0),
@@ -84,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_is_refused() {
+    fn invalid_durations_are_rejected() {
         for text in [
             "",
             "-",

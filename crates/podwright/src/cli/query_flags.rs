@@ -1,44 +1,27 @@
-//! The verbs that ask a running agent.
+//! The flags of the commands that show pods and events.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::act::{ApplyFlags, DeleteFlags, ExecFlags, LogFlags, RestartFlags, StopFlags, WaitFlags};
 use super::target::{Target, TargetParser};
-
-/// What is asked.
-#[derive(Debug)]
-pub(crate) enum Ask {
-    Get(GetFlags),
-    Describe(DescribeFlags),
-    Events(EventFlags),
-    Explain(ExplainFlags),
-    Apply(ApplyFlags),
-    Delete(DeleteFlags),
-    Restart(RestartFlags),
-    Stop(StopFlags),
-    Logs(LogFlags),
-    Exec(ExecFlags),
-    Wait(WaitFlags),
-}
 
 /// `podwright get`
 #[derive(Args, Debug)]
 pub(crate) struct GetFlags {
-    /// What to show; one may be named at once: pod/web.
+    /// The resource type, or one object as TYPE/NAME: pod/web.
     #[arg(value_name = "RESOURCE", value_parser = TargetParser::<Resource>::default())]
     pub(crate) target: Target<Resource>,
-    /// Only these; static pods may go without the node's name at the end.
+    /// Only show objects of these names; the node name at the end of a static pod's name may be omitted.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// How to show it.
+    /// Output format.
     #[arg(short, long, value_name = "FORMAT")]
     pub(crate) output: Option<Output>,
-    /// Only pods with these labels: `app=web,tier!=db`.
+    /// Only show pods that match this label selector: `app=web,tier!=db`.
     #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "names")]
     pub(crate) selector: Option<String>,
-    /// Then show every change, until interrupted.
+    /// After the list, show every change until interrupted.
     #[arg(short, long)]
     pub(crate) watch: bool,
     #[command(flatten)]
@@ -50,10 +33,10 @@ pub(crate) struct GetFlags {
 /// `podwright describe`
 #[derive(Args, Debug)]
 pub(crate) struct DescribeFlags {
-    /// What to describe; it may be named at once: pod/web.
+    /// The resource type, or one object as TYPE/NAME: pod/web.
     #[arg(value_name = "RESOURCE", value_parser = TargetParser::<Describable>::default())]
     target: Target<Describable>,
-    /// Its name; static pods may go without the node's name at the end.
+    /// Name of the pod; the node name at the end of a static pod's name may be omitted.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// The namespace. [default: default]
@@ -66,10 +49,10 @@ pub(crate) struct DescribeFlags {
 /// `podwright events`
 #[derive(Args, Debug)]
 pub(crate) struct EventFlags {
-    /// Only those of this pod.
+    /// Only show events of this pod.
     #[arg(long = "for", value_name = "POD")]
     pub(crate) of: Option<String>,
-    /// Then show every one that happens, until interrupted.
+    /// After the list, show new events until interrupted.
     #[arg(short, long)]
     pub(crate) watch: bool,
     #[command(flatten)]
@@ -81,16 +64,16 @@ pub(crate) struct EventFlags {
 /// `podwright explain`
 #[derive(Args, Debug)]
 pub(crate) struct ExplainFlags {
-    /// The pod, as NAME or NAMESPACE/NAME; static pods may go without the node's name at the end.
+    /// The pod, as NAME or NAMESPACE/NAME; the node name at the end of a static pod's name may be omitted.
     pub(crate) pod: String,
-    /// The namespace; without it, pods of that name in every namespace.
+    /// The namespace. [default: all namespaces]
     #[arg(short, long, value_name = "NAMESPACE")]
     pub(crate) namespace: Option<String>,
     #[command(flatten)]
     pub(crate) socket: SocketFlags,
 }
 
-/// Which namespaces.
+/// The namespaces to list.
 #[derive(Args, Debug)]
 pub(crate) struct Scope {
     /// The namespace. [default: default]
@@ -101,10 +84,10 @@ pub(crate) struct Scope {
     pub(crate) all_namespaces: bool,
 }
 
-/// Which agent.
+/// How to reach the agent.
 #[derive(Args, Debug)]
 pub(crate) struct SocketFlags {
-    /// The run directory of the agent to ask.
+    /// The --run-dir of the agent.
     #[arg(
         long,
         value_name = "DIR",
@@ -115,18 +98,18 @@ pub(crate) struct SocketFlags {
     pub(crate) run_dir: PathBuf,
 }
 
-/// What there is to get.
+/// The resource types of `podwright get`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Resource {
-    /// The pods on this machine.
+    /// Pods of this node.
     #[value(aliases = ["pod", "po"])]
     Pods,
-    /// What happened to them.
+    /// Events of pods.
     #[value(aliases = ["event", "ev"])]
     Events,
 }
 
-/// What there is to describe.
+/// The resource types of `podwright describe`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Describable {
     /// A pod.
@@ -134,40 +117,40 @@ pub(crate) enum Describable {
     Pod,
 }
 
-/// How to show it.
+/// Output formats of `podwright get`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
-    /// A table with more columns.
+    /// A table with additional columns.
     Wide,
-    /// The API's object.
+    /// The API object as JSON.
     Json,
-    /// The API's object.
+    /// The API object as YAML.
     Yaml,
-    /// `pod/NAME`, one a line.
+    /// `pod/NAME`, one per line.
     Name,
 }
 
 impl GetFlags {
-    /// Those that are asked for; none: all.
+    /// The names to show; empty: all.
     pub(crate) fn names(&self) -> Vec<&str> {
         self.target.names(&self.names)
     }
 }
 
 impl Scope {
-    /// `None`: all.
+    /// The namespace; `None`: all namespaces.
     pub(crate) fn namespace(&self) -> Option<&str> {
         (!self.all_namespaces).then(|| self.namespace.as_deref().unwrap_or("default"))
     }
 }
 
 impl DescribeFlags {
-    /// Those that are asked for.
+    /// The names of the pods to describe.
     pub(crate) fn names(&self) -> Vec<&str> {
         self.target.names(&self.names)
     }
 
-    /// The one to look in.
+    /// The namespace, or `default`.
     pub(crate) fn namespace(&self) -> &str {
         self.namespace.as_deref().unwrap_or("default")
     }
