@@ -201,7 +201,7 @@ impl EventLoop {
     }
 
     fn committed(&mut self, done: committer::Committed) {
-        if let Some(error) = done.changed {
+        if let Some(error) = done.health_change {
             tracing::warn!(error = error.as_deref().unwrap_or("none"), "the journal's health changed");
             self.state.set_journal_error(error.clone());
             self.turn(vec![Event::Journal { error }]);

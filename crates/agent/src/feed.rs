@@ -1,13 +1,13 @@
-//! Every pod as the API shows it, whatever its source: one order of changes, one resourceVersion for all, and the last
-//! changes for those who watch.
+//! All pods as the local API shows them, from every source: one sequence of changes, one resourceVersion for all pods, and the
+//! most recent changes for watches.
 //!
 //! ```text
-//!  the loop: records ──┐                  ┌─▶ lists, single pods
-//!                      ├─▶ views by UID ──┤
-//!  the store: objects ─┘    (one version) └─▶ ring of changes ─▶ watches, each with a place of its own in it
+//!  event loop: records ───┐                  ┌─▶ lists, single pods
+//!                         ├─▶ views by UID ──┤
+//!  object store: objects ─┘    (one version) └─▶ ring of changes ─▶ watches, each with its own position in the ring
 //! ```
-//! Nothing is copied but what changed: a view shares its object with core's record. Pods that the store keeps are shown as the
-//! store has them, with the status the loop last published. Whoever watches and is slower than the ring has to list again.
+//! Only changed parts are copied: a view shares its object with core's record. Pods of the object store are shown as stored there,
+//! with the status that the event loop published last. A watch that falls behind the ring has to list again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,32 +18,32 @@ use podwright_core::model::{Cause, Pod, PodRecord, PodStatus, PodUid, Record, So
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 use tokio::sync::watch;
 
-/// Changes stored for those who watch: all pods of a full node start at once within it.
+/// Changes kept for watches: enough for all pods of a full node to start at the same time.
 const RING_MAX: usize = 512;
-/// Pods the store let go of and the loop may still speak of for a moment.
-const RELEASED_MAX: usize = 256;
+/// UIDs of pods removed from the store for which the event loop may still write records.
+const REMOVED_MAX: usize = 256;
 
-/// One pod as it is shown.
+/// One pod as the API shows it.
 #[derive(Clone, Debug)]
 pub struct PodView {
-    /// Metadata and spec. Its status and resourceVersion don't count.
+    /// Metadata and spec. Its status and resourceVersion are not used.
     pub object: Arc<Pod>,
-    /// The status last published.
+    /// The status published last; `None`: there is none yet.
     pub status: Option<Arc<PodStatus>>,
-    /// Where it comes from.
+    /// The source of the pod.
     pub source: Source,
-    /// The file or URL it comes from.
+    /// The file or URL of its manifest.
     pub origin: Option<Arc<str>>,
-    /// Its resourceVersion.
+    /// The resourceVersion of its last change; 0: not in the feed.
     pub version: u64,
-    /// The version with which it was first shown: of two pods of one name the later one is meant.
+    /// The resourceVersion with which it appeared: of two pods of the same name the later one wins.
     pub first_version: u64,
-    /// When it is to be gone, and its grace, for pods whose objects can't say so.
+    /// deletionTimestamp and deletionGracePeriodSeconds of a pod whose object does not have them (static pods).
     deletion: Option<(Timestamp, i64)>,
 }
 
 impl PodView {
-    /// A pod as this record has it.
+    /// The view of a record, outside of the feed.
     pub fn of(record: &PodRecord) -> Self {
         Self {
             object: Arc::clone(&record.pod),
@@ -56,38 +56,38 @@ impl PodView {
         }
     }
 
-    /// A pod that is only shown to who requested what would be.
+    /// The result of a dry run, which never enters the feed.
     pub fn dry_run(pod: Pod, source: Source, version: u64) -> Self {
         let status = pod.status.clone().map(Arc::new);
         Self { object: Arc::new(pod), status, source, origin: None, version, first_version: 0, deletion: None }
     }
 
-    /// The same with another version: as it was, when it was taken away.
+    /// The same view with another resourceVersion: the last state of a removed pod, for a DELETED watch event.
     pub fn at_version(&self, version: u64) -> Self {
         Self { version, ..self.clone() }
     }
 
-    /// Its UID.
+    /// `metadata.uid`; empty if it is missing.
     pub fn uid(&self) -> PodUid {
         PodUid::from(self.object.metadata.uid.as_deref().unwrap_or_default())
     }
 
-    /// Its namespace.
+    /// `metadata.namespace`; empty if it is missing.
     pub fn namespace(&self) -> &str {
         self.object.metadata.namespace.as_deref().unwrap_or_default()
     }
 
-    /// Its name.
+    /// `metadata.name`; empty if it is missing.
     pub fn name(&self) -> &str {
         self.object.metadata.name.as_deref().unwrap_or_default()
     }
 
-    /// Its phase is final.
+    /// Its phase is Succeeded or Failed.
     pub fn has_ended(&self) -> bool {
         self.status.as_ref().is_some_and(|status| is_terminal(status.phase.as_deref()))
     }
 
-    /// The metadata as shown: with its version, and with a deletionTimestamp if it is to go, whatever its source.
+    /// The metadata with its resourceVersion, and with a deletionTimestamp if the pod is being removed, whatever its source.
     pub fn metadata(&self) -> ObjectMeta {
         let mut meta = self.object.metadata.clone();
         meta.resource_version = (self.version > 0).then(|| self.version.to_string());
@@ -98,7 +98,7 @@ impl PodView {
         meta
     }
 
-    /// The whole pod, copied.
+    /// A copy as a Pod object.
     pub fn pod(&self) -> Pod {
         let status = self.status.as_ref().map(|status| PodStatus::clone(status));
         Pod { metadata: self.metadata(), spec: self.object.spec.clone(), status }
@@ -110,10 +110,10 @@ impl PodView {
     }
 }
 
-/// One that is to go says so as the API does.
+/// deletionTimestamp and grace period in seconds of a pod that is being removed.
 fn deletion(record: &PodRecord) -> Option<(Timestamp, i64)> {
-    let gone = |cause| matches!(cause, Cause::Deleted | Cause::Removed | Cause::Orphan);
-    let ending = record.ending.as_ref().filter(|e| e.deleted || gone(e.cause))?;
+    let removed = |cause| matches!(cause, Cause::Deleted | Cause::Removed | Cause::Orphan);
+    let ending = record.ending.as_ref().filter(|e| e.deleted || removed(e.cause))?;
     Some((ending.deadline.wall, i64::try_from(ending.grace.as_secs()).unwrap_or(i64::MAX)))
 }
 
@@ -135,25 +135,25 @@ impl Serialize for PodView {
 /// One change of one pod.
 #[derive(Clone, Debug)]
 pub struct PodChange {
-    /// The order of changes.
+    /// The resourceVersion of the change.
     pub version: u64,
-    /// Before; `None`: it is new.
+    /// Before the change; `None`: the pod is new.
     pub old: Option<Arc<PodView>>,
-    /// After; `None`: it is gone.
+    /// After the change; `None`: the pod was removed.
     pub new: Option<Arc<PodView>>,
 }
 
-/// Changes after the version requested for are no longer all there.
+/// The ring no longer has all changes after the requested version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too old resource version: {requested} ({oldest})")]
 pub struct ResourceExpired {
-    /// What was requested for.
+    /// The requested version.
     pub requested: u64,
-    /// The first version one can still watch from.
+    /// The oldest version from which a watch can start.
     pub oldest: u64,
 }
 
-/// All pods, and what changed.
+/// All pods and their recent changes.
 pub struct PodFeed {
     inner: Mutex<Inner>,
     newest: watch::Sender<u64>,
@@ -162,32 +162,32 @@ pub struct PodFeed {
 #[derive(Debug)]
 struct Inner {
     version: u64,
-    /// The version one can watch from, at least.
+    /// The oldest version from which a watch can start.
     oldest: u64,
     pods: BTreeMap<PodUid, Entry>,
     ring: VecDeque<PodChange>,
-    released: VecDeque<PodUid>,
+    removed: VecDeque<PodUid>,
 }
 
 #[derive(Debug)]
 struct Entry {
     view: Arc<PodView>,
-    /// The store has the object.
+    /// The object store has the object.
     stored: bool,
-    /// The status is the loop's.
+    /// The status was published by the event loop.
     published: bool,
 }
 
 impl Default for PodFeed {
     fn default() -> Self {
-        let (pods, ring, released) = (BTreeMap::new(), VecDeque::new(), VecDeque::new());
-        let inner = Inner { version: 1, oldest: 1, pods, ring, released };
+        let (pods, ring, removed) = (BTreeMap::new(), VecDeque::new(), VecDeque::new());
+        let inner = Inner { version: 1, oldest: 1, pods, ring, removed };
         Self { inner: Mutex::new(inner), newest: watch::Sender::new(1) }
     }
 }
 
 impl PodFeed {
-    /// Go on after this version, so that what an earlier agent showed is older.
+    /// Continues after this version, so that all versions of an earlier agent are older.
     pub fn start_after(&self, version: u64) {
         let mut inner = self.inner();
         if version > inner.version {
@@ -196,10 +196,10 @@ impl PodFeed {
         }
     }
 
-    /// The loop's record of a pod is now this.
+    /// Takes over a record of the event loop.
     pub fn put_record(&self, record: &PodRecord) {
         let mut inner = self.inner();
-        if inner.released.contains(&record.uid) {
+        if inner.removed.contains(&record.uid) {
             return;
         }
         match inner.pods.get_mut(&record.uid) {
@@ -216,16 +216,16 @@ impl PodFeed {
         }
     }
 
-    /// The loop has forgotten a pod.
+    /// The event loop has dropped its record of a pod.
     pub fn remove_record(&self, uid: &PodUid) {
         let mut inner = self.inner();
-        inner.released.retain(|released| released != uid);
+        inner.removed.retain(|removed| removed != uid);
         if inner.pods.get(uid).is_some_and(|entry| !entry.stored) {
             self.remove(inner, uid);
         }
     }
 
-    /// What a turn of the loop wrote down.
+    /// Takes over the records of one batch of the event loop.
     pub fn apply_records(&self, records: &[Record]) {
         for record in records {
             match record {
@@ -235,12 +235,12 @@ impl PodFeed {
         }
     }
 
-    /// The store has this object now.
+    /// Takes over an object of the object store.
     pub fn put_object(&self, object: Arc<Pod>, source: Source, origin: Option<Arc<str>>) -> Arc<PodView> {
         let inner = self.inner();
         let uid = PodUid::from(object.metadata.uid.as_deref().unwrap_or_default());
         let published = inner.pods.get(&uid).filter(|entry| entry.published);
-        // What the loop publishes is newer than what it requested the store to keep.
+        // A status published by the event loop is newer than the one it asked the store to write.
         let status = match published {
             Some(entry) => entry.view.status.clone(),
             None => object.status.clone().map(Arc::new),
@@ -251,19 +251,19 @@ impl PodFeed {
         Arc::clone(&self.inner().pods[&uid].view)
     }
 
-    /// The store has let go of this object: the last word on it.
+    /// The object store has deleted this object. Later records of the pod are ignored. Returns its last view.
     pub fn remove_object(&self, uid: &PodUid) -> Option<Arc<PodView>> {
         let mut inner = self.inner();
         if inner.pods.get(uid).is_some_and(|entry| entry.published) {
-            if inner.released.len() == RELEASED_MAX {
-                inner.released.pop_front();
+            if inner.removed.len() == REMOVED_MAX {
+                inner.removed.pop_front();
             }
-            inner.released.push_back(uid.clone());
+            inner.removed.push_back(uid.clone());
         }
         self.remove(inner, uid)
     }
 
-    /// All pods, ordered by name, and the version of this sight.
+    /// All pods, ordered by namespace and name, and the version of the list.
     pub fn list(&self) -> (u64, Vec<Arc<PodView>>) {
         let (version, mut views) = {
             let inner = self.inner();
@@ -275,7 +275,7 @@ impl PodFeed {
         (version, views)
     }
 
-    /// The pod of this name; of several the newest.
+    /// The pod of this name; of several the one that appeared last.
     pub fn by_name(&self, namespace: &str, name: &str) -> Option<Arc<PodView>> {
         let inner = self.inner();
         let views = inner.pods.values().map(|entry| &entry.view);
@@ -283,7 +283,7 @@ impl PodFeed {
         found.cloned()
     }
 
-    /// One pod.
+    /// The pod with this UID.
     pub fn get(&self, uid: &PodUid) -> Option<Arc<PodView>> {
         self.inner().pods.get(uid).map(|entry| Arc::clone(&entry.view))
     }
@@ -303,7 +303,7 @@ impl PodFeed {
         Ok(inner.ring.iter().skip(first).take(max).cloned().collect())
     }
 
-    /// Tells of every change, by its version.
+    /// Receives the version of the newest change.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.newest.subscribe()
     }

@@ -1,4 +1,4 @@
-//! The hands of the agent: each does one kind of effect and reports what came of it. Nothing here decides.
+//! The executors of the agent: each performs one kind of effect and reports its result. Decisions are made in `podwright-core`.
 
 pub mod empty_dirs;
 pub mod event_loop;

@@ -1,6 +1,6 @@
-//! Numbers for monitors, by the names the Go kubelet gave them where it has such numbers.
+//! Metrics for `/metrics`, with the names of the Go kubelet where it has such a metric.
 //!
-//! What is counted is counted where it happens; what can be seen on the pods is seen when a monitor asks.
+//! Counters and histograms are updated where the event happens; gauges over pods are computed from the pods at each scrape.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -18,16 +18,16 @@ use prometheus::{
 
 use crate::feed::PodView;
 
-/// From a millisecond to four minutes: what calls on a runtime take.
-const SECONDS: [f64; 14] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 240.0];
+/// Buckets for runtime calls: from a millisecond to four minutes.
+const CALL_BUCKETS: [f64; 14] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 240.0];
 
-/// Kubernetes: the kubelet's steps for the starts of pods.
-const STARTS: [f64; 25] = [
+/// Kubernetes: the buckets of `kubelet_pod_start_duration_seconds`.
+const POD_START_BUCKETS: [f64; 25] = [
     0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0,
     600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
 ];
 
-/// Everything that is counted.
+/// All metrics of the agent.
 pub struct Metrics {
     registry: Registry,
     operations: IntCounterVec,
@@ -45,99 +45,130 @@ pub struct Metrics {
     desired_pods: IntGaugeVec,
     active_pods: IntGaugeVec,
     stuck_pods: IntGaugeVec,
-    /// Pods whose start was counted.
+    /// Pods whose start was observed in `pod_start`.
     counted: Mutex<BTreeSet<PodUid>>,
-    /// The last list of everything.
-    listed: Mutex<Option<Instant>>,
-    /// When counting began: a pod that an earlier agent has seen says nothing of a start.
+    /// When the runtime was last listed.
+    last_relist_at: Mutex<Option<Instant>>,
+    /// When the agent started: the start time of a pod first seen by an earlier agent is not measured.
     since: Timestamp,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        let of = |name: &str, help: &str| Opts::new(name, help);
-        let timed = |name: &str, help: &str| HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
-        let kind = ["operation_type"];
-        let operations = of("kubelet_runtime_operations_total", "Calls on the container runtime, by kind.");
-        let failures = of("kubelet_runtime_operations_errors_total", "Those of them that failed, by kind.");
-        let durations = timed("kubelet_runtime_operations_duration_seconds", "How long they took, by kind.");
-        let relist = timed("kubelet_pleg_relist_duration_seconds", "How long lists of everything in the runtime took.");
-        let interval = timed("kubelet_pleg_relist_interval_seconds", "The time between such lists.");
-        let pod_start = HistogramOpts::new(
-            "kubelet_pod_start_duration_seconds",
-            "From the first sight of a pod to its phase Running.",
-        );
-        let containers = of("kubelet_running_containers", "Containers, by their state.");
         let metrics = Self {
             registry: Registry::new(),
-            operations: valid(IntCounterVec::new(operations, &kind)),
-            failures: valid(IntCounterVec::new(failures, &kind)),
-            durations: valid(HistogramVec::new(durations, &kind)),
-            relist: valid(Histogram::with_opts(relist)),
-            relist_interval: valid(Histogram::with_opts(interval)),
-            last_relist: valid(IntGauge::new(
-                "kubelet_pleg_last_seen_seconds",
-                "When the last such list came, as a Unix time.",
-            )),
-            pod_start: valid(Histogram::with_opts(pod_start.buckets(STARTS.to_vec()))),
-            started_pods: valid(IntCounter::new("kubelet_started_pods_total", "Sandboxes asked of the runtime.")),
-            failed_pods: valid(IntCounter::new("kubelet_started_pods_errors_total", "Those of them that failed.")),
-            started_containers: valid(IntCounterVec::new(
-                of("kubelet_started_containers_total", "Containers asked to start, by type."),
-                &["container_type"],
-            )),
-            running_pods: valid(IntGauge::new("kubelet_running_pods", "Pods that have a running container.")),
-            running_containers: valid(IntGaugeVec::new(containers, &["container_state"])),
-            desired_pods: valid(IntGaugeVec::new(
-                of("kubelet_desired_pods", "Pods that are wanted; static: not from an API server."),
-                &["static"],
-            )),
-            active_pods: valid(IntGaugeVec::new(
-                of("kubelet_active_pods", "Those of them that have not ended."),
-                &["static"],
-            )),
-            stuck_pods: valid(IntGaugeVec::new(
-                of(
-                    "podwright_stuck_pods",
-                    "Pods that the runtime does not end (FailedKillPod) or tell about (FailedSync).",
+            operations: counters(
+                "kubelet_runtime_operations_total",
+                "Calls to the container runtime, by operation type.",
+                OPERATION_TYPE,
+            ),
+            failures: counters(
+                "kubelet_runtime_operations_errors_total",
+                "Failed calls to the container runtime, by operation type.",
+                OPERATION_TYPE,
+            ),
+            durations: valid(HistogramVec::new(
+                call_buckets(
+                    "kubelet_runtime_operations_duration_seconds",
+                    "Duration of calls to the container runtime, by operation type.",
                 ),
-                &["reason"],
+                &[OPERATION_TYPE],
             )),
+            relist: valid(Histogram::with_opts(call_buckets(
+                "kubelet_pleg_relist_duration_seconds",
+                "Duration of listing all pods in the container runtime.",
+            ))),
+            relist_interval: valid(Histogram::with_opts(call_buckets(
+                "kubelet_pleg_relist_interval_seconds",
+                "Interval between two lists.",
+            ))),
+            last_relist: gauge("kubelet_pleg_last_seen_seconds", "Unix time of the last list."),
+            pod_start: valid(Histogram::with_opts(
+                HistogramOpts::new(
+                    "kubelet_pod_start_duration_seconds",
+                    "Time from first seeing a pod until its phase is Running.",
+                )
+                .buckets(POD_START_BUCKETS.to_vec()),
+            )),
+            started_pods: counter("kubelet_started_pods_total", "Pod sandboxes requested from the container runtime."),
+            failed_pods: counter("kubelet_started_pods_errors_total", "Pod sandboxes that failed to start."),
+            started_containers: counters(
+                "kubelet_started_containers_total",
+                "Container starts requested, by container type.",
+                "container_type",
+            ),
+            running_pods: gauge("kubelet_running_pods", "Pods with a running container."),
+            running_containers: gauges("kubelet_running_containers", "Containers, by state.", "container_state"),
+            desired_pods: gauges(
+                "kubelet_desired_pods",
+                "Pods that should run on this node; static: not from an API server.",
+                "static",
+            ),
+            active_pods: gauges("kubelet_active_pods", "Pods that are not terminal.", "static"),
+            stuck_pods: gauges(
+                "podwright_stuck_pods",
+                "Pods that the container runtime fails to stop (FailedKillPod) or to report (FailedSync).",
+                "reason",
+            ),
             counted: Mutex::default(),
-            listed: Mutex::default(),
+            last_relist_at: Mutex::default(),
             since: Timestamp::now(),
         };
-        let all: [Box<dyn Collector>; 15] = [
-            Box::new(metrics.operations.clone()),
-            Box::new(metrics.failures.clone()),
-            Box::new(metrics.durations.clone()),
-            Box::new(metrics.relist.clone()),
-            Box::new(metrics.relist_interval.clone()),
-            Box::new(metrics.last_relist.clone()),
-            Box::new(metrics.pod_start.clone()),
-            Box::new(metrics.started_pods.clone()),
-            Box::new(metrics.failed_pods.clone()),
-            Box::new(metrics.started_containers.clone()),
-            Box::new(metrics.running_pods.clone()),
-            Box::new(metrics.running_containers.clone()),
-            Box::new(metrics.desired_pods.clone()),
-            Box::new(metrics.active_pods.clone()),
-            Box::new(metrics.stuck_pods.clone()),
-        ];
-        for collector in all {
-            valid(metrics.registry.register(collector));
-        }
+        metrics.register();
         metrics
     }
 }
 
-/// Names are fixed at compile time: a test makes all of them.
+fn counter(name: &str, help: &str) -> IntCounter {
+    valid(IntCounter::new(name, help))
+}
+
+fn counters(name: &str, help: &str, label: &str) -> IntCounterVec {
+    valid(IntCounterVec::new(Opts::new(name, help), &[label]))
+}
+
+fn gauge(name: &str, help: &str) -> IntGauge {
+    valid(IntGauge::new(name, help))
+}
+
+fn gauges(name: &str, help: &str, label: &str) -> IntGaugeVec {
+    valid(IntGaugeVec::new(Opts::new(name, help), &[label]))
+}
+
+fn call_buckets(name: &str, help: &str) -> HistogramOpts {
+    HistogramOpts::new(name, help).buckets(CALL_BUCKETS.to_vec())
+}
+
+/// Names are constants; a test creates every metric.
 fn valid<T>(made: Result<T, prometheus::Error>) -> T {
-    made.expect("a metric with a valid name that is there once")
+    made.expect("valid and unique metric names")
 }
 
 impl Metrics {
-    /// A call came back.
+    fn register(&self) {
+        let all: [Box<dyn Collector>; 15] = [
+            Box::new(self.operations.clone()),
+            Box::new(self.failures.clone()),
+            Box::new(self.durations.clone()),
+            Box::new(self.relist.clone()),
+            Box::new(self.relist_interval.clone()),
+            Box::new(self.last_relist.clone()),
+            Box::new(self.pod_start.clone()),
+            Box::new(self.started_pods.clone()),
+            Box::new(self.failed_pods.clone()),
+            Box::new(self.started_containers.clone()),
+            Box::new(self.running_pods.clone()),
+            Box::new(self.running_containers.clone()),
+            Box::new(self.desired_pods.clone()),
+            Box::new(self.active_pods.clone()),
+            Box::new(self.stuck_pods.clone()),
+        ];
+        for collector in all {
+            valid(self.registry.register(collector));
+        }
+    }
+
+    /// Counts the result of a runtime call.
     pub(crate) fn record_call_end(&self, kind: &str, took: Duration, failed: bool) {
         self.operations.with_label_values(&[kind]).inc();
         self.durations.with_label_values(&[kind]).observe(took.as_secs_f64());
@@ -147,7 +178,7 @@ impl Metrics {
         }
     }
 
-    /// A call for this pod goes out.
+    /// Counts the start of a pod or of a container.
     pub(crate) fn record_call_start(&self, call: &Call, pod: &Pod) {
         match call {
             Call::RunSandbox { .. } => self.started_pods.inc(),
@@ -158,17 +189,17 @@ impl Metrics {
         }
     }
 
-    /// A list of everything came back.
+    /// Counts a list of everything in the runtime.
     pub(crate) fn record_relist(&self, took: Duration) {
         self.relist.observe(took.as_secs_f64());
         self.last_relist.set(Timestamp::now().as_second());
-        let before = self.listed.lock().expect("no panic under this lock").replace(Instant::now());
+        let before = self.last_relist_at.lock().expect("no panic under this lock").replace(Instant::now());
         if let Some(before) = before {
             self.relist_interval.observe(before.elapsed().as_secs_f64());
         }
     }
 
-    /// A pod's status changed; `None`: it is gone.
+    /// Measures the start of a pod when its phase becomes Running; `None`: the pod is gone.
     pub(crate) fn record_status(&self, uid: &PodUid, record: Option<&PodRecord>) {
         let mut counted = self.counted.lock().expect("no panic under this lock");
         let Some(record) = record else {
@@ -182,12 +213,12 @@ impl Metrics {
         }
     }
 
-    /// All of it as monitors read it.
+    /// The Prometheus text format.
     pub fn text(&self, pods: &[std::sync::Arc<PodView>]) -> String {
         self.update_pod_gauges(pods);
         let mut text = Vec::new();
         if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
-            tracing::warn!(%error, "metrics can't be written");
+            tracing::warn!(%error, "encoding metrics failed");
         }
         text.extend_from_slice(process().as_bytes());
         String::from_utf8_lossy(&text).into_owned()
@@ -195,7 +226,7 @@ impl Metrics {
 
     fn update_pod_gauges(&self, pods: &[std::sync::Arc<PodView>]) {
         let mut states = BTreeMap::from([("running", 0), ("exited", 0)]);
-        // Kubernetes: those of an API server have the empty label.
+        // Kubernetes: pods from an API server have an empty `static` label.
         let (mut desired, mut active) =
             (BTreeMap::from([("", 0), ("true", 0)]), BTreeMap::from([("", 0), ("true", 0)]));
         let mut stuck = BTreeMap::from([("FailedKillPod", 0), ("FailedSync", 0)]);
@@ -236,7 +267,7 @@ fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
     all.into_iter().flatten().flatten()
 }
 
-/// The runtime's word; what waits is no container yet.
+/// The value of `container_state`; a waiting container is not counted.
 fn state(container: &ContainerStatus) -> Option<&'static str> {
     match container.state.as_ref() {
         Some(state) if state.running.is_some() => Some("running"),
@@ -245,7 +276,7 @@ fn state(container: &ContainerStatus) -> Option<&'static str> {
     }
 }
 
-/// The kubelet's word for it.
+/// The value of `container_type`.
 fn container_type(pod: &Pod, name: &str) -> &'static str {
     let spec = pod.spec.as_ref();
     let init = spec.into_iter().flat_map(|spec| spec.init_containers.iter().flatten()).any(|c| c.name == name);
@@ -257,9 +288,10 @@ fn container_type(pod: &Pod, name: &str) -> &'static str {
     }
 }
 
+const OPERATION_TYPE: &str = "operation_type";
 const RUN_SANDBOX: &str = "run_podsandbox";
 
-/// The kubelet's word for a call on the runtime; other calls are not counted here.
+/// The value of `operation_type`; `None`: the call is not counted in `kubelet_runtime_operations_*`.
 pub(crate) fn operation(call: &Call) -> Option<&'static str> {
     Some(match call {
         Call::RunSandbox { .. } => RUN_SANDBOX,
@@ -275,14 +307,14 @@ pub(crate) fn operation(call: &Call) -> Option<&'static str> {
     })
 }
 
-/// The process itself, as every program with metrics shows it.
+/// The standard `process_*` metrics of Prometheus clients.
 fn process() -> String {
     let page = rustix::param::page_size() as u64;
     let ticks = rustix::param::clock_ticks_per_second();
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let mut memory = statm.split_whitespace().map_while(|word| word.parse::<u64>().ok()).map(|pages| pages * page);
+    let mut memory = statm.split_whitespace().map_while(|field| field.parse::<u64>().ok()).map(|pages| pages * page);
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name in parentheses may hold anything; what counts follows it.
+    // The command name in parentheses may contain spaces; utime and stime follow it.
     let times: Vec<u64> = stat
         .rsplit(") ")
         .next()
@@ -290,17 +322,17 @@ fn process() -> String {
         .flat_map(str::split_whitespace)
         .skip(11)
         .take(2)
-        .filter_map(|word| word.parse().ok())
+        .filter_map(|field| field.parse().ok())
         .collect();
     let files = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     let (virtual_size, resident) = (memory.next().unwrap_or(0), memory.next().unwrap_or(0));
     let cpu = times.iter().sum::<u64>() as f64 / ticks as f64;
     let mut text = String::new();
     for (name, kind, help, value) in [
-        ("process_cpu_seconds_total", "counter", "Time on a CPU.", cpu.to_string()),
-        ("process_open_fds", "gauge", "Open files.", files.to_string()),
-        ("process_resident_memory_bytes", "gauge", "Memory in use.", resident.to_string()),
-        ("process_virtual_memory_bytes", "gauge", "Memory mapped.", virtual_size.to_string()),
+        ("process_cpu_seconds_total", "counter", "Total user and system CPU time.", cpu.to_string()),
+        ("process_open_fds", "gauge", "Open file descriptors.", files.to_string()),
+        ("process_resident_memory_bytes", "gauge", "Resident memory size.", resident.to_string()),
+        ("process_virtual_memory_bytes", "gauge", "Virtual memory size.", virtual_size.to_string()),
     ] {
         text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n"));
     }
@@ -312,11 +344,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happened_is_counted_by_the_kubelets_names() {
+    fn calls_and_lists_are_counted_under_the_names_of_the_kubelet() {
         let metrics = Metrics::default();
         let call = Call::RunSandbox { attempt: 0 };
         metrics.record_call_start(&call, &Pod::default());
-        metrics.record_call_end(operation(&call).expect("a call on the runtime"), Duration::from_millis(70), true);
+        metrics.record_call_end(operation(&call).expect("a runtime call"), Duration::from_millis(70), true);
         metrics.record_relist(Duration::from_millis(3));
         assert_eq!(operation(&Call::MakeDirs), None);
         let text = metrics.text(&[]);
@@ -341,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_are_counted_by_type_and_starts_in_the_kubelets_steps() {
+    fn containers_are_counted_by_type_and_pod_starts_use_the_buckets_of_the_kubelet() {
         let metrics = Metrics::default();
         let pod = serde_json::json!({"metadata": {}, "spec": {
             "initContainers": [{"name": "i"}], "containers": [{"name": "c"}]}});

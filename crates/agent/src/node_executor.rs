@@ -1,4 +1,4 @@
-//! All hands together: what the loop hands its effects to on a real machine.
+//! The executor of a real node: passes each effect of the event loop to the component that performs it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use podwright_core::model::{
     RuntimeReady, Source,
 };
 use podwright_cri::BoxFuture;
+use tracing::{Instrument, debug_span, info_span};
 
 use crate::event_loop::{Clock, Executor, Order};
 use crate::host::Host;
@@ -17,10 +18,10 @@ use crate::object_store::PodObjectStore;
 use crate::observe::Observer;
 use crate::perform;
 
-/// Looking for leftovers, and removing them, has no pod whose deadline counts.
+/// Time limit for work that belongs to no call: finding and removing leftovers, writing quarantined records.
 const SWEEP_LIMIT: Duration = Duration::from_secs(60);
 
-/// The hands of a real agent.
+/// Performs effects on the container runtime, the host and the object stores.
 pub struct NodeExecutor {
     perform: Arc<perform::CallExecutor>,
     observer: Arc<Observer>,
@@ -29,7 +30,7 @@ pub struct NodeExecutor {
 }
 
 impl NodeExecutor {
-    /// All of them; `stores` have the pod objects of those sources whose pods are objects.
+    /// `stores` holds one store for each source whose pods are API objects.
     pub fn new(
         perform: Arc<perform::CallExecutor>,
         observer: Arc<Observer>,
@@ -48,48 +49,52 @@ impl Executor for NodeExecutor {
 
     fn observe(&self, uid: PodUid) -> BoxFuture<'static, Result<(PodSeen, bool), CallError>> {
         let observer = Arc::clone(&self.observer);
-        Box::pin(async move { observer.observe(&uid).await })
+        let span = debug_span!("observe", %uid);
+        Box::pin(async move { observer.observe(&uid).await }.instrument(span))
     }
 
     fn list(&self) -> BoxFuture<'static, Result<Listing, CallError>> {
         let observer = Arc::clone(&self.observer);
-        Box::pin(async move { observer.list().await })
+        Box::pin(async move { observer.list().await }.instrument(debug_span!("list")))
     }
 
     fn check_runtime(&self) -> BoxFuture<'static, Result<RuntimeReady, CallError>> {
         let observer = Arc::clone(&self.observer);
-        Box::pin(async move { observer.check_runtime().await })
+        Box::pin(async move { observer.check_runtime().await }.instrument(debug_span!("check_runtime")))
     }
 
     fn find_leftovers(&self) -> BoxFuture<'static, Result<BTreeSet<PodUid>, CallError>> {
         let host = self.host.clone();
-        Box::pin(async move { Ok(host.leftovers(SWEEP_LIMIT).await?) })
+        Box::pin(async move { Ok(host.leftovers(SWEEP_LIMIT).await?) }.instrument(debug_span!("find_leftovers")))
     }
 
     fn sweep(&self, uid: PodUid) -> BoxFuture<'static, ()> {
         let host = self.host.clone();
-        Box::pin(async move {
+        let span = info_span!("sweep", %uid);
+        let sweep = async move {
             match host.sweep(uid.as_str(), SWEEP_LIMIT).await {
-                Ok(()) => tracing::info!(%uid, "removed what an unknown pod had left"),
-                Err(error) => tracing::warn!(%uid, %error, "what an unknown pod left can't be removed"),
+                Ok(()) => tracing::info!("leftovers of an unknown pod removed"),
+                Err(error) => tracing::warn!(%error, "removal of leftovers of an unknown pod failed"),
             }
-        })
+        };
+        Box::pin(sweep.instrument(span))
     }
 
     fn keep_aside(&self, record: Box<PodRecord>) -> BoxFuture<'static, ()> {
         let host = self.host.clone();
-        Box::pin(async move {
-            let uid = record.uid.clone();
+        let span = info_span!("quarantine", uid = %record.uid);
+        let write = async move {
             match host.keep_aside(*record, SWEEP_LIMIT).await {
-                Ok(path) => tracing::error!(%uid, path = %path.display(), "the record of a pod in quarantine is kept"),
-                Err(error) => tracing::error!(%uid, %error, "the record of a pod in quarantine can't be kept"),
+                Ok(path) => tracing::error!(path = %path.display(), "record of a quarantined pod written"),
+                Err(error) => tracing::error!(%error, "writing the record of a quarantined pod failed"),
             }
-        })
+        };
+        Box::pin(write.instrument(span))
     }
 
     fn request(&self, store: Source, request: ObjectRequest, limit: Duration) -> BoxFuture<'static, ObjectResult> {
         let Some(objects) = self.stores.get(&store) else {
-            let message = format!("nobody keeps the objects of source {}", store.as_str());
+            let message = format!("no object store for source {}", store.as_str());
             return Box::pin(async move { Err(ObjectError::Refused(message)) });
         };
         let answer = objects.request(request);
@@ -102,14 +107,14 @@ impl Executor for NodeExecutor {
     fn event(&self, event: &KubeEvent, _now: Now) {
         let container = event.container.as_ref().map_or("", |name| name.as_str());
         if event.warning {
-            tracing::warn!(pod = %event.pod, container, reason = event.reason, "{}", event.message);
+            tracing::warn!(pod = %event.pod, container, reason = event.reason, note = %event.message, "pod event");
         } else {
-            tracing::info!(pod = %event.pod, container, reason = event.reason, "{}", event.message);
+            tracing::info!(pod = %event.pod, container, reason = event.reason, note = %event.message, "pod event");
         }
     }
 }
 
-/// The machine's own clocks.
+/// The clocks of the host: `CLOCK_BOOTTIME` and wall time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 

@@ -1,10 +1,10 @@
-//! Those who keep pod objects: the API server, or this node's own store behind the local API.
+//! Stores of pod objects: the API server, or the store of this node behind the local API.
 
 use podwright_core::model::{ObjectRequest, ObjectResult};
 use podwright_cri::BoxFuture;
 
-/// Whoever has the objects of one source's pods.
+/// Holds the pod objects of one source.
 pub trait PodObjectStore: Send + Sync + 'static {
-    /// Do one thing to one object. The caller gives up after a time; what is under way then may still happen.
+    /// Performs one request on one object. The caller stops waiting after its time limit; the request may still take effect later.
     fn request(&self, request: ObjectRequest) -> BoxFuture<'static, ObjectResult>;
 }

@@ -1,8 +1,8 @@
-//! API objects that pods refer to, as the hands ask for them: contents of volumes, environment, logins, claims.
+//! API objects that pods refer to: contents of volumes, environment, registry credentials, claims.
 //!
-//! The first ask for an object by a pod registers it: from then on whoever answers watches the object for that pod and tells
-//! the loop when it has changed ([`podwright_core::model::Event::ObjectsChanged`]), until [`ObjectClient::release`]. Core never sees
-//! any of this: only that something changed.
+//! The first request of a pod for an object registers it: from then on the implementation watches the object for that pod and sends
+//! [`podwright_core::model::Event::ObjectsChanged`] to the event loop when it changes, until [`ObjectClient::release`]. Core
+//! never sees the objects, only that something changed.
 
 use std::fmt;
 use std::ops::Deref;
@@ -14,12 +14,12 @@ use k8s_openapi::api::core::v1::{
 use podwright_core::model::{Pod, PodUid};
 use podwright_cri::BoxFuture;
 
-/// What came of asking for an object.
+/// A request for an object, under way.
 pub type ObjectFuture<'a, T> = BoxFuture<'a, Result<T, GetObjectError>>;
 
-/// Whoever has API objects.
+/// Reads API objects for pods.
 pub trait ObjectClient: Send + Sync + 'static {
-    /// A ConfigMap, no older than this pod's first ask for it, if the server answers.
+    /// A ConfigMap. If the server answers, it is no older than this pod's first request for it.
     fn config_map<'a>(
         &'a self,
         uid: &'a PodUid,
@@ -27,20 +27,20 @@ pub trait ObjectClient: Send + Sync + 'static {
         name: &'a str,
     ) -> ObjectFuture<'a, Redacted<ConfigMap>>;
 
-    /// A Secret, as fresh.
+    /// A Secret, as fresh as [`ObjectClient::config_map`].
     fn secret<'a>(&'a self, uid: &'a PodUid, namespace: &'a str, name: &'a str) -> ObjectFuture<'a, Redacted<Secret>>;
 
-    /// A token of the pod's service account, bound to the pod. Always one that is good for a while.
-    fn token<'a>(&'a self, pod: &'a Pod, ask: TokenSpec) -> ObjectFuture<'a, Redacted<String>>;
+    /// A token of the pod's service account, bound to the pod. It is never about to expire.
+    fn token<'a>(&'a self, pod: &'a Pod, spec: TokenSpec) -> ObjectFuture<'a, Redacted<String>>;
 
-    /// The handler of a RuntimeClass.
+    /// The runtime handler that a RuntimeClass names.
     fn runtime_handler<'a>(&'a self, class: &'a str) -> ObjectFuture<'a, String>;
 
-    /// A claim and the volume it is bound to, if it is.
+    /// A PersistentVolumeClaim and the volume it is bound to.
     fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> ObjectFuture<'a, ClaimWithVolume>;
 
-    /// The services whose addresses the pod is told: that of the API server, and with `enableServiceLinks` those of its
-    /// namespace. Static pods get those known at the moment: they don't wait for a server.
+    /// The services whose addresses go into the pod's environment: that of the API server, and with `enableServiceLinks` those
+    /// of the pod's namespace. Static pods get those known at the moment: they do not wait for a server.
     fn services<'a>(&'a self, pod: &'a Pod) -> ObjectFuture<'a, Vec<Arc<Service>>>;
 
     /// The certificates of the trust bundles that this projection selects, as PEM.
@@ -50,7 +50,7 @@ pub trait ObjectClient: Send + Sync + 'static {
         selection: &'a ClusterTrustBundleProjection,
     ) -> ObjectFuture<'a, Redacted<String>>;
 
-    /// The pod needs nothing any more.
+    /// Drops all registrations of the pod.
     fn release(&self, uid: &PodUid);
 }
 
@@ -60,11 +60,11 @@ impl fmt::Debug for dyn ObjectClient {
     }
 }
 
-/// A shared object that may hold secrets: it prints as nothing but its name.
+/// A shared object that may contain secrets: its `Debug` output shows none of its content.
 pub struct Redacted<T>(Arc<T>);
 
 impl<T> Redacted<T> {
-    /// Holds it.
+    /// Wraps the object.
     pub fn new(object: impl Into<Arc<T>>) -> Self {
         Self(object.into())
     }
@@ -90,59 +90,59 @@ impl<T> fmt::Debug for Redacted<T> {
     }
 }
 
-/// Which token.
+/// Parameters of a service account token.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TokenSpec {
-    /// For whom it is meant; empty: the API server itself.
+    /// The audience; empty: the API server itself.
     pub audience: String,
-    /// How long it should be good.
+    /// Requested lifetime.
     pub expiration_seconds: i64,
 }
 
-/// A claim, and its volume once it is bound.
+/// A claim, with its volume once it is bound.
 #[derive(Clone, Debug)]
 pub struct ClaimWithVolume {
-    /// The claim.
+    /// The PersistentVolumeClaim.
     pub claim: Arc<PersistentVolumeClaim>,
     /// `None`: the claim is not bound.
     pub volume: Option<Arc<PersistentVolume>>,
 }
 
-/// Why an object can't be had.
+/// Why an object could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GetObjectError {
-    /// The server has none of this name.
+    /// The server has no object of this name.
     #[error("{kind} {name:?} not found")]
     NotFound {
         /// `configmap`, `secret`, …
         kind: &'static str,
-        /// Its name.
+        /// Name, without namespace.
         name: String,
     },
-    /// There is nobody to ask.
+    /// No API server is configured.
     #[error("couldn't get {what}: no API server is configured on this node")]
     NoServer {
         /// Kind, namespace and name.
         what: String,
     },
-    /// The server does not answer, or not with the object.
+    /// The server did not answer, or not with the object.
     #[error("couldn't get {what}: {why}")]
     Unavailable {
         /// Kind, namespace and name.
         what: String,
-        /// What it said instead.
+        /// The server's error.
         why: String,
     },
 }
 
 impl GetObjectError {
-    /// There is no such object: who can do without it does.
+    /// There is no such object; references marked optional are then left out.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound { .. })
     }
 }
 
-/// An object that may be missing: `None` if it is and the pod says that it can do without.
+/// `None` if the object does not exist and the pod's reference is optional.
 pub(crate) fn unless_optional<T>(
     found: Result<T, GetObjectError>,
     optional: Option<bool>,
@@ -154,11 +154,11 @@ pub(crate) fn unless_optional<T>(
     }
 }
 
-/// A node without an API server: nothing can be had.
+/// The client of a node without an API server: every read fails, apart from [`ObjectClient::services`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoApiServer;
 
-fn nobody<'a, T: Send + 'a>(what: String) -> ObjectFuture<'a, T> {
+fn no_server<'a, T: Send + 'a>(what: String) -> ObjectFuture<'a, T> {
     Box::pin(async move { Err(GetObjectError::NoServer { what }) })
 }
 
@@ -169,27 +169,27 @@ impl ObjectClient for NoApiServer {
         namespace: &'a str,
         name: &'a str,
     ) -> ObjectFuture<'a, Redacted<ConfigMap>> {
-        nobody(format!("configMap {namespace}/{name}"))
+        no_server(format!("configMap {namespace}/{name}"))
     }
 
     fn secret<'a>(&'a self, _: &'a PodUid, namespace: &'a str, name: &'a str) -> ObjectFuture<'a, Redacted<Secret>> {
-        nobody(format!("secret {namespace}/{name}"))
+        no_server(format!("secret {namespace}/{name}"))
     }
 
     fn token<'a>(&'a self, pod: &'a Pod, _: TokenSpec) -> ObjectFuture<'a, Redacted<String>> {
         let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref()).unwrap_or_default();
-        nobody(format!("serviceAccountToken of {account:?}"))
+        no_server(format!("serviceAccountToken of {account:?}"))
     }
 
     fn runtime_handler<'a>(&'a self, class: &'a str) -> ObjectFuture<'a, String> {
-        nobody(format!("RuntimeClass {class:?}"))
+        no_server(format!("RuntimeClass {class:?}"))
     }
 
     fn claim<'a>(&'a self, namespace: &'a str, name: &'a str) -> ObjectFuture<'a, ClaimWithVolume> {
-        nobody(format!("persistentVolumeClaim {namespace}/{name}"))
+        no_server(format!("persistentVolumeClaim {namespace}/{name}"))
     }
 
-    /// Nobody has services here, and that is no reason not to run.
+    /// Without an API server there are no services; pods run all the same.
     fn services<'a>(&'a self, _: &'a Pod) -> ObjectFuture<'a, Vec<Arc<Service>>> {
         Box::pin(async { Ok(Vec::new()) })
     }
@@ -199,7 +199,7 @@ impl ObjectClient for NoApiServer {
         _: &'a PodUid,
         _: &'a ClusterTrustBundleProjection,
     ) -> ObjectFuture<'a, Redacted<String>> {
-        nobody("clusterTrustBundle".into())
+        no_server("clusterTrustBundle".into())
     }
 
     fn release(&self, _: &PodUid) {}

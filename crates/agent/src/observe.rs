@@ -1,12 +1,12 @@
-//! Looking at the runtime: the outline of everything, all of one pod, and hints that something may have changed.
+//! Observes the container runtime: a list of all pods, the full state of one pod, and hints that something may have changed.
 //!
 //! ```text
-//!   Effect::List, Observe, CheckRuntime ─▶ Observer ─▶ runtime          answers, the only truth
-//!   event stream (or a pidfd per container) ─▶ Event::Hint ─▶ the loop   reasons to look, never truth
+//!   Effect::List, Observe, CheckRuntime ─▶ Observer ─▶ runtime                 responses: the only source of state
+//!   event stream (or a pidfd per container) ─▶ Event::Hint ─▶ event loop       reasons to observe, never state
 //! ```
 //!
-//! Where the runtime has an event stream, that is where hints come from. Where it has none, each running container is watched by
-//! a pidfd; its pid is in the runtime's verbose status, which is asked for only while the container is not yet watched.
+//! Hints come from the runtime's event stream. If it has none, each running container is watched by a pidfd; its pid is in the
+//! verbose container status, which is requested only while the container is not yet watched.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -33,36 +33,36 @@ mod validate_response;
 
 pub use runtime::{CgroupDriverMismatch, check_cgroup_driver, supports_supplemental_groups_policy};
 
-use exits::Exits;
+use exits::ExitWatches;
 
-/// The one reader of the runtime.
+/// Reads the state of the container runtime.
 pub struct Observer {
     runtime: Arc<dyn RuntimeService>,
     features: SharedFeatures,
-    /// Its name and release, until it may have been replaced by another.
+    /// Name and version of the runtime; `None`: to be requested, since the runtime may have been replaced.
     version: Mutex<Option<v1::VersionResponse>>,
     pool: Pool,
-    /// For each single call.
+    /// Time limit of each runtime call.
     limit: Duration,
-    /// Pods whose last looks took all their time, and how many in a row.
+    /// Pods whose last observations timed out, and how many in a row.
     slow: Mutex<BTreeMap<PodUid, u32>>,
-    exits: Exits,
-    /// No event stream: running containers are watched one by one.
+    exits: ExitWatches,
+    /// The runtime has no event stream: running containers are watched by pidfds.
     watch_exits: AtomicBool,
-    /// Whose sandbox or container an id is, for events that do not say. As large as the last list plus what was seen since.
+    /// The pod of each sandbox and container id, for events without labels. Holds the ids of the last list and those observed since.
     owners: Mutex<BTreeMap<String, PodUid>>,
     hints: mpsc::Sender<Event>,
 }
 
 impl Observer {
-    /// An observer, and the hints it will give: to be passed to the loop as they come.
+    /// Returns the observer and the receiver of its hints, which the caller forwards to the event loop.
     pub fn new(
         runtime: Arc<dyn RuntimeService>,
         features: SharedFeatures,
         pool: Pool,
         limit: Duration,
     ) -> (Self, mpsc::Receiver<Event>) {
-        let (hints, taken) = mpsc::channel(HINTS_MAX);
+        let (hints, receiver) = mpsc::channel(HINTS_MAX);
         let observer = Self {
             runtime,
             features,
@@ -70,22 +70,22 @@ impl Observer {
             pool,
             limit,
             slow: Mutex::default(),
-            exits: Exits::new(hints.clone()),
+            exits: ExitWatches::new(hints.clone()),
             watch_exits: AtomicBool::new(false),
             owners: Mutex::default(),
             hints,
         };
-        (observer, taken)
+        (observer, receiver)
     }
 
-    /// The outline of all pods. What lacks a kubelet's labels is not a pod.
+    /// All pods with the states of their sandboxes and containers. Objects without the labels of a kubelet are left out.
     pub async fn list(&self) -> Result<Listing, CallError> {
         let (sandboxes, containers) = tokio::join!(
             self.runtime.list_pod_sandbox(None, self.limit),
             self.runtime.list_containers(None, self.limit)
         );
         let (sandboxes, containers) = (sandboxes.map_err(failed)?, containers.map_err(failed)?);
-        // What makes no sense here is not judged: the pod is looked at, and that look says what is wrong with it alone.
+        // Entries are not validated here: the pod is observed next, and that observation fails for this pod alone.
         let mut listing = Listing::default();
         let mut owners = BTreeMap::new();
         for sandbox in sandboxes {
@@ -103,46 +103,46 @@ impl Observer {
             entry(&mut listing, owner).containers.insert(container.id.as_str().into(), (name.into(), state));
             owners.insert(container.id.clone(), PodUid::from(owner.uid));
         }
-        self.exits.keep_pods(&listing);
-        self.slow.lock().expect("nobody panics with it").retain(|uid, _| listing.pods.contains_key(uid));
-        *self.owners.lock().expect("nobody panics with it") = owners;
+        self.exits.retain_pods(&listing);
+        self.slow.lock().expect("no panic under this lock").retain(|uid, _| listing.pods.contains_key(uid));
+        *self.owners.lock().expect("no panic under this lock") = owners;
         Ok(listing)
     }
 
     /// Everything the runtime has of one pod, and whether every running container is watched for its exit.
     ///
-    /// A look costs nothing, so that its first limit is short and people hear soon of a pod that cannot be seen; a runtime that
-    /// is only slow gets more time with each try.
+    /// An observation changes nothing and can be repeated: its first time limit is short, so that a pod that can't be observed is
+    /// reported early, and a runtime that is only slow gets more time with each attempt.
     pub async fn observe(&self, uid: &PodUid) -> Result<(PodSeen, bool), CallError> {
-        let tries = self.slow.lock().expect("nobody panics with it").get(uid).copied().unwrap_or(0);
-        let limit = (LOOK_FIRST * 2u32.pow(tries.min(10))).min(self.limit);
+        let attempts = self.slow.lock().expect("no panic under this lock").get(uid).copied().unwrap_or(0);
+        let limit = (OBSERVE_TIME_FIRST * 2u32.pow(attempts.min(10))).min(self.limit);
         let began = Instant::now();
-        let result = self.look(uid, limit).await;
-        let mut slow = self.slow.lock().expect("nobody panics with it");
+        let result = self.observe_within(uid, limit).await;
+        let mut slow = self.slow.lock().expect("no panic under this lock");
         match &result {
-            Err(_) if began.elapsed() >= limit => drop(slow.insert(uid.clone(), tries + 1)),
+            Err(_) if began.elapsed() >= limit => drop(slow.insert(uid.clone(), attempts + 1)),
             _ => drop(slow.remove(uid)),
         }
         result
     }
 
-    async fn look(&self, uid: &PodUid, limit: Duration) -> Result<(PodSeen, bool), CallError> {
+    async fn observe_within(&self, uid: &PodUid, limit: Duration) -> Result<(PodSeen, bool), CallError> {
         let (sandboxes, containers) = tokio::join!(
             self.runtime.list_pod_sandbox(Some(sandboxes_of_pod(uid.as_str())), limit),
             self.runtime.list_containers(Some(containers_of_pod(uid.as_str())), limit)
         );
         let (mut sandboxes, mut containers) = (sandboxes.map_err(failed)?, containers.map_err(failed)?);
-        // A runtime that ignores the filter shows other pods' too.
+        // A runtime may ignore the filter and return those of other pods too.
         sandboxes.retain(|sandbox| Owner::of(&sandbox.labels).is_some_and(|owner| owner.uid == uid.as_str()));
         containers.retain(|container| Owner::of(&container.labels).is_some_and(|owner| owner.uid == uid.as_str()));
         validate_response::sandboxes(&sandboxes)
             .and_then(|()| validate_response::containers(&containers))
             .map_err(failed)?;
-        self.remember(uid, &sandboxes, &containers);
-        let looks = (self.sandboxes(sandboxes, limit), self.containers(uid, containers, limit));
-        let (sandboxes, containers) = tokio::join!(looks.0, looks.1);
+        self.remember_owner(uid, &sandboxes, &containers);
+        let (sandboxes, containers) =
+            tokio::join!(self.sandboxes(sandboxes, limit), self.containers(uid, containers, limit));
         let (sandboxes, (mut containers, pids)) = (sandboxes?, containers?);
-        // Attempts count up within a sandbox, whatever the clock does; of two sandboxes the newer one's containers come first.
+        // Attempts rise within a sandbox even if the clock is set back; containers of the newer sandbox come first.
         let rank: BTreeMap<_, _> = sandboxes.iter().enumerate().map(|(n, sandbox)| (sandbox.id.clone(), n)).collect();
         containers.sort_by_key(|c| {
             let age = rank.get(&c.sandbox).copied().unwrap_or(usize::MAX);
@@ -153,25 +153,25 @@ impl Observer {
         Ok((seen, covered))
     }
 
-    /// Newest first. Only the newest one's addresses matter, and only while it is ready.
+    /// Sandboxes, newest first. IPs are read only of the newest one, and only if it is ready.
     async fn sandboxes(&self, listed: Vec<v1::PodSandbox>, limit: Duration) -> Result<Vec<SandboxSeen>, CallError> {
         let mut seen: Vec<SandboxSeen> = listed.into_iter().map(convert::sandbox).collect();
         seen.sort_by_key(|s| (Reverse(s.attempt), Reverse(s.created_at), s.id.clone()));
         let Some(newest) = seen.first_mut().filter(|newest| newest.ready) else { return Ok(seen) };
         match self.runtime.pod_sandbox_status(newest.id.as_str(), false, limit).await {
-            Ok(answer) => {
-                let status = validate_response::sandbox_status(answer, newest.id.as_str()).map_err(failed)?;
+            Ok(response) => {
+                let status = validate_response::sandbox_status(response, newest.id.as_str()).map_err(failed)?;
                 newest.ready = convert::is_ready(status.state);
                 newest.ips = convert::addresses(status.network);
             }
-            // Gone since the list: the pod has one sandbox less.
+            // Removed since the list.
             Err(error) if error.is_not_found() => drop(seen.remove(0)),
             Err(error) => return Err(failed(error)),
         }
         Ok(seen)
     }
 
-    /// Every container in full, and the pids of those that are not yet watched.
+    /// Every container with its status, and the pids of those that are not yet watched.
     async fn containers(
         &self,
         uid: &PodUid,
@@ -179,35 +179,35 @@ impl Observer {
         limit: Duration,
     ) -> Result<(Vec<podwright_core::model::ContainerSeen>, exits::Pids), CallError> {
         let watching = self.watch_exits.load(Ordering::Relaxed);
-        let asked = listed.into_iter().filter(|c| Owner::of(&c.labels).is_some_and(|o| o.container.is_some())).map(
+        let requests = listed.into_iter().filter(|c| Owner::of(&c.labels).is_some_and(|o| o.container.is_some())).map(
             |container| async move {
                 let running = convert::run_state(container.state).may_run();
-                let verbose = watching && running && !self.exits.has(&container.id);
+                let verbose = watching && running && !self.exits.contains(&container.id);
                 match self.runtime.container_status(&container.id, verbose, limit).await {
-                    Ok(answer) => Ok(Some((container, answer))),
-                    // Gone since the list.
+                    Ok(response) => Ok(Some((container, response))),
+                    // Removed since the list.
                     Err(error) if error.is_not_found() => Ok(None),
                     Err(error) => Err(failed(error)),
                 }
             },
         );
-        let answers: Vec<_> = stream::iter(asked).buffer_unordered(STATUSES_AT_ONCE).collect().await;
+        let responses: Vec<_> = stream::iter(requests).buffer_unordered(STATUS_CALLS_MAX).collect().await;
         let mut seen = Vec::new();
         let mut pids = exits::Pids::new();
-        for answer in answers {
-            let Some((container, answer)) = answer? else { continue };
-            if let Some(pid) = exits::pid_of(&answer.info) {
+        for response in responses {
+            let Some((container, response)) = response? else { continue };
+            if let Some(pid) = exits::pid_of(&response.info) {
                 pids.insert(container.id.as_str().into(), pid);
             }
-            let status = validate_response::container_status(answer, &container.id).map_err(failed)?;
-            let words = termination_message::of(&self.pool, uid, &status, limit).await;
-            seen.extend(convert::container(&container, status, words));
+            let status = validate_response::container_status(response, &container.id).map_err(failed)?;
+            let message = termination_message::of(&self.pool, uid, &status, limit).await;
+            seen.extend(convert::container(&container, status, message));
         }
         Ok((seen, pids))
     }
 
-    fn remember(&self, uid: &PodUid, sandboxes: &[v1::PodSandbox], containers: &[v1::Container]) {
-        let mut owners = self.owners.lock().expect("nobody panics with it");
+    fn remember_owner(&self, uid: &PodUid, sandboxes: &[v1::PodSandbox], containers: &[v1::Container]) {
+        let mut owners = self.owners.lock().expect("no panic under this lock");
         let ids = sandboxes.iter().map(|s| &s.id).chain(containers.iter().map(|c| &c.id));
         owners.extend(ids.map(|id| (id.clone(), uid.clone())));
     }
@@ -222,22 +222,22 @@ fn entry<'a>(listing: &'a mut Listing, owner: Owner<'_>) -> &'a mut PodListed {
     })
 }
 
-/// A look that failed changed nothing.
+/// Observations change nothing, so a failed one is never in doubt.
 fn failed(error: CriError) -> CallError {
     read_failure("", &error)
 }
 
-/// Where a pod came from, on its sandbox.
+/// Annotation of a sandbox with the source of its pod.
 const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 
-/// Hints that wait for the loop; those who give them wait for a place.
+/// Hints that wait for the event loop; senders wait while the queue is full.
 const HINTS_MAX: usize = 256;
 
-/// The first look at a pod may take this long; doubled each time it was not enough, up to the limit of all calls.
-const LOOK_FIRST: Duration = Duration::from_secs(7);
+/// Time limit of the first observation of a pod; doubled with each timeout, up to the limit of runtime calls.
+const OBSERVE_TIME_FIRST: Duration = Duration::from_secs(7);
 
-/// Statuses of one pod's containers asked for side by side.
-const STATUSES_AT_ONCE: usize = 8;
+/// ContainerStatus calls for one pod under way at the same time.
+const STATUS_CALLS_MAX: usize = 8;
 
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
-//! Commits records off the core's task, in order, many turns at a time.
+//! Commits records to the journal outside of core's task, in order, many batches at a time.
 //!
-//! The journal's thread takes the newest record of each pod, whatever piled up, and says up to which turn everything is on disk;
-//! the effects of those turns are then free. A disk that fails or hangs is told of and holds nothing back: unprotected is better than
-//! stopped, for kills above all.
+//! The journal thread takes the newest record of each pod that is pending and reports up to which batch everything is on disk; the
+//! effects of those batches may then be performed. A disk that fails or hangs is reported and delays nothing any further: it is
+//! better to run without the protection of the journal than to stop, above all for kills.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
@@ -14,25 +14,25 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::journal::Journal;
 
-/// A commit that takes longer than this is not waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// A disk that failed is tried again this often.
-const RETRY: Duration = Duration::from_secs(2);
+/// A commit that takes longer than this is no longer waited for.
+const COMMIT_TIME_MAX: Duration = Duration::from_secs(5);
+/// Interval between attempts to write to a disk that failed.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Turns on their way to disk.
+/// Holds back the effects of each batch until its records are on disk.
 pub(super) struct Committer {
-    /// `None`: nothing has to survive.
+    /// `None`: there is no journal.
     shared: Option<Arc<Shared>>,
     progress: watch::Receiver<Progress>,
-    turn: u64,
-    /// Effects that wait for their turn's records. Bounded by patience: nothing waits longer.
+    batch: u64,
+    /// Effects that wait for the records of their batch, with the time at which they stop waiting. Bounded by `COMMIT_TIME_MAX`.
     waiting: VecDeque<(u64, Instant, Vec<Effect>)>,
-    /// What was last told of the journal.
+    /// The last reported error of the journal.
     error: Option<String>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-/// Where records lie for the thread: one per pod at most.
+/// Records for the journal thread: at most one per pod.
 #[derive(Default)]
 struct Shared {
     pending: Mutex<Pending>,
@@ -42,23 +42,23 @@ struct Shared {
 #[derive(Default)]
 struct Pending {
     records: BTreeMap<PodUid, Record>,
-    /// The last turn whose records are in the pending.
-    turn: u64,
+    /// The last batch whose records are in `records`.
+    batch: u64,
     closed: bool,
 }
 
-/// How far the thread came, and what is wrong.
+/// The last batch that the thread committed, and its error.
 #[derive(Clone, Debug, Default)]
 struct Progress {
-    turn: u64,
+    batch: u64,
     error: Option<String>,
 }
 
-/// Effects that may be performed now.
+/// Effects that may be performed now, and a change of the journal's health.
 pub(super) struct Committed {
     pub(super) effects: Vec<Effect>,
     /// The journal began to fail (`Some(Some)`), or works again (`Some(None)`).
-    pub(super) changed: Option<Option<String>>,
+    pub(super) health_change: Option<Option<String>>,
 }
 
 impl Committer {
@@ -70,70 +70,70 @@ impl Committer {
             std::thread::Builder::new()
                 .name("journal".into())
                 .spawn(run)
-                .expect("a thread can be started at the beginning")
+                .expect("a thread can be started when the agent starts")
         });
-        Self { shared, progress, turn: 0, waiting: VecDeque::new(), error: None, thread }
+        Self { shared, progress, batch: 0, waiting: VecDeque::new(), error: None, thread }
     }
 
-    /// Hand a turn over. Returns its effects if they may be performed at once.
+    /// Queues the records of a batch. Returns its effects if they may be performed at once.
     pub(super) fn commit(&mut self, out: Out) -> Option<Vec<Effect>> {
         let Some(shared) = &self.shared else { return Some(out.effects) };
         if !out.records.is_empty() {
-            self.turn += 1;
+            self.batch += 1;
             let mut pending = shared.pending.lock().expect("no panic under this lock");
             pending.records.extend(out.records.into_iter().map(|record| (uid(&record), record)));
-            pending.turn = self.turn;
+            pending.batch = self.batch;
             shared.more.notify_one();
         } else if self.waiting.is_empty() {
             return Some(out.effects);
         }
         if self.hangs() {
-            // What was asked for before goes out before.
+            // Earlier effects go out first.
             let before = self.waiting.drain(..).flat_map(|(_, _, effects)| effects);
             return Some(before.chain(out.effects).collect());
         }
-        self.waiting.push_back((self.turn, Instant::now() + PATIENCE, out.effects));
+        self.waiting.push_back((self.batch, Instant::now() + COMMIT_TIME_MAX, out.effects));
         None
     }
 
-    /// The next effects that are free. Never ends if none waits.
+    /// The next effects that may be performed. Pending forever if none waits.
     pub(super) async fn committed(&mut self) -> Committed {
-        let patience = self.waiting.front().map(|(_, until, _)| *until);
+        let give_up_at = self.waiting.front().map(|(_, until, _)| *until);
         let progress = tokio::select! {
             Ok(()) = self.progress.changed() => self.progress.borrow_and_update().clone(),
-            () = async { match patience { Some(until) => sleep_until(until).await, None => std::future::pending().await } } => {
-                let error = Some(format!("the disk does not answer for {} s", PATIENCE.as_secs()));
-                Progress { turn: u64::MAX, error }
+            () = async { match give_up_at { Some(until) => sleep_until(until).await, None => std::future::pending().await } } => {
+                let error = Some(format!("no answer from the disk for {} s", COMMIT_TIME_MAX.as_secs()));
+                Progress { batch: u64::MAX, error }
             }
         };
         let mut effects = vec![];
-        while self.waiting.front().is_some_and(|(turn, ..)| *turn <= progress.turn) {
+        while self.waiting.front().is_some_and(|(batch, ..)| *batch <= progress.batch) {
             effects.extend(self.waiting.pop_front().into_iter().flat_map(|(_, _, effects)| effects));
         }
-        let changed = (self.error.is_some() != progress.error.is_some()).then(|| progress.error.clone());
+        let health_change = (self.error.is_some() != progress.error.is_some()).then(|| progress.error.clone());
         self.error = progress.error;
-        Committed { effects, changed }
+        Committed { effects, health_change }
     }
 
-    /// The thread is known to be stuck: nothing waits for it until it moves.
+    /// The thread is known to be stuck: nothing waits for it until it makes progress.
     fn hangs(&self) -> bool {
-        self.error.is_some() && self.progress.borrow().turn + 1 < self.turn
+        self.error.is_some() && self.progress.borrow().batch + 1 < self.batch
     }
 
-    /// Everything handed over is on disk before this returns, if the disk answers.
+    /// Waits until everything queued is on disk, for at most `COMMIT_TIME_MAX`.
     pub(super) async fn finish(mut self) {
         self.close();
         if let Some(thread) = self.thread.take() {
             let joined = tokio::task::spawn_blocking(move || thread.join());
-            if tokio::time::timeout(PATIENCE, joined).await.is_err() {
-                tracing::warn!("the last records are not on disk: it does not answer");
+            if tokio::time::timeout(COMMIT_TIME_MAX, joined).await.is_err() {
+                tracing::warn!("journal not flushed at shutdown: no answer from the disk");
             }
         }
     }
 }
 
 impl Committer {
-    /// The thread writes what lies there, and ends.
+    /// The thread writes the pending records and ends.
     fn close(&self) {
         if let Some(shared) = &self.shared {
             shared.pending.lock().expect("no panic under this lock").closed = true;
@@ -143,34 +143,34 @@ impl Committer {
 }
 
 impl Drop for Committer {
-    /// Without its loop the thread would wait for ever, and hold the journal's lock.
+    /// Otherwise the thread would wait forever and hold the journal's lock.
     fn drop(&mut self) {
         self.close();
     }
 }
 
-/// The thread: take what lies there, commit it together, say so.
+/// The journal thread: takes the pending records, commits them together, publishes its progress.
 fn write(mut journal: Journal, shared: &Shared, done: &watch::Sender<Progress>) {
-    // What a failed commit left: the newest record of each pod.
-    let mut owed: BTreeMap<PodUid, Record> = BTreeMap::new();
+    // Records of failed commits: the newest one of each pod.
+    let mut unwritten: BTreeMap<PodUid, Record> = BTreeMap::new();
     loop {
-        let (turn, closed) = {
+        let (batch, closed) = {
             let mut pending = shared.pending.lock().expect("no panic under this lock");
             while pending.records.is_empty() && !pending.closed {
-                if owed.is_empty() {
+                if unwritten.is_empty() {
                     pending = shared.more.wait(pending).expect("no panic under this lock");
                 } else {
-                    // What could not be written is tried again, also when nothing new comes.
-                    pending = shared.more.wait_timeout(pending, RETRY).expect("no panic under this lock").0;
+                    // Retried even if no new record comes.
+                    pending = shared.more.wait_timeout(pending, RETRY_INTERVAL).expect("no panic under this lock").0;
                     break;
                 }
             }
-            owed.append(&mut pending.records);
-            (pending.turn, pending.closed)
+            unwritten.append(&mut pending.records);
+            (pending.batch, pending.closed)
         };
-        if !owed.is_empty() {
-            let error = commit(&mut journal, &mut owed);
-            done.send_replace(Progress { turn, error });
+        if !unwritten.is_empty() {
+            let error = commit(&mut journal, &mut unwritten);
+            done.send_replace(Progress { batch, error });
         }
         if closed {
             return;
@@ -178,18 +178,18 @@ fn write(mut journal: Journal, shared: &Shared, done: &watch::Sender<Progress>) 
     }
 }
 
-/// Commit what is owed. A record that can't be written costs its own pod's protection, and nobody else's.
-fn commit(journal: &mut Journal, owed: &mut BTreeMap<PodUid, Record>) -> Option<String> {
-    let mut told = None;
+/// Commits the records. A record that can't be encoded is dropped; those of other pods are still written.
+fn commit(journal: &mut Journal, unwritten: &mut BTreeMap<PodUid, Record>) -> Option<String> {
+    let mut failure = None;
     loop {
-        let records: Vec<Record> = owed.values().cloned().collect();
+        let records: Vec<Record> = unwritten.values().cloned().collect();
         let Err(error) = journal.commit(&records) else {
-            owed.clear();
-            return told;
+            unwritten.clear();
+            return failure;
         };
         let Some(uid) = error.unwritable() else { return Some(error.to_string()) };
-        owed.remove(uid);
-        told = Some(error.to_string());
+        unwritten.remove(uid);
+        failure = Some(error.to_string());
     }
 }
 
@@ -206,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    fn turn(uid: Option<&str>, call: u64) -> Out {
+    fn batch(uid: Option<&str>, call: u64) -> Out {
         let records = uid.map(|uid| Record::Forget(uid.into())).into_iter().collect();
         Out { records, effects: vec![Effect::Cancel { id: CallId(call) }] }
     }
@@ -216,9 +216,9 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let (journal, _, _) = Journal::open(dir.path()).expect("opened");
         let mut committer = Committer::start(Some(journal));
-        assert!(committer.commit(turn(None, 1)).is_some(), "nothing to wait for");
-        assert!(committer.commit(turn(Some("a"), 2)).is_none());
-        assert!(committer.commit(turn(None, 3)).is_none(), "behind the one before");
+        assert!(committer.commit(batch(None, 1)).is_some(), "no records to wait for");
+        assert!(committer.commit(batch(Some("a"), 2)).is_none());
+        assert!(committer.commit(batch(None, 3)).is_none(), "after the effects of the batch before");
         let mut ids = vec![];
         while ids.len() < 2 {
             for effect in committer.committed().await.effects {
@@ -231,25 +231,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_disk_that_hangs_is_told_of_and_holds_nothing_back() {
+    async fn a_disk_that_hangs_is_reported_and_does_not_delay_effects() {
         let (done, progress) = watch::channel(Progress::default());
         let shared = Some(Arc::new(Shared::default()));
         let mut committer =
-            Committer { shared, progress, turn: 0, waiting: VecDeque::new(), error: None, thread: None };
-        assert!(committer.commit(turn(Some("a"), 1)).is_none());
+            Committer { shared, progress, batch: 0, waiting: VecDeque::new(), error: None, thread: None };
+        assert!(committer.commit(batch(Some("a"), 1)).is_none());
         let freed = committer.committed().await;
         assert_eq!(freed.effects.len(), 1);
-        assert!(freed.changed.flatten().is_some_and(|why| why.contains("does not answer")));
-        done.send_replace(Progress { turn: 1, error: Some("it failed".into()) });
-        assert!(committer.commit(turn(Some("a"), 2)).is_none(), "it moves");
-        let freed = committer.commit(turn(Some("b"), 3)).expect("it is not waited for again");
+        assert!(freed.health_change.flatten().is_some_and(|why| why.contains("no answer")));
+        done.send_replace(Progress { batch: 1, error: Some("it failed".into()) });
+        assert!(committer.commit(batch(Some("a"), 2)).is_none(), "the thread made progress");
+        let freed = committer.commit(batch(Some("b"), 3)).expect("the stuck thread is not waited for");
         let ids: Vec<u64> =
             freed.iter().filter_map(|e| if let Effect::Cancel { id } = e { Some(id.0) } else { None }).collect();
-        assert_eq!(ids, [2, 3], "turns keep their order");
+        assert_eq!(ids, [2, 3], "batches keep their order");
     }
 
     #[test]
-    fn a_record_that_can_t_be_written_costs_its_own_pod_only() {
+    fn a_record_that_can_not_be_written_is_dropped_and_others_are_committed() {
         let dir = tempfile::tempdir().expect("a directory");
         let (mut journal, _, _) = Journal::open(dir.path()).expect("opened");
         let record = |uid: &str, size: usize| {
@@ -258,10 +258,10 @@ mod tests {
             let seen = jiff::Timestamp::UNIX_EPOCH;
             Record::Put(Box::new(PodRecord::new(uid.into(), Source::File, Arc::new(pod), seen)))
         };
-        let owed = [record("a", 1), record("huge", 65 << 20), record("z", 1)];
-        let mut owed: BTreeMap<_, _> = owed.map(|record| (uid(&record), record)).into();
-        let told = commit(&mut journal, &mut owed).expect("it is told of");
-        assert!(told.contains("huge") && owed.is_empty(), "{told}");
+        let unwritten = [record("a", 1), record("huge", 65 << 20), record("z", 1)];
+        let mut unwritten: BTreeMap<_, _> = unwritten.map(|record| (uid(&record), record)).into();
+        let failure = commit(&mut journal, &mut unwritten).expect("it is reported");
+        assert!(failure.contains("huge") && unwritten.is_empty(), "{failure}");
         drop(journal);
         let (_, records, _) = Journal::open(dir.path()).expect("opened");
         assert_eq!(records.iter().map(|r| r.uid.as_str()).collect::<Vec<_>>(), ["a", "z"]);

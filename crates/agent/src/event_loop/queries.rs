@@ -1,4 +1,4 @@
-//! What others may ask of the loop, and what they may see without asking.
+//! Queries to the event loop, and the state it publishes for readers that do not wait for it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -13,54 +13,54 @@ use super::event_correlator::{CorrelatedEvent, EventCorrelator, EventFeed};
 use crate::feed::{PodFeed, PodView};
 use crate::metrics::Metrics;
 
-/// A question to the loop.
+/// A question that the event loop answers from core's state.
 pub enum Query {
-    /// Every pod with its status, and the manifests that are broken.
+    /// Every pod with its status, and the manifests that can't be used.
     Pods(oneshot::Sender<PodsResponse>),
-    /// All that is known of the pods of this name, those that are gone included.
+    /// The histories of the pods of this name, including pods that no longer exist.
     Explain {
-        /// `name` or `namespace/name`; static pods may go without the node's name at the end.
+        /// `name` or `namespace/name`; the node's name at the end of a static pod's name may be left out.
         pod: String,
-        /// One for each life, the oldest first.
+        /// One entry per pod UID, the oldest first.
         answer: oneshot::Sender<Vec<Explanation>>,
     },
 }
 
-/// The life of one pod, told.
+/// What is known of one pod instance.
 #[derive(Clone, Debug)]
 pub struct Explanation {
-    /// Its name.
+    /// Namespace and name.
     pub full_name: FullName,
-    /// Its UID.
+    /// Tells instances of the same name apart.
     pub uid: PodUid,
-    /// Where it is in its life; `None`: it is gone.
+    /// Its lifecycle state; `None`: the pod is gone.
     pub state: Option<State>,
-    /// The pod with its status, while it is here.
+    /// The pod with its status; `None`: the pod is gone.
     pub pod: Option<Pod>,
-    /// The file or URL it came from.
+    /// The file or URL of its manifest.
     pub origin: Option<String>,
-    /// What happened, oldest first.
+    /// Its transitions, oldest first.
     pub history: Vec<Transition>,
-    /// Older lines that are not kept.
+    /// Number of older transitions that were dropped.
     pub forgotten: u64,
-    /// What it waits for now.
+    /// What it is waiting for now.
     pub waits: Vec<Wait>,
-    /// The runtime answers.
+    /// The container runtime answers.
     pub runtime_up: bool,
 }
 
 /// The answer to [`Query::Pods`].
 #[derive(Debug, Default)]
 pub struct PodsResponse {
-    /// The pods.
+    /// All pods, each with its published status.
     pub pods: Vec<Pod>,
-    /// Files and what is wrong with them.
+    /// Manifests that can't be used: path or URL, and the error.
     pub broken: Vec<(String, String)>,
-    /// The runtime answers.
+    /// The container runtime answers.
     pub runtime_up: bool,
 }
 
-/// The way to the loop.
+/// Sends events and queries to the event loop, and reads its published state.
 #[derive(Clone)]
 pub struct Handle {
     events: mpsc::Sender<Event>,
@@ -73,32 +73,32 @@ impl Handle {
         Self { events, queries, state }
     }
 
-    /// Tell the loop what happened; waits for a place in its queue.
+    /// Queues an event; waits while the queue is full.
     pub async fn send(&self, event: Event) {
         let _ = self.events.send(event).await;
     }
 
-    /// All pods. `None` while the agent ends.
+    /// All pods. `None` while the agent shuts down.
     pub async fn pods(&self) -> Option<PodsResponse> {
-        let (answer, shown) = oneshot::channel();
+        let (answer, response) = oneshot::channel();
         self.queries.send(Query::Pods(answer)).await.ok()?;
-        shown.await.ok()
+        response.await.ok()
     }
 
-    /// The lives of the pods of this name.
+    /// The histories of the pods of this name. `None` while the agent shuts down.
     pub async fn explain(&self, pod: String) -> Option<Vec<Explanation>> {
-        let (answer, told) = oneshot::channel();
+        let (answer, explanations) = oneshot::channel();
         self.queries.send(Query::Explain { pod, answer }).await.ok()?;
-        told.await.ok()
+        explanations.await.ok()
     }
 
-    /// What can be seen without asking.
+    /// The published state.
     pub fn state(&self) -> &Arc<AgentState> {
         &self.state
     }
 }
 
-/// What the loop shows of itself.
+/// The state that the event loop publishes: events, pods, metrics, health.
 #[derive(Default)]
 pub struct AgentState {
     events: Mutex<EventCorrelator>,
@@ -113,56 +113,56 @@ pub struct AgentState {
 }
 
 impl AgentState {
-    /// The events kept, oldest first.
+    /// The stored events, oldest first.
     pub fn events(&self) -> Vec<CorrelatedEvent> {
         self.events.lock().expect("no panic under this lock").all()
     }
 
-    /// Every event from now on, as it is kept.
+    /// Every event from now on, as it is stored.
     pub fn follow_events(&self) -> broadcast::Receiver<CorrelatedEvent> {
         self.event_feed.0.subscribe()
     }
 
-    /// What the runtime says of itself, from its first answer on.
+    /// Facts reported by the container runtime; `None` until its first answer.
     pub fn follow_runtime(&self) -> watch::Receiver<Option<RuntimeFacts>> {
         self.runtime.subscribe()
     }
 
-    /// When the loop last did something.
+    /// When the event loop last finished a batch.
     pub fn last_heartbeat(&self) -> Option<Now> {
         *self.heartbeat.lock().expect("no panic under this lock")
     }
 
-    /// When the runtime last showed what it has, all of it or one pod.
+    /// When the runtime was last listed or a pod last observed, successfully.
     pub fn last_observation(&self) -> Option<Now> {
         *self.observation.lock().expect("no panic under this lock")
     }
 
-    /// Why records are not on disk, if so.
+    /// Why records can't be written to the journal; `None`: they can.
     pub fn journal_error(&self) -> Option<String> {
         self.journal.lock().expect("no panic under this lock").clone()
     }
 
-    /// Every pod as it is shown, and what changed.
+    /// All pods as the API shows them, with their recent changes.
     pub fn feed(&self) -> &Arc<PodFeed> {
         &self.feed
     }
 
-    /// What is counted.
+    /// Counters and gauges for `/metrics`.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// Keep an event that is about no pod of the loop's: the node's own.
+    /// Stores an event that is not about a pod of the event loop, such as an event of the node.
     pub fn record_event(&self, event: &KubeEvent, now: Now) {
         self.record_pod_event(event, None, now);
     }
 
-    /// Keep an event about this pod; the spec tells which part of it is meant.
+    /// Stores an event about this pod; the spec says which kind of container it is about.
     pub(super) fn record_pod_event(&self, event: &KubeEvent, pod: Option<&Pod>, now: Now) {
-        let kept = self.events.lock().expect("no panic under this lock").add(event, pod, now);
-        // Nobody may be listening.
-        let _ = self.event_feed.0.send(kept);
+        let stored = self.events.lock().expect("no panic under this lock").add(event, pod, now);
+        // Fails only if there is no subscriber.
+        let _ = self.event_feed.0.send(stored);
     }
 
     pub(super) fn set_runtime_facts(&self, facts: &RuntimeFacts) {
@@ -188,7 +188,7 @@ impl AgentState {
     }
 }
 
-/// Answer from what core knows. Whoever asked may have gone away.
+/// Answers from core's state. The receiver may be gone by now.
 pub(super) fn answer(node: &Node, query: Query, now: Now) {
     match query {
         Query::Pods(answer) => {
@@ -204,12 +204,13 @@ pub(super) fn answer(node: &Node, query: Query, now: Now) {
 
 fn explain(node: &Node, pod: &str, now: Now) -> Vec<Explanation> {
     let (namespace, name) = pod.split_once('/').map_or((None, pod), |(namespace, name)| (Some(namespace), name));
-    let in_full = format!("{name}-{}", node.config().node_name);
+    let static_name = format!("{name}-{}", node.config().node_name);
     let matches = |full: &FullName| {
-        namespace.is_none_or(|wanted| *full.namespace == *wanted) && (*full.name == *name || *full.name == *in_full)
+        namespace.is_none_or(|namespace| *full.namespace == *namespace)
+            && (*full.name == *name || *full.name == *static_name)
     };
     let runtime_up = node.runtime_up();
-    let tell = |full_name: &FullName, uid: &PodUid, history: &History| Explanation {
+    let explanation = |full_name: &FullName, uid: &PodUid, history: &History| Explanation {
         full_name: full_name.clone(),
         uid: uid.clone(),
         state: None,
@@ -221,16 +222,16 @@ fn explain(node: &Node, pod: &str, now: Now) -> Vec<Explanation> {
         runtime_up,
     };
     let gone = node.gone().filter(|gone| matches(&gone.full_name));
-    let here = node.workers().iter().filter(|(_, machine)| matches(machine.full_name()));
-    let mut here: Vec<_> = here.collect();
-    here.sort_by_key(|(_, machine)| machine.record().first_seen);
-    let gone = gone.map(|gone| tell(&gone.full_name, &gone.uid, &gone.history));
-    let here = here.into_iter().map(|(uid, machine)| Explanation {
+    let present = node.workers().iter().filter(|(_, machine)| matches(machine.full_name()));
+    let mut present: Vec<_> = present.collect();
+    present.sort_by_key(|(_, machine)| machine.record().first_seen);
+    let gone = gone.map(|gone| explanation(&gone.full_name, &gone.uid, &gone.history));
+    let present = present.into_iter().map(|(uid, machine)| Explanation {
         state: Some(machine.state()),
         pod: Some(PodView::of(machine.record()).pod()),
         origin: machine.record().origin.clone(),
         waits: machine.waits(now),
-        ..tell(machine.full_name(), uid, machine.history())
+        ..explanation(machine.full_name(), uid, machine.history())
     });
-    gone.chain(here).collect()
+    gone.chain(present).collect()
 }

@@ -21,13 +21,13 @@ fn record(uid: &str, source: Source, phase: Option<&str>) -> PodRecord {
 }
 
 fn kinds(feed: &PodFeed, after: u64) -> Vec<String> {
-    let word = |change: &PodChange| match (&change.old, &change.new) {
+    let describe = |change: &PodChange| match (&change.old, &change.new) {
         (None, Some(new)) => format!("+{} {}", new.name(), phase(new)),
         (Some(_), Some(new)) => format!("~{} {}", new.name(), phase(new)),
         (Some(old), None) => format!("-{}", old.name()),
-        (None, None) => unreachable!("a change of nothing"),
+        (None, None) => unreachable!("neither old nor new"),
     };
-    feed.changes_after(after, 100).unwrap().iter().map(word).collect()
+    feed.changes_after(after, 100).unwrap().iter().map(describe).collect()
 }
 
 fn phase(view: &PodView) -> &str {
@@ -35,7 +35,7 @@ fn phase(view: &PodView) -> &str {
 }
 
 #[test]
-fn only_what_is_news_makes_a_change_and_versions_only_rise() {
+fn only_differences_make_a_change_and_versions_only_rise() {
     let feed = PodFeed::default();
     let start = feed.version();
     feed.put_record(&record("a", Source::File, None));
@@ -53,17 +53,17 @@ fn only_what_is_news_makes_a_change_and_versions_only_rise() {
 }
 
 #[test]
-fn a_kept_pod_is_the_stores_with_the_loops_status() {
+fn a_stored_pod_is_shown_with_the_status_of_the_event_loop() {
     let feed = PodFeed::default();
     let start = feed.version();
     let shown = feed.put_object(pod("a", "a"), Source::Local, None);
     assert_eq!((phase(&shown), shown.version), ("Pending", start + 1));
     feed.put_record(&record("a", Source::Local, None));
     feed.put_record(&record("a", Source::Local, Some("Running")));
-    // An older status that the store was asked to keep does not come back.
+    // An older status from the store does not replace the published one.
     feed.put_object(pod("a", "a"), Source::Local, None);
     assert_eq!(kinds(&feed, start), ["+a Pending", "~a Running"]);
-    // The loop's forgetting does not take the object away, the store's letting go does, once and for all.
+    // Dropping the record does not remove the object; its deletion from the store does, for good.
     feed.remove_record(&"a".into());
     assert!(feed.get(&"a".into()).is_some());
     feed.remove_object(&"a".into());
@@ -74,7 +74,7 @@ fn a_kept_pod_is_the_stores_with_the_loops_status() {
 }
 
 #[test]
-fn who_is_slower_than_the_ring_is_told() {
+fn a_watch_behind_the_ring_gets_an_error() {
     let feed = PodFeed::default();
     feed.start_after(1000);
     for n in 0..RING_MAX + 10 {
@@ -84,12 +84,12 @@ fn who_is_slower_than_the_ring_is_told() {
     assert_eq!(feed.changes_after(1010, 10_000).unwrap().len(), RING_MAX);
     assert_eq!(feed.changes_after(1010, 3).unwrap().last().unwrap().version, 1013);
     assert!(feed.changes_after(feed.version(), 10).unwrap().is_empty());
-    assert!(feed.changes_after(feed.version() + 1, 10).is_err(), "another agent's future");
+    assert!(feed.changes_after(feed.version() + 1, 10).is_err(), "a version that was never given out");
     assert!(feed.changes_after(0, 10).is_err());
 }
 
 #[test]
-fn the_newest_of_a_name_is_meant_and_the_one_that_goes_says_so() {
+fn the_newest_pod_of_a_name_wins_and_a_removed_one_has_a_deletion_timestamp() {
     let feed = PodFeed::default();
     let deadline = SavedTime { boot_id: String::new(), boot: Duration::ZERO, wall: Timestamp::UNIX_EPOCH };
     let ending =

@@ -1,11 +1,11 @@
-//! ObjectClient for tests: what is put in can be had, and who asked and let go is remembered.
+//! Objects for tests: returns what was put in, and records token requests and releases.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use super::*;
 
-/// A server in a box.
+/// An in-memory API server.
 #[derive(Default)]
 pub(crate) struct FakeObjects {
     pub(crate) config_maps: Mutex<BTreeMap<String, ConfigMap>>,
@@ -52,9 +52,9 @@ impl ObjectClient for FakeObjects {
         Box::pin(async { found.await.map(Redacted::new) })
     }
 
-    fn token<'a>(&'a self, _: &'a Pod, ask: TokenSpec) -> ObjectFuture<'a, Redacted<String>> {
-        let token = format!("token for {:?}", ask.audience);
-        self.tokens.lock().unwrap().push(ask);
+    fn token<'a>(&'a self, _: &'a Pod, spec: TokenSpec) -> ObjectFuture<'a, Redacted<String>> {
+        let token = format!("token for {:?}", spec.audience);
+        self.tokens.lock().unwrap().push(spec);
         Box::pin(async { Ok(Redacted::new(token)) })
     }
 

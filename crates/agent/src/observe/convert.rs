@@ -1,4 +1,4 @@
-//! The runtime's words in core's. Runtimes answer garbage now and then: numbers out of range become the most careful value.
+//! Converts CRI types to core's. Values out of range become the most conservative value.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,7 +12,7 @@ pub(super) fn is_ready(state: i32) -> bool {
     state == i32::from(v1::PodSandboxState::SandboxReady)
 }
 
-/// What we do not know may have a process.
+/// An unknown state may have a running process.
 pub(super) fn run_state(state: i32) -> RunState {
     match v1::ContainerState::try_from(state) {
         Ok(v1::ContainerState::ContainerCreated) => RunState::Created,
@@ -26,13 +26,13 @@ pub(super) fn sandbox(listed: v1::PodSandbox) -> SandboxSeen {
     SandboxSeen {
         ready: is_ready(listed.state),
         attempt: listed.metadata.map_or(0, |metadata| metadata.attempt),
-        created_at: moment(listed.created_at).unwrap_or(Timestamp::UNIX_EPOCH),
+        created_at: timestamp(listed.created_at).unwrap_or(Timestamp::UNIX_EPOCH),
         ips: Vec::new(),
         id: listed.id.into(),
     }
 }
 
-/// The first one is the pod's. One that is no address makes all of them doubtful.
+/// The first one is the pod IP. If one of them is not an IP address, none is used.
 pub(super) fn addresses(network: Option<v1::PodSandboxNetworkStatus>) -> Vec<String> {
     let Some(network) = network else { return Vec::new() };
     let all = [network.ip].into_iter().chain(network.additional_ips.into_iter().map(|more| more.ip));
@@ -40,20 +40,21 @@ pub(super) fn addresses(network: Option<v1::PodSandboxNetworkStatus>) -> Vec<Str
     if all.iter().all(|ip| ip.parse::<IpAddr>().is_ok()) { all } else { Vec::new() }
 }
 
-/// One container from its status; `words` are its own last ones. Nothing without a kubelet's labels.
+/// One container from its status and its termination message. `None` if it lacks the labels of a kubelet.
 pub(super) fn container(
     listed: &v1::Container,
     status: v1::ContainerStatus,
-    words: Option<String>,
+    termination_message: Option<String>,
 ) -> Option<ContainerSeen> {
     let name = Owner::of(&listed.labels)?.container?;
     let state = run_state(status.state);
     let exited = state == RunState::Exited;
-    let note = |key: &str| status.annotations.get(key).or_else(|| listed.annotations.get(key));
-    let grace = note(labels::POD_TERMINATION_GRACE_PERIOD).and_then(|text| text.parse().ok()).map(Duration::from_secs);
+    let annotation = |key: &str| status.annotations.get(key).or_else(|| listed.annotations.get(key));
+    let grace =
+        annotation(labels::POD_TERMINATION_GRACE_PERIOD).and_then(|text| text.parse().ok()).map(Duration::from_secs);
     let attempt = status.metadata.as_ref().or(listed.metadata.as_ref()).map_or(0, |metadata| metadata.attempt);
-    // The Go kubelet trusts its annotation; they only differ if somebody else made the container.
-    let attempt = note(labels::RESTART_COUNT).and_then(|text| text.parse().ok()).unwrap_or(attempt);
+    // The Go kubelet uses its annotation; the two differ only if another program created the container.
+    let attempt = annotation(labels::RESTART_COUNT).and_then(|text| text.parse().ok()).unwrap_or(attempt);
     let user = status.user.and_then(|user| user.linux);
     let image = status.image.unwrap_or_default();
     Some(ContainerSeen {
@@ -61,16 +62,16 @@ pub(super) fn container(
         sandbox: listed.pod_sandbox_id.as_str().into(),
         name: name.into(),
         attempt,
-        hash: note(labels::CONTAINER_HASH).cloned(),
-        created_at: moment(status.created_at).unwrap_or(Timestamp::UNIX_EPOCH),
-        started_at: moment(status.started_at).filter(|_| state != RunState::Created),
-        finished_at: moment(status.finished_at).filter(|_| exited),
+        hash: annotation(labels::CONTAINER_HASH).cloned(),
+        created_at: timestamp(status.created_at).unwrap_or(Timestamp::UNIX_EPOCH),
+        started_at: timestamp(status.started_at).filter(|_| state != RunState::Created),
+        finished_at: timestamp(status.finished_at).filter(|_| exited),
         exit_code: if exited { status.exit_code } else { 0 },
         grace,
-        pre_stop: note(labels::PRE_STOP_HANDLER).cloned(),
-        message: match words {
-            Some(words) if status.message.is_empty() => words,
-            Some(words) => format!("{}: {words}", status.message),
+        pre_stop: annotation(labels::PRE_STOP_HANDLER).cloned(),
+        message: match termination_message {
+            Some(message) if status.message.is_empty() => message,
+            Some(message) => format!("{}: {message}", status.message),
             None => status.message,
         },
         reason: status.reason,
@@ -81,7 +82,7 @@ pub(super) fn container(
     })
 }
 
-/// Nanoseconds since the epoch; 0 is "has not happened".
-fn moment(nanos: i64) -> Option<Timestamp> {
+/// From nanoseconds since the epoch; 0 means that it has not happened.
+fn timestamp(nanos: i64) -> Option<Timestamp> {
     if nanos == 0 { None } else { Timestamp::from_nanosecond(i128::from(nanos)).ok() }
 }

@@ -1,8 +1,8 @@
-//! The runtime's event stream: followed while it lasts, sought again when it ends.
+//! Follows the runtime's event stream (CRI GetContainerEvents) and reconnects when it ends.
 //!
 //! ```text
-//!   Seeking ──(500 ms without an error, or an event)──▶ Up ──(end)──▶ Down ──(100 ms … 5 s)──▶ Seeking
-//!      └──(the runtime has no such stream)──▶ pidfds; asked again each minute: runtimes are upgraded under us
+//!   Connecting ──(500 ms without an error, or an event)──▶ Up ──(end)──▶ Down ──(100 ms … 5 s)──▶ Connecting
+//!      └──(the runtime has no such stream)──▶ pidfds; retried every minute, since the runtime may be upgraded
 //! ```
 
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::Observer;
 
 impl Observer {
-    /// Follows the runtime's events until told to stop. One task for the life of the agent.
+    /// Follows the runtime's events until `stop` is cancelled. Runs in one task for as long as the agent runs.
     pub async fn follow_events(&self, stop: CancellationToken) {
         let follow = async {
             let mut delay = RETRY_MIN;
@@ -26,7 +26,7 @@ impl Observer {
                 let (lasted, error) = self.follow_one(self.runtime.container_events()).await;
                 let missing = error.as_ref().is_some_and(|error| error.code == Code::Unimplemented);
                 if !lasted && error.as_ref().is_some_and(|error| error.code != Code::Unavailable) {
-                    // Whatever it says, it gives no events: do without.
+                    // Whatever the error, there are no events: watch pidfds instead.
                     self.watch_exits.store(true, Ordering::Relaxed);
                 }
                 delay = match (lasted, missing) {
@@ -35,7 +35,7 @@ impl Observer {
                     (false, false) => (delay * 2).min(RETRY_MAX),
                 };
                 if let Some(error) = error {
-                    tracing::debug!(%error, retry_in = ?delay, "no events from the runtime");
+                    tracing::debug!(%error, retry_in_ms = delay.as_millis(), "event stream of the runtime ended");
                 }
                 sleep(delay).await;
             }
@@ -46,16 +46,16 @@ impl Observer {
         }
     }
 
-    /// One subscription to its end. Whether it was up, and what ended it.
+    /// Follows one subscription to its end. Returns whether it was up, and the error that ended it.
     async fn follow_one(&self, mut stream: EventStream) -> (bool, Option<CriError>) {
-        // Runtimes answer with their first event, so that silence is the only sign of success.
-        let mut next = timeout(SILENCE_IS_UP, stream.next()).await.ok();
+        // Runtimes send response headers with the first event only, so silence is the only sign of success.
+        let mut next = timeout(CONNECT_TIME, stream.next()).await.ok();
         if let Some(Some(Err(_)) | None) = &next {
             return (false, next.flatten().and_then(Result::err));
         }
         self.watch_exits.store(false, Ordering::Relaxed);
         self.exits.clear();
-        self.tell(Event::EventStream { up: true }).await;
+        self.send(Event::EventStream { up: true }).await;
         let ended = loop {
             let event = match next.take() {
                 Some(event) => event,
@@ -66,8 +66,8 @@ impl Observer {
                     if let Some(uid) = self.owner_of(&event) {
                         let (id, kind) = (&event.container_id, event.container_event_type);
                         tracing::trace!(target: TRACE, %uid, id, kind, "event");
-                        if is_news(&event) {
-                            self.tell(Event::Hint { uid }).await;
+                        if needs_observation(&event) {
+                            self.send(Event::Hint { uid }).await;
                         }
                     }
                 }
@@ -76,11 +76,11 @@ impl Observer {
             }
         };
         self.forget_version();
-        self.tell(Event::EventStream { up: false }).await;
+        self.send(Event::EventStream { up: false }).await;
         (true, ended)
     }
 
-    /// Whose event it is; the sandbox says, or we have seen the id before.
+    /// The pod of an event: from its labels, or from an id that was observed before.
     fn owner_of(&self, event: &v1::ContainerEventResponse) -> Option<PodUid> {
         let sandbox = event.pod_sandbox_status.as_ref();
         if let Some(owner) = sandbox.and_then(|status| Owner::of(&status.labels)) {
@@ -90,27 +90,28 @@ impl Observer {
         if let Some(owner) = labels {
             return Some(owner.uid.into());
         }
-        self.owners.lock().expect("nobody panics with it").get(&event.container_id).cloned()
+        self.owners.lock().expect("no panic under this lock").get(&event.container_id).cloned()
     }
 
-    async fn tell(&self, event: Event) {
-        // Nobody listens only while the agent ends.
+    async fn send(&self, event: Event) {
+        // Fails only while the agent shuts down.
         let _ = self.hints.send(event).await;
     }
 }
 
-/// What only our own calls bring about is looked at when they return, and their events come at the same moment: looking twice
-/// would double the work of every start. An end comes unasked. What nobody told of is found by the safety list.
-fn is_news(event: &v1::ContainerEventResponse) -> bool {
+/// Creation, start and removal come from this agent's own calls, after which the pod is observed anyway: a second observation would
+/// double the work of every start. Exits come unexpectedly. Changes made by others are found by the periodic list.
+fn needs_observation(event: &v1::ContainerEventResponse) -> bool {
     use v1::ContainerEventType::{ContainerCreatedEvent, ContainerDeletedEvent, ContainerStartedEvent};
-    let ours = [ContainerCreatedEvent, ContainerStartedEvent, ContainerDeletedEvent];
-    !ours.iter().any(|kind| event.container_event_type == i32::from(*kind))
+    let own = [ContainerCreatedEvent, ContainerStartedEvent, ContainerDeletedEvent];
+    !own.iter().any(|kind| event.container_event_type == i32::from(*kind))
 }
 
-/// The moments that benches measure between.
+/// Log target of the events that benchmarks measure.
 const TRACE: &str = "podwright::trace";
-const SILENCE_IS_UP: Duration = Duration::from_millis(500);
+/// A subscription without an error for this long is up.
+const CONNECT_TIME: Duration = Duration::from_millis(500);
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// For runtimes without the stream.
+/// Retry interval for runtimes without the stream.
 const ABSENT_RETRY: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! The runtime's own word on itself: is it there, is its network ready, what can it do, who manages its cgroups.
+//! Status of the runtime itself: whether it and its network are ready, its features, its cgroup driver.
 
 use std::time::Duration;
 
@@ -10,58 +10,58 @@ use crate::perform::read_failure;
 use crate::translate::{CgroupDriver, RuntimeFeatures};
 
 impl Observer {
-    /// Asks how it is. An error means that nobody answers.
+    /// Reads version and status of the runtime. An error means that the runtime does not answer.
     pub async fn check_runtime(&self) -> Result<RuntimeReady, CallError> {
         let limit = self.limit.min(CHECK_TIME_MAX);
-        let answers = async { Ok((self.version(limit).await?, self.runtime.status(false, limit).await?)) };
-        let (version, answer) = answers.await.map_err(|error| {
+        let requests = async { Ok((self.version(limit).await?, self.runtime.status(false, limit).await?)) };
+        let (version, status) = requests.await.map_err(|error| {
             self.forget_version();
             CallError { unavailable: true, ..read_failure("", &error) }
         })?;
-        self.features.set(features(&answer));
-        Ok(word(version, answer))
+        self.features.set(features(&status));
+        Ok(readiness(version, status))
     }
 
     async fn version(&self, limit: Duration) -> Result<v1::VersionResponse, CriError> {
-        let known = self.version.lock().expect("nobody panics with it").clone();
+        let known = self.version.lock().expect("no panic under this lock").clone();
         match known {
             Some(version) => Ok(version),
             None => {
                 let version = self.runtime.version(limit).await?;
-                *self.version.lock().expect("nobody panics with it") = Some(version.clone());
+                *self.version.lock().expect("no panic under this lock") = Some(version.clone());
                 Ok(version)
             }
         }
     }
 
-    /// The runtime may come back as another one.
+    /// Called when the connection was lost: the runtime may come back as another version.
     pub(super) fn forget_version(&self) {
-        *self.version.lock().expect("nobody panics with it") = None;
+        *self.version.lock().expect("no panic under this lock") = None;
     }
 }
 
-/// What the runtime says of itself, in the kubelet's words.
-fn word(version: v1::VersionResponse, answer: v1::StatusResponse) -> RuntimeReady {
-    let conditions = answer.status.unwrap_or_default().conditions;
-    let lacks = |kind: &str, what: &str| match conditions.iter().find(|condition| condition.r#type == kind) {
+/// The runtime conditions with the messages of the kubelet.
+fn readiness(version: v1::VersionResponse, response: v1::StatusResponse) -> RuntimeReady {
+    let conditions = response.status.unwrap_or_default().conditions;
+    let not_ready = |kind: &str, what: &str| match conditions.iter().find(|condition| condition.r#type == kind) {
         Some(condition) if condition.status => None,
         Some(v1::RuntimeCondition { reason, message, .. }) => {
             Some(format!("{what} not ready: {kind}=false reason:{reason} message:{message}"))
         }
-        None => Some(format!("{what} not ready: the runtime does not say that it is")),
+        None => Some(format!("{what} not ready: the runtime does not report {kind}")),
     };
-    let network = lacks("NetworkReady", "container runtime network");
+    let network = not_ready("NetworkReady", "container runtime network");
     let mut name = version.runtime_name;
-    // It begins every container id in every status.
+    // It is the prefix of every containerID in pod statuses.
     name.truncate(name.floor_char_boundary(NAME_BYTES_MAX));
     RuntimeReady {
         name,
         version: version.runtime_version,
-        not_ready: lacks("RuntimeReady", "container runtime"),
+        not_ready: not_ready("RuntimeReady", "container runtime"),
         network: network.is_none(),
         message: network.unwrap_or_default(),
-        handlers: answer.runtime_handlers.iter().map(handler).collect(),
-        supplemental_groups_policy: answer.features.is_some_and(|features| features.supplemental_groups_policy),
+        handlers: response.runtime_handlers.iter().map(handler).collect(),
+        supplemental_groups_policy: response.features.is_some_and(|features| features.supplemental_groups_policy),
     }
 }
 
@@ -74,7 +74,7 @@ fn handler(handler: &v1::RuntimeHandler) -> RuntimeHandler {
     }
 }
 
-/// Two who would both move the same processes.
+/// The agent and the runtime would both manage the cgroups of the same processes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "cgroup drivers differ: cgroupDriver of this agent is {ours:?}, the container runtime's is {runtimes:?}. Set the \
@@ -82,13 +82,13 @@ fn handler(handler: &v1::RuntimeHandler) -> RuntimeHandler {
      agent has no systemd driver yet"
 )]
 pub struct CgroupDriverMismatch {
-    /// Our setting.
+    /// `cgroupDriver` of this agent.
     pub ours: &'static str,
-    /// The runtime's.
+    /// The driver that the runtime reports.
     pub runtimes: &'static str,
 }
 
-/// Compares our cgroup driver with the runtime's. Runtimes that cannot be asked, or do not answer, are taken as they are.
+/// Compares our cgroup driver with the runtime's. Succeeds if the runtime does not report its driver.
 pub async fn check_cgroup_driver(
     runtime: &dyn RuntimeService,
     ours: CgroupDriver,
@@ -98,7 +98,7 @@ pub async fn check_cgroup_driver(
         Ok(answer) => answer,
         Err(error) => {
             if error.code != Code::Unimplemented {
-                tracing::warn!(%error, "the runtime did not tell its cgroup driver");
+                tracing::warn!(%error, "reading the cgroup driver of the runtime failed");
             }
             return Ok(());
         }
@@ -115,13 +115,13 @@ pub async fn check_cgroup_driver(
     Err(CgroupDriverMismatch { ours: ours.as_str(), runtimes: runtimes.as_str() })
 }
 
-/// Whether the runtime follows `supplementalGroupsPolicy`, for the first pods: they may come before the first look at its health.
+/// Whether the runtime supports `supplementalGroupsPolicy`, for pods admitted before the first runtime check. `None`: no answer.
 pub async fn supports_supplemental_groups_policy(runtime: &dyn RuntimeService, limit: Duration) -> Option<bool> {
     let answer = runtime.status(false, limit).await.ok()?;
     Some(features(&answer).supplemental_groups_policy)
 }
 
-/// Of the default handler: the only one pods are given.
+/// Features of the default handler, the only one that pods use.
 fn features(answer: &v1::StatusResponse) -> RuntimeFeatures {
     let handler = answer.runtime_handlers.iter().find(|handler| handler.name.is_empty());
     let of_handler = handler.and_then(|handler| handler.features).unwrap_or_default();
@@ -132,8 +132,8 @@ fn features(answer: &v1::StatusResponse) -> RuntimeFeatures {
     }
 }
 
-/// `containerd`, `cri-o`: real names are short.
+/// Real names (`containerd`, `cri-o`) are shorter.
 const NAME_BYTES_MAX: usize = 63;
 
-/// A health check that takes longer has its answer.
+/// A runtime check that takes longer has failed.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(10);

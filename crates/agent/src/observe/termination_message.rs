@@ -1,4 +1,4 @@
-//! A container's last words: the file it wrote them to, or, if its pod wants that, the end of its log.
+//! The termination message of a container: from its `terminationMessagePath`, or with `FallbackToLogsOnError` the end of its log.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -13,17 +13,17 @@ use rustix::fs::OFlags;
 use super::convert::run_state;
 use crate::host::Pool;
 
-/// What an exited container left. Nothing for any other.
+/// The message of an exited container. `None` if it has not exited or left no message.
 pub(super) async fn of(pool: &Pool, uid: &PodUid, status: &v1::ContainerStatus, limit: Duration) -> Option<String> {
     if run_state(status.state) != podwright_core::model::RunState::Exited {
         return None;
     }
-    let note = |key: &str| status.annotations.get(key).map(String::as_str).unwrap_or_default();
-    // One that could not even be started has no log.
-    let from_log = note(labels::TERMINATION_MESSAGE_POLICY) == "FallbackToLogsOnError"
+    let annotation = |key: &str| status.annotations.get(key).map(String::as_str).unwrap_or_default();
+    // A container that could not be started has no log.
+    let from_log = annotation(labels::TERMINATION_MESSAGE_POLICY) == "FallbackToLogsOnError"
         && status.exit_code != 0
         && status.reason != "ContainerCannotRun";
-    let path = note(labels::TERMINATION_MESSAGE_PATH);
+    let path = annotation(labels::TERMINATION_MESSAGE_PATH);
     let path = if path.starts_with('/') || path.is_empty() { path.to_owned() } else { format!("/{path}") };
     let file = status.mounts.iter().find(|mount| !path.is_empty() && mount.container_path == path);
     let file = file.map(|mount| mount.host_path.clone());
@@ -33,7 +33,7 @@ pub(super) async fn of(pool: &Pool, uid: &PodUid, status: &v1::ContainerStatus, 
     }
     let read = move || read(file.as_deref(), log.as_deref());
     match pool.run(&format!("pod {uid}"), limit.min(READ_TIME_MAX), read).await {
-        Ok(words) => Some(words).filter(|words| !words.is_empty()),
+        Ok(message) => Some(message).filter(|message| !message.is_empty()),
         Err(error) => Some(format!("Error on reading termination message: {error}")),
     }
 }
@@ -41,7 +41,7 @@ pub(super) async fn of(pool: &Pool, uid: &PodUid, status: &v1::ContainerStatus, 
 fn read(file: Option<&str>, log: Option<&str>) -> String {
     if let Some(file) = file {
         match tail(Path::new(file), FILE_BYTES_MAX) {
-            Ok((_, words)) if !words.is_empty() => return String::from_utf8_lossy(&words).into_owned(),
+            Ok((_, content)) if !content.is_empty() => return String::from_utf8_lossy(&content).into_owned(),
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return format!("Error on reading termination log {file}: {error}");
             }
@@ -50,22 +50,22 @@ fn read(file: Option<&str>, log: Option<&str>) -> String {
     }
     let Some(log) = log else { return String::new() };
     match tail(Path::new(log), LOG_WINDOW_BYTES) {
-        Ok((whole, window)) => end_of_log(&window, whole),
+        Ok((complete, window)) => end_of_log(&window, complete),
         Err(error) => format!("Error on reading termination message from logs: {error}"),
     }
 }
 
-/// The last bytes of a plain file, and whether that is all of it. The container owns its content and, with a volume there,
-/// what kind of file it is: a pipe or a device is not waited for.
+/// The last bytes of a regular file, and whether that is the complete file. The container controls the content and, if a volume is
+/// mounted there, the type of the file: opening a pipe or a device must not block.
 fn tail(path: &Path, max: u64) -> std::io::Result<(bool, Vec<u8>)> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let flags = i32::try_from(flags.bits()).expect("open flags are ints");
     let mut file: File = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    let about = file.metadata()?;
-    if !about.is_file() {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
         return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "not a regular file"));
     }
-    let from = about.len().saturating_sub(max);
+    let from = metadata.len().saturating_sub(max);
     file.seek(SeekFrom::Start(from))?;
     let mut content = Vec::new();
     file.take(max).read_to_end(&mut content)?;
@@ -73,13 +73,13 @@ fn tail(path: &Path, max: u64) -> std::io::Result<(bool, Vec<u8>)> {
 }
 
 /// The content of the last lines of a CRI log: `<time> <stream> <F|P> <content>`.
-fn end_of_log(window: &[u8], whole: bool) -> String {
+fn end_of_log(window: &[u8], complete: bool) -> String {
     let mut lines: Vec<&[u8]> = window.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();
-    // The first one of a window is most likely not whole.
-    if !whole && lines.len() > 1 {
+    // The first line of a window is most likely incomplete.
+    if !complete && lines.len() > 1 {
         lines.remove(0);
     }
-    let mut words: Vec<u8> = Vec::new();
+    let mut message: Vec<u8> = Vec::new();
     for line in &lines[lines.len().saturating_sub(LOG_LINES_MAX)..] {
         let mut parts = line.splitn(4, |byte| *byte == b' ');
         let (Some(_), Some(stream), Some(tag), content) = (parts.next(), parts.next(), parts.next(), parts.next())
@@ -89,13 +89,13 @@ fn end_of_log(window: &[u8], whole: bool) -> String {
         if stream != b"stdout" && stream != b"stderr" {
             continue;
         }
-        words.extend_from_slice(content.unwrap_or_default());
+        message.extend_from_slice(content.unwrap_or_default());
         if !tag.starts_with(b"P") {
-            words.push(b'\n');
+            message.push(b'\n');
         }
     }
-    let from = words.len().saturating_sub(LOG_BYTES_MAX);
-    String::from_utf8_lossy(&words[from..]).into_owned()
+    let from = message.len().saturating_sub(LOG_BYTES_MAX);
+    String::from_utf8_lossy(&message[from..]).into_owned()
 }
 
 /// Kubernetes: MaxContainerTerminationMessageLength.
@@ -104,9 +104,9 @@ const FILE_BYTES_MAX: u64 = 4096;
 const LOG_BYTES_MAX: usize = 2048;
 /// Kubernetes: MaxContainerTerminationMessageLogLines.
 const LOG_LINES_MAX: usize = 80;
-/// Lines are cut at 16 KiB by the runtimes: this much holds the beginning of the last one for certain.
+/// Runtimes split lines at 16 KiB: a window of this size always contains the beginning of the last one.
 const LOG_WINDOW_BYTES: u64 = 40 * 1024;
-/// A hung file system makes an observation late, not impossible.
+/// A hung file system delays an observation by at most this.
 const READ_TIME_MAX: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -114,12 +114,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_log_is_its_content() {
+    fn the_end_of_a_log_is_returned_without_its_prefixes() {
         let log =
             b"2026-01-01T00:00:00Z stdout F one\n2026-01-01T00:00:00Z stderr P tw\n2026-01-01T00:00:00Z stderr F o\n\
             garbage\n2026-01-01T00:00:00Z stdout F \n";
         assert_eq!(end_of_log(log, true), "one\ntwo\n\n");
-        assert_eq!(end_of_log(log, false), "two\n\n", "a line that is not whole is left out");
+        assert_eq!(end_of_log(log, false), "two\n\n", "an incomplete line is left out");
         let many: String = (0..200).map(|n| format!("t stdout F {n}\n")).collect();
         let end = end_of_log(many.as_bytes(), true);
         assert_eq!((end.lines().count(), end.lines().next()), (80, Some("120")));
@@ -129,12 +129,12 @@ mod tests {
     }
 
     #[test]
-    fn only_plain_files_are_read_and_only_their_end() {
+    fn only_regular_files_are_read_and_only_their_end() {
         let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("words");
+        let file = dir.path().join("message");
         std::fs::write(&file, [vec![b'a'; 5000], b"end".to_vec()].concat()).unwrap();
-        let (whole, words) = tail(&file, 4096).unwrap();
-        assert!(!whole && words.len() == 4096 && words.ends_with(b"end"));
+        let (complete, content) = tail(&file, 4096).unwrap();
+        assert!(!complete && content.len() == 4096 && content.ends_with(b"end"));
         let link = dir.path().join("link");
         std::os::unix::fs::symlink("/etc/passwd", &link).unwrap();
         assert!(tail(&link, 4096).is_err());

@@ -1,4 +1,4 @@
-//! The observer on a fake runtime, and on real processes.
+//! The observer with a fake runtime and with real processes.
 
 use podwright_core::model::{ContainerId, RunState};
 use podwright_cri::labels;
@@ -85,19 +85,19 @@ impl Bench {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_groups_by_pod_and_leaves_strangers_out() {
+async fn a_list_groups_by_pod_and_leaves_out_objects_without_labels() {
     let bench = bench();
     bench.has_sandbox(sandbox("s-1", "u-1", 0, true), "10.0.0.1");
     bench.has_sandbox(sandbox("s-0", "u-1", 0, false), "10.0.0.1");
-    let mut stranger = sandbox("s-x", "u-x", 0, true);
-    stranger.labels.remove(labels::POD_UID);
-    bench.has_sandbox(stranger, "10.0.0.2");
+    let mut unlabelled = sandbox("s-x", "u-x", 0, true);
+    unlabelled.labels.remove(labels::POD_UID);
+    bench.has_sandbox(unlabelled, "10.0.0.2");
     bench.has_container(container("c-1", "u-1", "web", "s-1", 1), |_| {});
     bench.has_container(container("c-2", "u-2", "db", "s-gone", 2), |_| {});
     bench.has_container(container("c-3", "u-1", "odd", "s-1", 77), |_| {});
-    let mut stranger = container("c-x", "u-1", "x", "s-1", 1);
-    stranger.labels.remove(labels::CONTAINER_NAME);
-    bench.has_container(stranger, |_| {});
+    let mut unlabelled = container("c-x", "u-1", "x", "s-1", 1);
+    unlabelled.labels.remove(labels::CONTAINER_NAME);
+    bench.has_container(unlabelled, |_| {});
 
     let listing = bench.observer.list().await.unwrap();
     assert_eq!(listing.pods.keys().map(PodUid::as_str).collect::<Vec<_>>(), ["u-1", "u-2"]);
@@ -111,7 +111,7 @@ async fn a_list_groups_by_pod_and_leaves_strangers_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_fails_says_whether_the_runtime_is_there() {
+async fn a_failed_list_says_whether_the_runtime_is_unavailable() {
     let bench = bench();
     bench.fake.next("ListContainers", Step::Hang);
     let error = bench.observer.list().await.unwrap_err();
@@ -121,7 +121,7 @@ async fn a_list_that_fails_says_whether_the_runtime_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_is_seen_in_full_and_newest_first() {
+async fn an_observed_pod_is_complete_and_ordered_newest_first() {
     let bench = bench();
     bench.has_sandbox(sandbox("s-0", "u-1", 0, false), "10.0.0.1");
     bench.has_sandbox(sandbox("s-1", "u-1", 1, true), "10.0.0.2");
@@ -162,11 +162,11 @@ async fn a_pod_is_seen_in_full_and_newest_first() {
     assert_eq!((run.pre_stop.as_deref(), run.user.clone()), (Some("{}"), Some((1, 2, vec![3]))));
     assert_eq!((run.image.as_str(), run.image_id.as_str()), ("docker.io/library/x:1", "x@sha256:1"));
     assert_eq!((run.started_at.unwrap().as_second(), run.finished_at, run.exit_code), (8, None, 0));
-    assert!(bench.seen("u-nobody").await.is_empty());
+    assert!(bench.seen("u-unknown").await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_vanishes_between_list_and_status_is_not_there() {
+async fn objects_removed_between_list_and_status_are_left_out() {
     let bench = bench();
     bench.has_sandbox(sandbox("s-1", "u-1", 0, true), "10.0.0.1");
     bench.has_container(container("c-1", "u-1", "web", "s-1", 1), |_| {});
@@ -179,8 +179,8 @@ async fn what_vanishes_between_list_and_status_is_not_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn garbage_is_a_failed_look_that_says_what_is_wrong() {
-    let wrong = async |change: &dyn Fn(&mut v1::PodSandbox), state: i32, attempt: &str| {
+async fn an_invalid_response_fails_the_observation_and_names_the_cause() {
+    let observe = async |change: &dyn Fn(&mut v1::PodSandbox), state: i32, attempt: &str| {
         let bench = bench();
         let mut odd = sandbox("s-1", "u-1", 0, true);
         odd.created_at = i64::MIN;
@@ -190,24 +190,24 @@ async fn garbage_is_a_failed_look_that_says_what_is_wrong() {
             status.created_at = i64::MAX;
             status.annotations = [(labels::RESTART_COUNT.to_owned(), attempt.to_owned())].into();
         });
-        let listed = bench.observer.list().await.expect("one pod's garbage is not the node's");
-        assert!(listed.pods.contains_key("u-1"), "a pod that is there is never called gone");
+        let listed = bench.observer.list().await.expect("an invalid entry of one pod does not fail the list");
+        assert!(listed.pods.contains_key("u-1"), "the pod stays in the list");
         bench.observer.observe(&"u-1".into()).await.map(|(seen, _)| seen)
     };
-    let seen = wrong(&|_| {}, 1, "many").await.unwrap();
+    let seen = observe(&|_| {}, 1, "many").await.unwrap();
     assert!(seen.sandboxes[0].ips.is_empty());
     assert_eq!((seen.containers[0].state, seen.containers[0].attempt), (RunState::Running, 0));
-    let error = wrong(&|odd| odd.metadata = None, 1, "0").await.unwrap_err();
+    let error = observe(&|odd| odd.metadata = None, 1, "0").await.unwrap_err();
     assert_eq!(error.message, "ListPodSandbox: sandbox s-1: no metadata");
     assert!(!error.in_doubt && !error.unavailable);
-    let error = wrong(&|_| {}, 42, "0").await.unwrap_err();
-    assert_eq!(error.message, "ListContainers: container c-1: a state that does not exist");
-    let error = wrong(&|_| {}, 1, "4294967295").await.unwrap_err();
-    assert_eq!(error.message, "ContainerStatus: container c-1: an attempt beyond all counting");
+    let error = observe(&|_| {}, 42, "0").await.unwrap_err();
+    assert_eq!(error.message, "ListContainers: container c-1: unknown state");
+    let error = observe(&|_| {}, 1, "4294967295").await.unwrap_err();
+    assert_eq!(error.message, "ContainerStatus: container c-1: attempt out of range");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_that_hangs_fails_soon_and_gets_more_time_with_each_try() {
+async fn an_observation_that_hangs_fails_early_and_gets_more_time_with_each_attempt() {
     let bench = bench();
     bench.has_sandbox(sandbox("s-1", "u-1", 0, true), "10.0.0.1");
     for expected in [7, 14, 20, 20] {
@@ -220,17 +220,17 @@ async fn a_look_that_hangs_fails_soon_and_gets_more_time_with_each_try() {
     bench.fake.next("PodSandboxStatus", Step::Hang);
     let began = tokio::time::Instant::now();
     bench.observer.observe(&"u-1".into()).await.unwrap_err();
-    assert_eq!(began.elapsed().as_secs(), 7, "it answered in between");
+    assert_eq!(began.elapsed().as_secs(), 7, "the limit is reset by a success");
 }
 
 #[tokio::test]
-async fn last_words_come_from_the_file_or_the_log() {
+async fn termination_messages_come_from_the_file_or_the_log() {
     let dir = tempfile::tempdir().unwrap();
-    let (file, log) = (dir.path().join("words"), dir.path().join("0.log"));
+    let (file, log) = (dir.path().join("message"), dir.path().join("0.log"));
     std::fs::write(&log, "t stdout F from the log\n").unwrap();
     let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
-    let message = async |words: &str, policy: &str, exit_code: i32, own: &str| {
-        std::fs::write(&file, words).unwrap();
+    let message = async |content: &str, policy: &str, exit_code: i32, own: &str| {
+        std::fs::write(&file, content).unwrap();
         let bench = bench();
         bench.has_container(container("c-1", "u-1", "web", "s-1", 2), |status| {
             status.exit_code = exit_code;
@@ -258,7 +258,7 @@ async fn last_words_come_from_the_file_or_the_log() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_runtimes_word_on_itself() {
+async fn the_runtime_status_is_reported_with_the_messages_of_the_kubelet() {
     let bench = bench();
     let condition = |kind: &str, status: bool| v1::RuntimeCondition {
         r#type: kind.into(),
@@ -266,33 +266,33 @@ async fn the_runtimes_word_on_itself() {
         reason: "Why".into(),
         message: "because".into(),
     };
-    let says = |conditions: Vec<v1::RuntimeCondition>| {
+    let set_status = |conditions: Vec<v1::RuntimeCondition>| {
         bench.fake.status.lock().unwrap().status = Some(v1::RuntimeStatus { conditions });
     };
-    let nothing = bench.observer.check_runtime().await.unwrap();
-    assert!(nothing.not_ready.unwrap().contains("does not say"));
-    says(vec![condition("RuntimeReady", true), condition("NetworkReady", false)]);
+    let unset = bench.observer.check_runtime().await.unwrap();
+    assert!(unset.not_ready.unwrap().contains("does not report"));
+    set_status(vec![condition("RuntimeReady", true), condition("NetworkReady", false)]);
     let ready = bench.observer.check_runtime().await.unwrap();
     assert!(!ready.network);
     let why = "container runtime network not ready: NetworkReady=false reason:Why message:because";
     assert_eq!((ready.message.as_str(), ready.not_ready), (why, None));
-    says(vec![condition("RuntimeReady", true), condition("NetworkReady", true)]);
+    set_status(vec![condition("RuntimeReady", true), condition("NetworkReady", true)]);
     let ready = bench.observer.check_runtime().await.unwrap();
     assert_eq!((ready.name.as_str(), ready.network, ready.message.as_str()), ("fake", true, ""));
-    says(vec![condition("RuntimeReady", false)]);
+    set_status(vec![condition("RuntimeReady", false)]);
     let ready = bench.observer.check_runtime().await.unwrap();
     let why = "container runtime not ready: RuntimeReady=false reason:Why message:because";
     assert_eq!(ready.not_ready.as_deref(), Some(why));
-    // What it is called is asked once, and again when it was away.
+    // The version is requested once, and again after the runtime was unavailable.
     bench.fake.next("Version", Step::Hang);
     assert_eq!(bench.observer.check_runtime().await.unwrap().name, "fake");
     bench.fake.next("Status", Step::Hang);
     assert!(bench.observer.check_runtime().await.unwrap_err().unavailable);
-    assert!(bench.observer.check_runtime().await.unwrap_err().unavailable, "the version is asked again");
+    assert!(bench.observer.check_runtime().await.unwrap_err().unavailable, "the version is requested again");
 
     assert_eq!(bench.features.get(), RuntimeFeatures::default());
     let features = v1::RuntimeHandlerFeatures { recursive_read_only_mounts: true, user_namespaces: true };
-    says(vec![condition("RuntimeReady", true)]);
+    set_status(vec![condition("RuntimeReady", true)]);
     bench.fake.status.lock().unwrap().runtime_handlers =
         vec![v1::RuntimeHandler { name: String::new(), features: Some(features) }];
     bench.observer.check_runtime().await.unwrap();
@@ -300,18 +300,18 @@ async fn the_runtimes_word_on_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cgroup_drivers_must_agree_where_the_runtime_tells() {
+async fn cgroup_drivers_must_agree_if_the_runtime_reports_its_driver() {
     let bench = bench();
     let limit = Duration::from_secs(1);
     let ours = CgroupDriver::Cgroupfs;
-    assert_eq!(check_cgroup_driver(&*bench.fake, ours, limit).await, Ok(()), "an old runtime does not tell");
-    let says = |driver: v1::CgroupDriver| {
+    assert_eq!(check_cgroup_driver(&*bench.fake, ours, limit).await, Ok(()), "an old runtime does not report it");
+    let set_driver = |driver: v1::CgroupDriver| {
         let linux = v1::LinuxRuntimeConfiguration { cgroup_driver: driver.into() };
         *bench.fake.config.lock().unwrap() = Some(v1::RuntimeConfigResponse { linux: Some(linux) });
     };
-    says(v1::CgroupDriver::Cgroupfs);
+    set_driver(v1::CgroupDriver::Cgroupfs);
     assert_eq!(check_cgroup_driver(&*bench.fake, ours, limit).await, Ok(()));
-    says(v1::CgroupDriver::Systemd);
+    set_driver(v1::CgroupDriver::Systemd);
     let text = check_cgroup_driver(&*bench.fake, ours, limit).await.unwrap_err().to_string();
     for part in ["cgroupDriver of this agent is \"cgroupfs\"", "runtime's is \"systemd\"", "SystemdCgroup = false"] {
         assert!(text.contains(part), "{text}");

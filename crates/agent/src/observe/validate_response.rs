@@ -1,67 +1,69 @@
-//! Does an answer make sense? A look that does not is a failed look: nothing is decided on it, and what was known stays known.
+//! Validates responses of the runtime. An invalid response fails the observation: nothing is decided from it, and the last
+//! observed state stays valid.
 //!
-//! What is wrong is said, with the id it is wrong with. What belongs to nobody we know is not looked at.
+//! Errors name the invalid field and the id. Objects without the labels of a kubelet are ignored.
 
 use std::collections::BTreeSet;
 
 use podwright_cri::labels::{self, Owner};
 use podwright_cri::{CriError, v1};
 
-/// Every sandbox of a pod has an id of its own, metadata, and a state that exists.
+/// Every sandbox of a pod has a unique id, metadata, and a known state.
 pub(super) fn sandboxes(listed: &[v1::PodSandbox]) -> Result<(), CriError> {
-    let wrong = |id: &str, what: &str| CriError::malformed("ListPodSandbox", format!("sandbox {}: {what}", short(id)));
+    let invalid =
+        |id: &str, what: &str| CriError::malformed("ListPodSandbox", format!("sandbox {}: {what}", short(id)));
     let mut ids = BTreeSet::new();
     for sandbox in listed.iter().filter(|sandbox| Owner::of(&sandbox.labels).is_some()) {
         let id = sandbox.id.as_str();
         check_id(id)
-            .and_then(|()| if ids.insert(id) { Ok(()) } else { Err("twice in one list") })
-            .map_err(|e| wrong(id, e))?;
-        let metadata = sandbox.metadata.as_ref().ok_or_else(|| wrong(id, "no metadata"))?;
-        check_attempt(metadata.attempt).map_err(|e| wrong(id, e))?;
-        check_sandbox_state(sandbox.state).map_err(|e| wrong(id, e))?;
+            .and_then(|()| if ids.insert(id) { Ok(()) } else { Err("listed twice") })
+            .map_err(|e| invalid(id, e))?;
+        let metadata = sandbox.metadata.as_ref().ok_or_else(|| invalid(id, "no metadata"))?;
+        check_attempt(metadata.attempt).map_err(|e| invalid(id, e))?;
+        check_sandbox_state(sandbox.state).map_err(|e| invalid(id, e))?;
     }
     Ok(())
 }
 
-/// Every container of a pod has an id of its own, a sandbox, and a state that exists.
+/// Every container of a pod has a unique id, a sandbox, and a known state.
 pub(super) fn containers(listed: &[v1::Container]) -> Result<(), CriError> {
-    let wrong =
+    let invalid =
         |id: &str, what: &str| CriError::malformed("ListContainers", format!("container {}: {what}", short(id)));
     let mut ids = BTreeSet::new();
     for container in listed.iter().filter(|container| Owner::of(&container.labels).is_some()) {
         let id = container.id.as_str();
         check_id(id)
-            .and_then(|()| if ids.insert(id) { Ok(()) } else { Err("twice in one list") })
-            .map_err(|e| wrong(id, e))?;
-        check_id(&container.pod_sandbox_id).map_err(|_| wrong(id, "no sandbox"))?;
-        check_container_state(container.state).map_err(|e| wrong(id, e))?;
+            .and_then(|()| if ids.insert(id) { Ok(()) } else { Err("listed twice") })
+            .map_err(|e| invalid(id, e))?;
+        check_id(&container.pod_sandbox_id).map_err(|_| invalid(id, "no sandbox"))?;
+        check_container_state(container.state).map_err(|e| invalid(id, e))?;
     }
     Ok(())
 }
 
-/// The status that was asked for.
+/// The status of the requested sandbox.
 pub(super) fn sandbox_status(
-    answer: v1::PodSandboxStatusResponse,
-    asked: &str,
+    response: v1::PodSandboxStatusResponse,
+    id: &str,
 ) -> Result<v1::PodSandboxStatus, CriError> {
-    let wrong = |what: &str| CriError::malformed("PodSandboxStatus", format!("sandbox {}: {what}", short(asked)));
-    let status = answer.status.ok_or_else(|| wrong("no status"))?;
-    check_sandbox_state(status.state).map_err(wrong)?;
+    let invalid = |what: &str| CriError::malformed("PodSandboxStatus", format!("sandbox {}: {what}", short(id)));
+    let status = response.status.ok_or_else(|| invalid("no status"))?;
+    check_sandbox_state(status.state).map_err(invalid)?;
     Ok(status)
 }
 
-/// The status that was asked for.
+/// The status of the requested container, with long texts cut.
 pub(super) fn container_status(
-    answer: v1::ContainerStatusResponse,
-    asked: &str,
+    response: v1::ContainerStatusResponse,
+    id: &str,
 ) -> Result<v1::ContainerStatus, CriError> {
-    let wrong = |what: &str| CriError::malformed("ContainerStatus", format!("container {}: {what}", short(asked)));
-    let mut status = answer.status.ok_or_else(|| wrong("no status"))?;
-    check_container_state(status.state).map_err(wrong)?;
-    check_attempt(status.metadata.as_ref().map_or(0, |metadata| metadata.attempt)).map_err(wrong)?;
+    let invalid = |what: &str| CriError::malformed("ContainerStatus", format!("container {}: {what}", short(id)));
+    let mut status = response.status.ok_or_else(|| invalid("no status"))?;
+    check_container_state(status.state).map_err(invalid)?;
+    check_attempt(status.metadata.as_ref().map_or(0, |metadata| metadata.attempt)).map_err(invalid)?;
     let restarts = status.annotations.get(labels::RESTART_COUNT).and_then(|text| text.parse().ok());
-    check_attempt(restarts.unwrap_or(0)).map_err(wrong)?;
-    // These end up in statuses and records.
+    check_attempt(restarts.unwrap_or(0)).map_err(invalid)?;
+    // These are copied into pod statuses and journal records.
     for text in [&mut status.message, &mut status.reason, &mut status.image_ref, &mut status.image_id] {
         text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
     }
@@ -71,34 +73,34 @@ pub(super) fn container_status(
 fn check_id(id: &str) -> Result<(), &'static str> {
     match id.len() {
         0 => Err("no id"),
-        n if n > ID_BYTES_MAX => Err("an id that is too long"),
+        n if n > ID_BYTES_MAX => Err("id too long"),
         _ => Ok(()),
     }
 }
 
-/// The next one is counted on from it.
+/// The next attempt is this one plus 1.
 fn check_attempt(attempt: u32) -> Result<(), &'static str> {
-    if attempt < ATTEMPT_MAX { Ok(()) } else { Err("an attempt beyond all counting") }
+    if attempt < ATTEMPT_MAX { Ok(()) } else { Err("attempt out of range") }
 }
 
 fn check_sandbox_state(state: i32) -> Result<(), &'static str> {
-    v1::PodSandboxState::try_from(state).map(|_| ()).map_err(|_| "a state that does not exist")
+    v1::PodSandboxState::try_from(state).map(|_| ()).map_err(|_| "unknown state")
 }
 
 fn check_container_state(state: i32) -> Result<(), &'static str> {
-    v1::ContainerState::try_from(state).map(|_| ()).map_err(|_| "a state that does not exist")
+    v1::ContainerState::try_from(state).map(|_| ()).map_err(|_| "unknown state")
 }
 
 fn short(id: &str) -> &str {
     &id[..id.floor_char_boundary(ID_SHOWN)]
 }
 
-/// Real ones have 64.
+/// Real ids have 64 bytes.
 const ID_BYTES_MAX: usize = 1024;
 const ID_SHOWN: usize = 64;
-/// Protobuf gives 32 bits; a restart each second for 30 years stays below this.
+/// A restart every second for 30 years stays below this.
 const ATTEMPT_MAX: u32 = 1 << 30;
-/// As much as any message of ours.
+/// The limit of all error messages.
 const TEXT_BYTES_MAX: usize = podwright_cri::error::MESSAGE_BYTES_MAX;
 
 #[cfg(test)]
@@ -116,31 +118,25 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named_and_strangers_may_be_as_they_are() {
-        let told = |list: &[v1::PodSandbox]| sandboxes(list).map_err(|e| (e.in_doubt(), e.message)).err();
-        assert_eq!(told(&[sandbox("a"), sandbox("b"), v1::PodSandbox::default()]), None);
-        assert_eq!(told(&[sandbox("")]).unwrap().1, "sandbox : no id");
-        assert_eq!(told(&[sandbox("a"), sandbox("a")]).unwrap().1, "sandbox a: twice in one list");
-        assert_eq!(told(&[v1::PodSandbox { metadata: None, ..sandbox("a") }]).unwrap().1, "sandbox a: no metadata");
+    fn invalid_entries_are_named_and_objects_without_labels_are_ignored() {
+        let error = |list: &[v1::PodSandbox]| sandboxes(list).map_err(|e| (e.in_doubt(), e.message)).err();
+        assert_eq!(error(&[sandbox("a"), sandbox("b"), v1::PodSandbox::default()]), None);
+        assert_eq!(error(&[sandbox("")]).unwrap().1, "sandbox : no id");
+        assert_eq!(error(&[sandbox("a"), sandbox("a")]).unwrap().1, "sandbox a: listed twice");
+        assert_eq!(error(&[v1::PodSandbox { metadata: None, ..sandbox("a") }]).unwrap().1, "sandbox a: no metadata");
+        assert_eq!(error(&[v1::PodSandbox { state: 7, ..sandbox("a") }]).unwrap().1, "sandbox a: unknown state");
+        let error = |list: &[v1::Container]| containers(list).map_err(|e| e.message).err();
+        assert_eq!(error(&[container("a"), v1::Container::default()]), None);
+        assert_eq!(error(&[container(&"x".repeat(2000))]).unwrap().len(), "container : id too long".len() + 64);
         assert_eq!(
-            told(&[v1::PodSandbox { state: 7, ..sandbox("a") }]).unwrap().1,
-            "sandbox a: a state that does not exist"
-        );
-        let told = |list: &[v1::Container]| containers(list).map_err(|e| e.message).err();
-        assert_eq!(told(&[container("a"), v1::Container::default()]), None);
-        assert_eq!(
-            told(&[container(&"x".repeat(2000))]).unwrap().len(),
-            "container : an id that is too long".len() + 64
-        );
-        assert_eq!(
-            told(&[v1::Container { pod_sandbox_id: String::new(), ..container("a") }]).unwrap(),
+            error(&[v1::Container { pod_sandbox_id: String::new(), ..container("a") }]).unwrap(),
             "container a: no sandbox"
         );
-        assert!(told(&[v1::Container { state: -1, ..container("a") }]).is_some());
+        assert!(error(&[v1::Container { state: -1, ..container("a") }]).is_some());
     }
 
     #[test]
-    fn a_status_is_there_and_its_texts_have_an_end() {
+    fn a_status_is_required_and_its_texts_are_bounded() {
         assert!(
             container_status(v1::ContainerStatusResponse::default(), "c").unwrap_err().message.contains("no status")
         );

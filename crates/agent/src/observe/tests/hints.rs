@@ -32,18 +32,18 @@ fn follow(bench: &Bench) -> tokio_util::task::AbortOnDropHandle<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_are_hints_and_a_lost_stream_is_sought_again() {
+async fn events_become_hints_and_a_lost_stream_is_reconnected() {
     let mut bench = bench();
     bench.has_container(container("c-known", "u-2", "web", "s-1", 1), |_| {});
     bench.observer.list().await.unwrap();
     let lost = Err(CriError::new(Code::Unavailable, "GetContainerEvents", "gone"));
-    // What we brought about ourselves is no news.
+    // Events of this agent's own calls are ignored.
     let started = event("c-1", Some("u-0")).map(|mut e| {
         e.container_event_type = v1::ContainerEventType::ContainerStartedEvent.into();
         e
     });
     let first = vec![started, event("c-1", Some("u-1")), event("c-known", None), event("c-unknown", None), lost];
-    let refused: Vec<Result<_, _>> = vec![Err(CriError::not_sent("GetContainerEvents", "nobody there"))];
+    let refused: Vec<Result<_, _>> = vec![Err(CriError::not_sent("GetContainerEvents", "connection refused"))];
     let last = stream::iter(vec![event("c-1", Some("u-3"))]).chain(stream::pending());
     let streams: [EventStream; 3] = [Box::pin(stream::iter(first)), Box::pin(stream::iter(refused)), Box::pin(last)];
     bench.fake.streams.lock().unwrap().extend(streams);
@@ -56,7 +56,7 @@ async fn events_are_hints_and_a_lost_stream_is_sought_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_stream_is_up_too() {
+async fn a_stream_without_events_counts_as_up() {
     let mut bench = bench();
     bench.fake.streams.lock().unwrap().push_back(Box::pin(stream::pending()));
     let _task = follow(&bench);
@@ -65,19 +65,19 @@ async fn a_silent_stream_is_up_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_without_events_is_asked_again_but_rarely() {
+async fn a_runtime_without_events_is_retried_every_minute() {
     let mut bench = bench();
     let _task = follow(&bench);
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(bench.observer.watch_exits.load(Ordering::Relaxed));
-    // An upgrade brings the stream.
+    // After an upgrade the runtime has the stream.
     bench.fake.streams.lock().unwrap().push_back(Box::pin(stream::pending()));
     let began = tokio::time::Instant::now();
     assert_eq!(text(&bench.hints.recv().await.unwrap()), "stream true");
     assert!(began.elapsed() > Duration::from_secs(50) && began.elapsed() < Duration::from_secs(70));
 }
 
-/// A process that is ended with the test.
+/// A process that is killed at the end of the test.
 struct Process(Child);
 
 impl Drop for Process {
@@ -91,13 +91,13 @@ fn process() -> Process {
     Process(Command::new("sleep").arg("600").spawn().unwrap())
 }
 
-/// An id that stands in the cgroup of every process of this test, as a container's id does in its own.
+/// A text that is in the cgroup path of every process of this test, as a container id is in the path of its cgroup.
 fn id_of_our_cgroup() -> String {
     let cgroups = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     cgroups.lines().next().unwrap().to_owned()
 }
 
-fn runs(bench: &Bench, id: &str, pid: u32) {
+fn set_running(bench: &Bench, id: &str, pid: u32) {
     bench.fake.containers.lock().unwrap().clear();
     bench.has_container(container(id, "u-1", "web", "s-1", 1), |_| {});
     let info = [("info".to_owned(), format!(r#"{{"pid": {pid}, "sandboxID": "s-1"}}"#))].into();
@@ -110,10 +110,10 @@ async fn the_exit_of_a_watched_process_is_a_hint() {
     bench.observer.watch_exits.store(true, Ordering::Relaxed);
     let mut process = process();
     let id = id_of_our_cgroup();
-    runs(&bench, &id, process.0.id());
+    set_running(&bench, &id, process.0.id());
     let uid = PodUid::from("u-1");
-    assert!(bench.observer.observe(&uid).await.unwrap().1, "it is covered");
-    // Watched once, it is not asked for its pid again.
+    assert!(bench.observer.observe(&uid).await.unwrap().1, "all running containers are watched");
+    // The pid of a watched container is not requested again.
     bench.fake.statuses.lock().unwrap().get_mut(&id).unwrap().info.clear();
     assert!(bench.observer.observe(&uid).await.unwrap().1);
     assert!(bench.hints.try_recv().is_err());
@@ -121,40 +121,40 @@ async fn the_exit_of_a_watched_process_is_a_hint() {
     let hint = tokio::time::timeout(Duration::from_secs(10), bench.hints.recv()).await.unwrap().unwrap();
     assert_eq!(text(&hint), "hint u-1");
     process.0.wait().unwrap();
-    // Seen exited, it is let go.
+    // The watch of a container observed as exited ends.
     bench.fake.containers.lock().unwrap()[0].state = 2;
     bench.fake.statuses.lock().unwrap().get_mut(&id).unwrap().status.as_mut().unwrap().state = 2;
     assert!(bench.observer.observe(&uid).await.unwrap().1, "nothing runs");
-    assert!(!bench.observer.exits.has(&id));
+    assert!(!bench.observer.exits.contains(&id));
 }
 
 #[tokio::test]
-async fn a_process_that_is_not_the_containers_is_not_watched() {
+async fn a_process_outside_of_the_containers_cgroup_is_not_watched() {
     let bench = bench();
     bench.observer.watch_exits.store(true, Ordering::Relaxed);
     let process = process();
-    runs(&bench, "another-container", process.0.id());
+    set_running(&bench, "another-container", process.0.id());
     assert!(!bench.observer.observe(&"u-1".into()).await.unwrap().1);
-    runs(&bench, "another-container", 0);
-    assert!(!bench.observer.observe(&"u-1".into()).await.unwrap().1, "no pid told");
+    set_running(&bench, "another-container", 0);
+    assert!(!bench.observer.observe(&"u-1".into()).await.unwrap().1, "no pid reported");
 }
 
 #[tokio::test]
-async fn watches_end_with_their_pod_and_with_the_need_for_them() {
+async fn watches_end_with_their_pod_and_when_the_event_stream_is_up() {
     let bench = bench();
     bench.observer.watch_exits.store(true, Ordering::Relaxed);
     let process = process();
     let id = id_of_our_cgroup();
-    runs(&bench, &id, process.0.id());
+    set_running(&bench, &id, process.0.id());
     bench.observer.observe(&"u-1".into()).await.unwrap();
-    assert!(bench.observer.exits.has(&id));
+    assert!(bench.observer.exits.contains(&id));
     bench.observer.list().await.unwrap();
-    assert!(bench.observer.exits.has(&id));
+    assert!(bench.observer.exits.contains(&id));
     bench.fake.containers.lock().unwrap().clear();
     bench.observer.list().await.unwrap();
-    assert!(!bench.observer.exits.has(&id), "the runtime has nothing of the pod");
-    runs(&bench, &id, process.0.id());
+    assert!(!bench.observer.exits.contains(&id), "the runtime no longer has the pod");
+    set_running(&bench, &id, process.0.id());
     bench.observer.observe(&"u-1".into()).await.unwrap();
     bench.observer.exits.clear();
-    assert!(!bench.observer.exits.has(&id));
+    assert!(!bench.observer.exits.contains(&id));
 }
