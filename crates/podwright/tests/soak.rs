@@ -50,16 +50,16 @@ fn an_api_server_that_is_away_for_ten_minutes_costs_nothing() {
 
 #[test]
 fn ten_minutes_of_faults_are_replayed_bit_for_bit() {
-    suite::flight::a_run_with_faults_is_recorded_and_replayed_bit_for_bit(Flavor::V2, 600);
+    suite::record_replay::a_run_with_faults_is_recorded_and_replayed_bit_for_bit(Flavor::V2, 600);
 }
 
 #[test]
 fn a_thousand_edits() {
     for _ in 0..5 {
-        suite::edits::edited_200_times_the_last_content_runs_and_never_two_at_once(Flavor::Debian16);
+        suite::manifest_edits::edited_200_times_the_last_content_runs_and_never_two_at_once(Flavor::Debian16);
     }
     for _ in 0..5 {
-        suite::edits::edited_20_times_with_a_fixed_uid_the_last_content_runs(Flavor::V2);
+        suite::manifest_edits::edited_20_times_with_a_fixed_uid_the_last_content_runs(Flavor::V2);
     }
 }
 

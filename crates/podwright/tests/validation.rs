@@ -1,7 +1,7 @@
 //! The same pods before a real API server and before our own rules: the same verdict, and the same defaults.
 
-#[path = "validation/known.rs"]
-mod known;
+#[path = "validation/known_differences.rs"]
+mod known_differences;
 #[path = "validation/pods.rs"]
 mod pods;
 #[path = "validation/tables.rs"]
@@ -51,7 +51,7 @@ fn pods_are_judged_and_defaulted_as_the_api_server_does() {
     let (mut wrong, mut used) = (vec![], BTreeSet::new());
     for (case, theirs, ours) in &outcomes {
         for difference in differences(case, theirs, ours) {
-            match known::why(&difference) {
+            match known_differences::why(&difference) {
                 Some(rule) => _ = used.insert(rule),
                 None => wrong.push(difference),
             }
@@ -61,7 +61,7 @@ fn pods_are_judged_and_defaulted_as_the_api_server_does() {
     println!("{valid} valid and {invalid} invalid pods: {} differences known, {} not", used.len(), wrong.len());
     assert!(valid >= 150 && invalid >= 150, "too few to mean anything");
     assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), wrong.join("\n"));
-    let stale = known::unused(&used);
+    let stale = known_differences::unused(&used);
     assert!(stale.is_empty(), "known, but no longer seen: {stale:#?}");
 }
 
@@ -125,7 +125,7 @@ fn api_server(plane: &ControlPlane, pod: &Value) -> Verdict {
     if response.status != 201 {
         return Err(answer["message"].as_str().unwrap_or_default().to_owned());
     }
-    known::without_admission(&mut answer, pod);
+    known_differences::without_admission(&mut answer, pod);
     Ok(json!({"spec": answer["spec"], "qosClass": answer["status"]["qosClass"]}))
 }
 

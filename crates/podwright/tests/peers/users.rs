@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 use podwright_testbed::{Agent, Containerd, Scratch, wait_until};
 use serde_json::{Value, json};
 
+use crate::suite::container_output::said;
 use crate::suite::features::with;
-use crate::suite::said::said;
 use crate::suite::{Bed, LIMIT, container, one, sh, sleeper};
 
 /// Kubernetes: as many as an image may use.

@@ -9,8 +9,8 @@ use podwright_cri::labels;
 use podwright_testbed::{Flavor, free_port, image, wait_until};
 use serde_json::{Value, json};
 
+use super::container_output::{said, said_by};
 use super::cri::{self, annotation};
-use super::said::{said, said_by};
 use super::{Bed, LIMIT, condition, container, one, sh, sleeper};
 
 /// A pod, its spec, and what must be true once it has ended.

@@ -1,31 +1,31 @@
 //! What is shown on a real runtime, the same on every flavor of it.
 
-pub(crate) mod burst;
+pub(crate) mod blocking_proxy;
 pub(crate) mod cgroups;
+pub(crate) mod container_output;
+pub(crate) mod corrupting_proxy;
 pub(crate) mod cri;
-pub(crate) mod deletes;
-pub(crate) mod door;
-pub(crate) mod edits;
+pub(crate) mod deletion;
 pub(crate) mod features;
-pub(crate) mod flight;
-pub(crate) mod gc;
-pub(crate) mod groups;
+pub(crate) mod fs_group;
+pub(crate) mod garbage_collection;
 pub(crate) mod health_server;
 pub(crate) mod hooks;
-pub(crate) mod hostile;
 pub(crate) mod hung_mount;
+pub(crate) mod image_pulls;
+pub(crate) mod invalid_input;
 pub(crate) mod journal;
-pub(crate) mod lost;
-pub(crate) mod matrix;
-pub(crate) mod meddler;
+pub(crate) mod lost_journal;
+pub(crate) mod manifest_edits;
+pub(crate) mod many_pods;
 pub(crate) mod probes;
-pub(crate) mod pulls;
 pub(crate) mod reboot;
+pub(crate) mod record_replay;
 pub(crate) mod resources;
 pub(crate) mod restarts;
-pub(crate) mod said;
 pub(crate) mod security;
-pub(crate) mod service;
+pub(crate) mod status_matrix;
+pub(crate) mod systemd_notify;
 pub(crate) mod termination;
 pub(crate) mod volumes;
 
@@ -54,22 +54,22 @@ macro_rules! all_on {
     ($flavor:expr) => {
         $crate::suite_on!(
             $flavor,
-            burst::a_manifest_becomes_a_running_pod_and_goes_without_a_trace(),
-            burst::sixty_manifests_at_once_all_run_and_all_go(),
-            matrix::pods_of_every_kind_end_in_the_documented_statuses(),
+            many_pods::a_manifest_becomes_a_running_pod_and_goes_without_a_trace(),
+            many_pods::sixty_manifests_at_once_all_run_and_all_go(),
+            status_matrix::pods_of_every_kind_end_in_the_documented_statuses(),
             restarts::kill_9_at_random_moments_loses_nothing_and_restarts_nothing(10),
             restarts::containerd_killed_and_restarted_under_the_pods_restarts_none(),
             reboot::after_a_reboot_pods_come_back_as_their_policy_says(),
-            lost::a_lost_journal_touches_nothing_that_is_wanted(),
+            lost_journal::a_lost_journal_touches_nothing_that_is_wanted(),
             cgroups::a_pod_whose_cgroup_was_removed_comes_back_inside_of_one(),
             termination::hooks_signals_and_sidecars_keep_their_order_and_their_time(),
             termination::a_hook_and_a_signal_that_nobody_obeys_take_one_grace_together(),
-            edits::edited_200_times_the_last_content_runs_and_never_two_at_once(),
-            edits::edited_20_times_with_a_fixed_uid_the_last_content_runs(),
-            edits::a_new_image_under_a_fixed_uid_restarts_the_container_only(),
-            hostile::broken_manifests_are_named_and_touch_nothing_else(),
-            hostile::a_runtime_that_answers_garbage_is_survived(),
-            hostile::a_cgroup_driver_that_is_not_there_is_refused(),
+            manifest_edits::edited_200_times_the_last_content_runs_and_never_two_at_once(),
+            manifest_edits::edited_20_times_with_a_fixed_uid_the_last_content_runs(),
+            manifest_edits::a_new_image_under_a_fixed_uid_restarts_the_container_only(),
+            invalid_input::broken_manifests_are_named_and_touch_nothing_else(),
+            invalid_input::a_runtime_that_answers_garbage_is_survived(),
+            invalid_input::a_cgroup_driver_that_is_not_there_is_refused(),
             hooks::hooks_of_every_means_run_after_the_start_and_before_the_end(),
             hooks::a_hook_that_fails_after_the_start_ends_its_container_and_is_told(),
             hooks::a_container_runs_once_its_hook_after_the_start_has_ended(),
@@ -77,19 +77,19 @@ macro_rules! all_on {
             features::pods_find_what_their_specs_ask_for(),
             security::containers_are_and_may_what_their_specs_say(),
             volumes::volumes_hold_what_they_should_and_nobody_gets_out(),
-            gc::dead_containers_go_with_their_logs_and_logs_that_grow_are_rotated(),
-            gc::unused_images_go_and_the_sandboxes_image_stays(),
-            groups::a_group_gets_what_is_made_for_its_pod_once_and_nothing_of_the_machine(),
+            garbage_collection::dead_containers_go_with_their_logs_and_logs_that_grow_are_rotated(),
+            garbage_collection::unused_images_go_and_the_sandboxes_image_stays(),
+            fs_group::a_group_gets_what_is_made_for_its_pod_once_and_nothing_of_the_machine(),
             probes::probes_of_every_kind_by_every_means(),
             probes::readiness_never_flips_when_the_agent_dies(20),
-            pulls::images_come_from_registries_and_failures_are_told(),
-            pulls::a_registry_that_hangs_hurts_only_who_needs_it(),
+            image_pulls::images_come_from_registries_and_failures_are_told(),
+            image_pulls::a_registry_that_hangs_hurts_only_who_needs_it(),
             hung_mount::a_mount_that_hangs_hurts_only_who_needs_it(),
             hung_mount::manifests_that_hang_change_nothing(),
-            flight::a_run_with_faults_is_recorded_and_replayed_bit_for_bit(60),
-            service::a_service_manager_is_told_and_fed_and_the_end_keeps_the_pods(),
-            deletes::a_pod_can_be_deleted_at_every_step(),
-            deletes::pods_deleted_while_the_runtime_is_frozen_go_when_it_thaws(),
+            record_replay::a_run_with_faults_is_recorded_and_replayed_bit_for_bit(60),
+            systemd_notify::a_service_manager_is_told_and_fed_and_the_end_keeps_the_pods(),
+            deletion::a_pod_can_be_deleted_at_every_step(),
+            deletion::pods_deleted_while_the_runtime_is_frozen_go_when_it_thaws(),
         );
     };
 }

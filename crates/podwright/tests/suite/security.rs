@@ -6,8 +6,8 @@ use anyhow::{Result, ensure};
 use podwright_testbed::{Flavor, image, wait_until};
 use serde_json::{Value, json};
 
+use super::container_output::{said, said_by};
 use super::features::{Asked, with};
-use super::said::{said, said_by};
 use super::{Bed, LIMIT, container, one, resources, sh};
 
 /// Denies one call and nothing else.

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 use podwright_testbed::{Flavor, wait_until};
 use serde_json::{Value, json};
 
+use super::container_output::{said, said_by};
 use super::features::{Asked, with};
-use super::said::{said, said_by};
 use super::{Bed, LIMIT, condition, container, one, sh, sleeper};
 
 pub(crate) fn volumes_hold_what_they_should_and_nobody_gets_out(flavor: Flavor) {

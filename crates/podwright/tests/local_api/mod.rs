@@ -1,21 +1,17 @@
 //! The local API of a real agent on Debian's containerd: what is submitted lives on whatever dies, and abuse wears nobody out.
 
-#[path = "local_api/abuse.rs"]
-mod abuse;
-mod bed;
-#[path = "local_api/client.rs"]
 mod client;
-#[path = "suite/journal.rs"]
-mod journal;
-#[path = "local_api/streams.rs"]
+mod overload;
 mod streams;
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bed::{Bed, LIMIT, pod};
 use podwright_testbed::{image, leftovers, wait_until};
 use serde_json::{Value, json};
+
+use crate::fixture::{Bed, LIMIT, pod};
+use crate::suite::journal;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 

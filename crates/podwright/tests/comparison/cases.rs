@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use podwright_testbed::image::{BUSYBOX, ENTRYPOINT, USER_1000};
 use serde_json::{Value, json};
 
-use crate::suite::matrix;
+use crate::suite::status_matrix;
 use crate::suite::{condition, container, sh, sleeper};
 
 /// Seconds: enough for a pod to run. Those with a deadline start before all others.
@@ -36,19 +36,19 @@ impl Compared {
     }
 
     /// Its time runs from its start on: it starts before the others.
-    pub(crate) fn hurries(&self) -> bool {
+    pub(crate) fn starts_early(&self) -> bool {
         !self.spec["activeDeadlineSeconds"].is_null()
     }
 
     /// Whether it comes to rest or not: how often its containers start until then is a matter of time.
-    pub(crate) fn restarts_by_chance(&self) -> bool {
+    pub(crate) fn random_restarts(&self) -> bool {
         self.loops() || self.name == "sidecar-fails-job"
     }
 }
 
 /// All of them.
 pub(crate) fn all() -> Vec<Compared> {
-    let mut all: Vec<Compared> = matrix::cases()
+    let mut all: Vec<Compared> = status_matrix::cases()
         .into_iter()
         .map(|case| {
             let mut spec = case.spec;

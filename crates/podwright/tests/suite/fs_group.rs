@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 use podwright_testbed::{Flavor, wait_until};
 use serde_json::{Value, json};
 
-use super::said::said_by;
+use super::container_output::said_by;
 use super::{Bed, LIMIT, sh};
 
 pub(crate) fn a_group_gets_what_is_made_for_its_pod_once_and_nothing_of_the_machine(flavor: Flavor) {

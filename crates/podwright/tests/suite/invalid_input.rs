@@ -8,7 +8,7 @@ use anyhow::ensure;
 use podwright_testbed::{Agent, Containerd, Flavor, Scratch, wait_until};
 use serde_json::{Value, json};
 
-use super::meddler::{Manner, Meddler};
+use super::corrupting_proxy::{Manner, Meddler};
 use super::{Bed, LIMIT, container, one, sleeper};
 
 #[path = "../local_api/client.rs"]

@@ -1,4 +1,4 @@
-//! A pod as a flat map from path to value, with everything masked that can't be the same twice.
+//! A pod as a flat map from path to value; values that differ in every run are masked.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,20 @@ use serde_json::Value;
 /// `status.containerStatuses[c].state.terminated.exitCode` and so on.
 pub(crate) type Fields = BTreeMap<String, Value>;
 
-/// Moments: only whether there is one is compared.
+/// Timestamps: only their presence is compared.
 const TIMES: [&str; 6] =
     ["startTime", "lastTransitionTime", "lastProbeTime", "startedAt", "finishedAt", "io/config.seen"];
-/// Names the runtime or the network gave.
-const GIVEN: [&str; 4] = ["containerID", "podIP", "hostIP", "ip"];
+/// Values assigned by the runtime or the network.
+const ASSIGNED: [&str; 4] = ["containerID", "podIP", "hostIP", "ip"];
 
-/// The whole pod: its status, its spec with the defaults filled in, its metadata. Of one that starts again and again, without
-/// how often it has.
-pub(crate) fn of(pod: &Value, restarts_by_chance: bool) -> Fields {
+/// The whole pod: metadata, spec with defaults, status. With `random_restarts`, without the number of restarts.
+pub(crate) fn of(pod: &Value, random_restarts: bool) -> Fields {
     let mut fields = Fields::new();
     let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
     for part in ["metadata", "spec", "status"] {
         fields.extend(flat(part, &pod[part], uid));
     }
-    if restarts_by_chance {
+    if random_restarts {
         for (path, value) in &mut fields {
             if path.ends_with(".restartCount") && *value != 0 {
                 *value = "some".into();
@@ -35,7 +34,7 @@ pub(crate) fn of(pod: &Value, restarts_by_chance: bool) -> Fields {
     fields
 }
 
-/// Anything, masked the same way.
+/// Any value as a masked map.
 pub(crate) fn flat(path: &str, value: &Value, uid: &str) -> Fields {
     let mut fields = Fields::new();
     walk(path, value, uid, &mut fields);
@@ -44,7 +43,7 @@ pub(crate) fn flat(path: &str, value: &Value, uid: &str) -> Fields {
 
 fn walk(path: &str, value: &Value, uid: &str, fields: &mut Fields) {
     match value {
-        // Absent and empty are the same to every reader of the API.
+        // API clients do not distinguish null from absent.
         Value::Null => {}
         Value::Object(map) => map.iter().for_each(|(key, value)| walk(&format!("{path}.{key}"), value, uid, fields)),
         Value::Array(list) => {
@@ -53,7 +52,7 @@ fn walk(path: &str, value: &Value, uid: &str, fields: &mut Fields) {
                 let of = name(item).unwrap_or_else(|| n.to_string());
                 walk(&format!("{path}[{of}]"), item, uid, fields);
             }
-            // The order is read by people, and by programs that should not.
+            // The order is compared too: users see it, and some programs depend on it.
             let order: Vec<String> = list.iter().filter_map(name).collect();
             if !order.is_empty() {
                 fields.insert(format!("{path}.order"), order.join(" ").into());
@@ -63,8 +62,8 @@ fn walk(path: &str, value: &Value, uid: &str, fields: &mut Fields) {
             let is = |key: &&str| path.strip_suffix(*key).is_some_and(|rest| rest.ends_with('.'));
             let shown = match text.as_str() {
                 _ if TIMES.iter().any(is) => "a time".to_owned(),
-                text if path.starts_with("status.") && GIVEN.iter().any(is) => {
-                    // The scheme of an id is part of the contract.
+                text if path.starts_with("status.") && ASSIGNED.iter().any(is) => {
+                    // The scheme of an id is part of the API.
                     text.split_once("://").map_or_else(|| "given".to_owned(), |(scheme, _)| format!("{scheme}://given"))
                 }
                 text => masked(text, uid),
@@ -77,12 +76,12 @@ fn walk(path: &str, value: &Value, uid: &str, fields: &mut Fields) {
     }
 }
 
-/// A message without the pod's UID and without ids of the runtime.
+/// Replaces the pod's UID and the runtime's ids in a text.
 fn masked(text: &str, uid: &str) -> String {
     let mut shown = if uid.is_empty() { text.to_owned() } else { text.replace(uid, "UID") };
-    let id = |word: &str| word.len() == 64 && word.bytes().all(|b| b.is_ascii_hexdigit());
+    let id = |part: &str| part.len() == 64 && part.bytes().all(|b| b.is_ascii_hexdigit());
     let ids: Vec<String> =
-        shown.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| id(word)).map(str::to_owned).collect();
+        shown.split(|c: char| !c.is_ascii_alphanumeric()).filter(|part| id(part)).map(str::to_owned).collect();
     for id in ids {
         shown = shown.replace(&id, "ID");
     }
@@ -90,7 +89,7 @@ fn masked(text: &str, uid: &str) -> String {
 }
 
 #[test]
-fn what_can_not_be_the_same_twice_is_masked() {
+fn values_that_differ_in_every_run_are_masked() {
     let pod = serde_json::json!({"metadata": {"uid": "u-1"}, "status": {"startTime": "2026-01-01T00:00:00Z", "message": "of u-1",
         "containerStatuses": [{"name": "c", "containerID": "containerd://abc", "lastState": {}, "ready": false}]}});
     let expected: Fields = [

@@ -1,13 +1,8 @@
 //! The commands as a person types them, against a real agent on Debian's containerd; what differs from run to run is masked.
 
-mod bed;
-#[path = "cli/mask.rs"]
+mod explain_stuck;
 mod mask;
-#[path = "cli/pty.rs"]
 mod pty;
-#[path = "cli/stuck.rs"]
-mod stuck;
-#[path = "cli/verbs.rs"]
 mod verbs;
 
 use std::os::unix::fs::PermissionsExt;
@@ -16,9 +11,10 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use anyhow::ensure;
-use bed::{Bed, LIMIT, pod};
 use podwright_testbed::{Agent, Scratch, image, wait_until};
 use serde_json::{Value, json};
+
+use crate::fixture::{Bed, LIMIT, pod};
 
 const NOBODY: u32 = 65534;
 

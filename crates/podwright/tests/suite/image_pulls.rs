@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use podwright_testbed::{Agent, Containerd, Flavor, PASSWORD, Registry, Scratch, USER, image, wait_until};
 use serde_json::{Value, json};
 
-use super::door::Door;
+use super::blocking_proxy::Door;
 use super::{Bed, LIMIT, container, cri, one, sleeper};
 
 fn pod(image: &str, policy: &str) -> Value {

@@ -1,11 +1,11 @@
-//! What the two write on their sandboxes and containers, and where they put them: whoever takes a node over finds them by it.
+//! Labels, annotations, paths and cgroups that both kubelets set in the runtime: a kubelet that takes over a node finds its pods by them.
 
 use serde_json::{Map, Value, json};
 
-use crate::fields::{self, Fields};
+use super::fields::{self, Fields};
 use crate::suite::{Bed, cri};
 
-/// Pods that run, whose objects say the most.
+/// Running pods whose runtime objects are compared; chosen for the number of their fields.
 pub(crate) const COMPARED: [&str; 3] = ["init-ok", "http", "sidecar-probed"];
 
 /// Labels, annotations, logs, mounts and cgroup of a pod's sandbox and of its running containers.
@@ -33,7 +33,7 @@ pub(crate) fn of(bed: &Bed, pod: &Value) -> Fields {
     fields::flat("runtime", &json!({"sandbox": sandbox, "containers": containers}), uid)
 }
 
-/// Annotations whose text is JSON are compared as what they say: the order of their fields is nobody's business.
+/// Parses annotations whose value is JSON, because the order of the fields does not matter.
 fn read(annotations: &Value) -> Value {
     let all = annotations.as_object().into_iter().flatten();
     let read = all.map(|(key, value)| {
@@ -43,7 +43,7 @@ fn read(annotations: &Value) -> Value {
     Value::Object(read.collect())
 }
 
-/// Without what is each agent's own: its root directory, and the last part of a name drawn by chance.
+/// Removes what differs for each kubelet: the root directory, and the random last part of a file name.
 fn placed(path: &str) -> String {
     let path = match path.split_once("/pods/") {
         Some((_, below)) if !path.contains("/logs/") => format!("pods/{below}"),

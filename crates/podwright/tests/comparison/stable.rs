@@ -1,4 +1,4 @@
-//! Waiting until every pod has come to where it stays.
+//! Waits until the status of every pod is stable.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,17 +7,17 @@ use anyhow::{Context, Result, ensure};
 use podwright_testbed::wait_until;
 use serde_json::Value;
 
-use crate::cases::Compared;
-use crate::fields::{self, Fields};
+use super::cases::Compared;
+use super::fields::{self, Fields};
 use crate::suite::LIMIT;
 
-/// A status that has not changed for this long is taken for an end. Back-offs last 10 s, the Go kubelet looks each second.
-const STILL: Duration = Duration::from_millis(2500);
+/// A status that has not changed for this long is stable. Back-offs last 10 s, and the Go kubelet lists the runtime every second.
+const STABLE_AFTER: Duration = Duration::from_millis(2500);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Wait until those that hurry run: what comes after them must not be in their way.
-pub(crate) fn running(who: &str, cases: &[Compared], suffix: &str, pods: impl Fn() -> Result<Value>) {
-    for name in cases.iter().filter(|case| case.hurries()).map(|case| format!("{}{suffix}", case.name)) {
+/// Waits until the pods that must start early are running, before other pods compete with them.
+pub(crate) fn wait_running(who: &str, cases: &[Compared], suffix: &str, pods: impl Fn() -> Result<Value>) {
+    for name in cases.iter().filter(|case| case.starts_early()).map(|case| format!("{}{suffix}", case.name)) {
         wait_until(LIMIT, &format!("{name} to run under {who}"), || {
             let list = pods()?;
             let mut all = list["items"].as_array().into_iter().flatten();
@@ -28,8 +28,8 @@ pub(crate) fn running(who: &str, cases: &[Compared], suffix: &str, pods: impl Fn
     }
 }
 
-/// The fields of every pod, each taken when the pod had come to its end and stayed there. Their names end with `suffix`.
-pub(crate) fn settled(
+/// The fields of every pod once its expected state is reached and stable. The names of the pods end with `suffix`.
+pub(crate) fn stable_fields(
     who: &str,
     cases: &[Compared],
     suffix: &str,
@@ -39,7 +39,7 @@ pub(crate) fn settled(
     let mut done: BTreeMap<&'static str, Fields> = BTreeMap::new();
     let mut last: BTreeMap<&'static str, (Fields, Instant)> = BTreeMap::new();
     loop {
-        let list = pods().context("the pods").expect("it answers");
+        let list = pods().context("the pods").expect("the pods are listed");
         let mut open = vec![];
         for case in cases {
             if done.contains_key(case.name) {
@@ -56,22 +56,22 @@ pub(crate) fn settled(
                 last.remove(case.name);
                 continue;
             }
-            let fields = fields::of(pod, case.restarts_by_chance());
+            let fields = fields::of(pod, case.random_restarts());
             if case.loops() {
                 done.insert(case.name, fields);
                 continue;
             }
             match last.get(case.name) {
                 Some((before, since)) if *before == fields => {
-                    if since.elapsed() >= STILL {
+                    if since.elapsed() >= STABLE_AFTER {
                         done.insert(case.name, fields);
                     } else {
-                        open.push(format!("{}: not yet still", case.name));
+                        open.push(format!("{}: not stable yet", case.name));
                     }
                 }
                 _ => {
                     last.insert(case.name, (fields, Instant::now()));
-                    open.push(format!("{}: changes", case.name));
+                    open.push(format!("{}: changed", case.name));
                 }
             }
         }

@@ -1,0 +1,140 @@
+//! The differences that are accepted, each with its reason; `docs/kubelet-map.md` lists them too.
+
+use super::difference::{AcceptedDifference, Difference};
+
+/// Where the pods of a comparison come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Setting {
+    /// From manifests; there is no API server.
+    Standalone,
+    /// From an API server.
+    Cluster,
+}
+
+/// The rules for a setting: those of every setting, then its own.
+pub(crate) fn rules(setting: Setting) -> Vec<&'static AcceptedDifference> {
+    let own = match setting {
+        Setting::Standalone => STANDALONE,
+        Setting::Cluster => CLUSTER,
+    };
+    EVERYWHERE.iter().chain(own).collect()
+}
+
+const EVERYWHERE: &[AcceptedDifference] = &[
+    AcceptedDifference {
+        matches: lost_exit_code,
+        intermittent: true,
+        reason: "the Go kubelet removes the dead sidecar before its exit code is in the status; here no exit code is lost",
+    },
+    AcceptedDifference {
+        matches: lost_last_exit_code,
+        intermittent: false,
+        reason: "the Go kubelet removes containers that a rule restarts before their exit codes are in the status; here none is lost",
+    },
+    AcceptedDifference {
+        matches: |d| d.case.starts_with("bad-command") && d.ours.is_none() && d.path.ends_with("terminated.startedAt"),
+        intermittent: false,
+        reason: "the Go kubelet reports a start time in 1970 for a container that never started",
+    },
+    AcceptedDifference {
+        matches: status_older_than_sandbox,
+        intermittent: true,
+        reason: "the Go kubelet's last status of a terminated pod may be older than the end of its sandbox",
+    },
+    AcceptedDifference {
+        matches: exit_without_reason,
+        intermittent: true,
+        reason: "containerd may learn of the exit before its reason, and then reports Error",
+    },
+    AcceptedDifference {
+        matches: |d| d.case == "no-volume" && d.path.ends_with("state.waiting.message") && d.theirs.is_none(),
+        intermittent: false,
+        reason: "the reason why a container waits for its volumes is in its status too, not only in an event",
+    },
+];
+
+const STANDALONE: &[AcceptedDifference] = &[
+    AcceptedDifference {
+        matches: |d| d.theirs.is_none() && (d.path.starts_with("status.hostIP") || d.path.starts_with("status.podIP")),
+        intermittent: false,
+        reason: "without an API server the Go kubelet does not know the node's addresses",
+    },
+    AcceptedDifference {
+        matches: |d| d.path == "metadata.resourceVersion" && d.theirs.is_none(),
+        intermittent: false,
+        reason: "here every pod is an object of the local API, which can be watched from a resource version",
+    },
+];
+
+const CLUSTER: &[AcceptedDifference] = &[
+    AcceptedDifference {
+        matches: |d| {
+            let none = d.ours.is_none() && d.theirs.is_some_and(|v| v == "9007199254740988Ki");
+            none && d.path == "status.resources.limits.memory"
+        },
+        // Does not occur on cgroup v2.
+        intermittent: true,
+        reason: "on cgroup v1 the Go kubelet reports the kernel's value for \"no limit\" as a limit",
+    },
+    AcceptedDifference {
+        matches: |d| d.terminated && d.theirs.is_none() && d.path.starts_with("status.resources."),
+        intermittent: true,
+        reason: "the Go kubelet may find no cgroup of a terminated pod to read its resources from",
+    },
+    AcceptedDifference {
+        matches: |d| d.theirs.is_none() && d.path == "status.conditions[AllContainersRestarting].observedGeneration",
+        intermittent: false,
+        reason: "every condition that the node sets has observedGeneration; the Go kubelet omits it for this one",
+    },
+    AcceptedDifference {
+        matches: |d| d.case == "sidecar-fails-job" && d.path == "event BackOff",
+        intermittent: true,
+        reason: "whether the sidecar was in back-off when the job ended depends on timing",
+    },
+    AcceptedDifference {
+        matches: |d| d.case == "http" && d.path == "event Unhealthy",
+        intermittent: true,
+        reason: "whether the first probe ran before the server listened depends on timing",
+    },
+    AcceptedDifference {
+        matches: |d| d.path == "event MissingClusterDNS" && d.ours.is_none(),
+        intermittent: false,
+        reason: "not sent: the setting is missing on the node, and every pod would get the event",
+    },
+];
+
+/// The Go kubelet removes the dead sidecar of a completed job before its exit code is in the status.
+fn lost_exit_code(d: &Difference<'_>) -> bool {
+    let Some((_, field)) = d.path.split_once("initContainerStatuses[side].state.terminated.") else { return false };
+    d.case == "sidecar-fails-job"
+        && match field {
+            "exitCode" => d.ours.is_some_and(|v| *v == 9) && d.theirs.is_some_and(|v| *v == 137),
+            "reason" => d.is("Error", "ContainerStatusUnknown"),
+            "message" => d.ours.is_none(),
+            _ => d.theirs.is_none(),
+        }
+}
+
+/// When a rule restarts all containers, the Go kubelet removes them before their exit codes are in the status.
+fn lost_last_exit_code(d: &Difference<'_>) -> bool {
+    let Some((_, field)) = d.path.split_once("].lastState.terminated.") else { return false };
+    d.case == "restarts-all"
+        && match field {
+            "exitCode" => d.theirs.is_some_and(|v| *v == 137),
+            "reason" => d.theirs.is_some_and(|v| v == "RestartingAllContainers"),
+            "message" => d.ours.is_none(),
+            _ => d.theirs.is_none(),
+        }
+}
+
+/// The Go kubelet's last status of a terminated pod may be older than the end of its sandbox.
+fn status_older_than_sandbox(d: &Difference<'_>) -> bool {
+    d.terminated && d.path == "status.conditions[PodReadyToStartContainers].status" && d.is("False", "True")
+}
+
+/// containerd may learn of the exit before its reason, and then reports Error.
+fn exit_without_reason(d: &Difference<'_>) -> bool {
+    d.case == "hungry"
+        && d.path.ends_with("terminated.reason")
+        && (d.is("OOMKilled", "Error") || d.is("Error", "OOMKilled"))
+}
