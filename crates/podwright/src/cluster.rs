@@ -11,7 +11,7 @@ use podwright_core::model::{Event, ObjectRequest, ObjectResult, Source, SourceCh
 use podwright_cri::{BoxFuture, ImageService};
 use tokio::sync::{mpsc, watch};
 
-use crate::config::Config;
+use crate::config::AgentConfig;
 
 mod events;
 mod machine;
@@ -42,7 +42,7 @@ impl PodObjectStore for ApiObjectStore {
 }
 
 /// Register the node, keep it alive, and follow its pods. A server that is away holds nothing else up.
-pub(crate) fn start(cluster: Cluster, config: &Config, parts: Parts) {
+pub(crate) fn start(cluster: Cluster, config: &AgentConfig, parts: Parts) {
     let Some(settings) = config.cluster.clone() else { return };
     let facts = machine::facts(config, settings.taints, settings.images_max);
     let name = facts.name.clone();

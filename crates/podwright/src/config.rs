@@ -1,6 +1,6 @@
-//! Flags and `KubeletConfiguration`, parsed once: after [`Config::load`] nothing is optional that must exist.
+//! The configuration of the agent, from flags and `KubeletConfiguration`. It is parsed and validated once, in [`AgentConfig::load`].
 //!
-//! A flag wins over the file, the file over the default. The defaults are the Go kubelet's, except where said.
+//! A flag overrides the file, the file overrides the default. Defaults are the Go kubelet's, unless a comment says otherwise.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,127 +16,129 @@ use podwright_core::NodeConfig;
 use crate::run_flags::{LogFormat, RunFlags};
 
 mod allocatable;
-mod check;
 mod cluster;
+mod diagnostics;
 mod facts;
 mod field_flags;
 mod fields;
 mod file;
+mod images;
+mod inputs;
+mod logs;
+mod network;
+mod node;
 mod reader;
+mod schema;
+mod sources;
 
-pub(crate) use cluster::{Cluster, go_arch};
-pub(crate) use facts::Facts;
+pub(crate) use cluster::{ClusterConfig, go_arch};
+pub(crate) use facts::HostFacts;
 
+use diagnostics::Diagnostics;
 use file::KubeletFile;
-use reader::Reader;
+use inputs::Inputs;
 
-/// Why the agent does not start.
+/// Why there is no valid configuration.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
-    /// The file can't be read.
+    /// The configuration file cannot be read.
     #[error("read {}: {source}", path.display())]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Something in it, or in the flags, is wrong.
+    Read { path: PathBuf, source: io::Error },
+    /// The file or the flags are not valid.
     #[error("{origin}:\n  {}", errors.join("\n  "))]
-    Wrong {
-        /// The file, or the command line.
+    Invalid {
+        /// The path of the file, or `the command line`.
         origin: String,
-        /// Each with its field or flag.
+        /// Each begins with its field or flag.
         errors: Vec<String>,
     },
-    /// The machine doesn't tell what must be known.
-    #[error("look at this machine: {0}")]
-    Machine(#[source] io::Error),
+    /// A required fact of the host cannot be read.
+    #[error("inspect this host: {0}")]
+    Host(#[source] io::Error),
 }
 
 impl ConfigError {
-    fn wrong(path: &Path, errors: Vec<String>) -> Self {
-        Self::Wrong { origin: path.display().to_string(), errors }
+    fn invalid(path: &Path, errors: Vec<String>) -> Self {
+        Self::Invalid { origin: path.display().to_string(), errors }
     }
 }
 
-/// Everything the agent is started with.
+/// The whole configuration.
 #[derive(Clone, Debug)]
-pub(crate) struct Config {
-    /// What core has to know.
+pub(crate) struct AgentConfig {
+    /// The part that core needs.
     pub(crate) node: NodeConfig,
-    /// All the machine has, before anything is reserved.
+    /// Before anything is reserved.
     pub(crate) capacity: Capacity,
-    pub(crate) machine: Machine,
-    pub(crate) runtime: Runtime,
+    pub(crate) machine: HostFeatures,
+    pub(crate) runtime: RuntimeEndpoints,
     pub(crate) dirs: Dirs,
-    pub(crate) sources: Sources,
-    /// The cluster the node belongs to, if to any.
-    pub(crate) cluster: Option<Cluster>,
-    /// As the host calls itself, or is called by a flag.
+    pub(crate) sources: PodSources,
+    /// `None`: the node is standalone.
+    pub(crate) cluster: Option<ClusterConfig>,
+    /// Of the kernel, or `--hostname-override`; in lower case.
     pub(crate) hostname: String,
-    /// Where to serve HTTP, if at all.
+    /// Address of the HTTP server; `None`: no HTTP server.
     pub(crate) listen: Option<SocketAddr>,
-    pub(crate) cgroups: Cgroups,
-    pub(crate) images: Images,
+    pub(crate) cgroups: CgroupConfig,
+    pub(crate) images: ImageConfig,
+    /// Rotation of container logs.
     pub(crate) logs: rotate::Config,
     /// The agent's own log.
-    pub(crate) logging: Logging,
-    pub(crate) dns: Dns,
-    /// Containers without a seccomp profile get the runtime's.
+    pub(crate) logging: LoggingConfig,
+    pub(crate) dns: DnsConfig,
+    /// Containers without a seccomp profile use RuntimeDefault.
     pub(crate) seccomp_default: bool,
-    /// What becomes of manifests with fields that do nothing.
+    /// How manifests with unknown or unsupported fields are handled.
     pub(crate) strictness: Strictness,
-    /// Where to record what core is told, if anywhere.
+    /// Where to record the inputs of core; `None`: no recording.
     pub(crate) record: Option<recorder::Config>,
-    /// What people should know before it starts.
+    /// To be logged when the agent starts.
     pub(crate) warnings: Vec<String>,
 }
 
-/// How the agent logs.
+/// The agent's own log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Logging {
+pub(crate) struct LoggingConfig {
     pub(crate) format: LogFormat,
-    /// The kubelet's numbers.
+    /// On the scale of the kubelet's `--v`.
     pub(crate) verbosity: u8,
 }
 
-/// What the machine has.
-#[derive(Clone, Debug, PartialEq)]
+/// Amounts of the resources of a node.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Capacity {
-    /// In thousandths of a core.
     pub(crate) cpu_millis: i64,
     /// In bytes.
     pub(crate) memory: i64,
     /// Local storage, in bytes.
     pub(crate) ephemeral: i64,
-    /// Processes and threads.
+    /// Number of processes and threads.
     pub(crate) pids: i64,
-    /// Bytes in huge pages, by the resource's name.
+    /// Bytes of huge pages, by resource name.
     pub(crate) huge_pages: BTreeMap<String, i64>,
 }
 
-/// What containers notice of the machine.
+/// The features of the host that containers depend on.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Machine {
-    /// Sizes of huge pages the kernel has, in bytes.
+pub(crate) struct HostFeatures {
+    /// Huge page sizes that the kernel supports, in bytes.
     pub(crate) huge_page_sizes: Vec<u64>,
-    /// It has SELinux.
     pub(crate) selinux: bool,
-    /// What must not be seen of its temperature.
+    /// The `thermal_throttle` directories of the CPUs; containers must not see them.
     pub(crate) thermal_paths: Vec<String>,
 }
 
-/// The container runtime.
+/// The sockets of the container runtime.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Runtime {
+pub(crate) struct RuntimeEndpoints {
     /// `unix:///…`
     pub(crate) endpoint: String,
-    /// The same, unless images have their own.
+    /// Equal to `endpoint` unless configured.
     pub(crate) image_endpoint: String,
 }
 
-/// Where things lie; all absolute.
+/// The directories of the agent, as absolute paths.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Dirs {
     pub(crate) root: PathBuf,
@@ -145,80 +147,80 @@ pub(crate) struct Dirs {
     pub(crate) container_logs: PathBuf,
 }
 
-/// Where pods come from.
+/// The sources of static pods; `None`: the source is not used.
 #[derive(Clone, Debug)]
-pub(crate) struct Sources {
+pub(crate) struct PodSources {
     pub(crate) file: Option<file_source::Config>,
     pub(crate) url: Option<url_source::Config>,
 }
 
-/// How cgroups are made.
+/// The settings of cgroups.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Cgroups {
-    /// Above `kubepods`; begins with a slash.
+pub(crate) struct CgroupConfig {
+    /// The parent of `kubepods`; begins with a slash.
     pub(crate) root: String,
-    /// Pods have cgroups of their own.
+    /// `cgroupsPerQOS`: each pod has its own cgroup.
     pub(crate) per_qos: bool,
-    /// What all pods together are held to.
+    /// The limits of the cgroup of all pods.
     pub(crate) node_allocatable: NodeAllocatable,
-    /// `None`: as many processes as the node.
+    /// Of each pod; `None`: the limit of the node.
     pub(crate) pids_limit: Option<i64>,
-    /// CPU limits are enforced.
+    /// CPU limits are enforced with a CFS quota.
     pub(crate) cpu_quota: bool,
     pub(crate) cpu_period: Duration,
     pub(crate) single_process_oom_kill: bool,
 }
 
-/// How images come and go.
+/// The settings of image pulls and image garbage collection.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Images {
-    /// Pulls at once.
+pub(crate) struct ImageConfig {
+    /// Maximum number of parallel pulls.
     pub(crate) parallel: usize,
-    /// Pulls per second, and how many may come at once; `None`: no limit.
+    /// Pulls per second, and burst; `None`: no limit.
     pub(crate) rate: Option<(u32, u32)>,
-    /// Percent of the disk above which images are removed.
+    /// Disk usage in percent above which unused images are removed.
     pub(crate) gc_high: u8,
-    /// Percent down to which.
+    /// Disk usage in percent at which the removal stops.
     pub(crate) gc_low: u8,
-    /// Younger ones stay.
+    /// Younger images are not removed.
     pub(crate) gc_min_age: Duration,
-    /// Unused ones older than this go whatever the disk; `None`: they don't.
+    /// Images that were unused for longer are removed at any disk usage; `None`: no limit.
     pub(crate) gc_max_age: Option<Duration>,
 }
 
-/// What pods resolve names with.
+/// The DNS settings of pods.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Dns {
+pub(crate) struct DnsConfig {
     pub(crate) servers: Vec<String>,
     pub(crate) domain: String,
-    /// `None`: the host's resolver is not shown to pods.
+    /// The resolver configuration for pods with dnsPolicy Default; `None`: an empty one.
     pub(crate) resolv_conf: Option<PathBuf>,
 }
 
-impl Config {
-    /// From the command line, the file it names, and this machine.
+impl AgentConfig {
+    /// Reads the configuration file and the facts of the host, and validates everything.
     pub(crate) fn load(flags: &RunFlags) -> Result<Self, ConfigError> {
-        let facts = Facts::read(flags.root_dir(), flags.hostname_override.as_deref(), &flags.node_ip)
-            .map_err(ConfigError::Machine)?;
+        let facts = HostFacts::read(flags.root_dir(), flags.hostname_override.as_deref(), &flags.node_ip)
+            .map_err(ConfigError::Host)?;
         let mut document = match &flags.config {
             Some(path) => file::read(path)?,
             None => serde_json::json!({}),
         };
         let origin = flags.config.as_ref().map_or(COMMAND_LINE.into(), |path| path.display().to_string());
-        let wrong = |origin: &str| {
+        let invalid = |origin: &str| {
             let origin = origin.to_owned();
-            move |errors| ConfigError::Wrong { origin, errors }
+            move |errors| ConfigError::Invalid { origin, errors }
         };
-        field_flags::apply_to(&mut document, &flags.field_flags).map_err(wrong(COMMAND_LINE))?;
-        let (file, warnings) = KubeletFile::of(document).map_err(wrong(&origin))?;
+        field_flags::apply_to(&mut document, &flags.field_flags).map_err(invalid(COMMAND_LINE))?;
+        let (file, warnings) = KubeletFile::decode(document).map_err(invalid(&origin))?;
         let base = flags.config.as_deref().and_then(Path::parent).map(Path::to_owned).unwrap_or_default();
         let warnings = warnings.into_iter().map(|warning| format!("{origin}: {warning}")).collect();
-        let reader = Reader { flags, file, facts, base, errors: Vec::new(), warnings };
-        reader.read().map_err(wrong(&origin))
+        let inputs = Inputs { flags, file, facts, base };
+        reader::read(&inputs, Diagnostics { errors: Vec::new(), warnings }).map_err(invalid(&origin))
     }
 }
 
-/// Where flags come from, in messages.
+/// The origin of flags in error messages.
 const COMMAND_LINE: &str = "the command line";
 
 #[cfg(test)]

@@ -14,18 +14,18 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::config::Logging;
+use crate::config::LoggingConfig;
 use crate::run_flags::LogFormat;
 
 mod limit;
 
 /// Begin to log.
-pub(crate) fn start(wanted: Logging) {
+pub(crate) fn start(config: LoggingConfig) {
     let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     let limit = limit::Limit::default();
     limit.clone().tell_in_background();
-    let registry = tracing_subscriber::registry().with(filter(wanted.verbosity)).with(limit);
-    match wanted.format {
+    let registry = tracing_subscriber::registry().with(filter(config.verbosity)).with(limit);
+    match config.format {
         LogFormat::Json => registry.with(layer.json().flatten_event(true)).init(),
         LogFormat::Text if under_journald() => {
             let plain = format().without_time().with_level(false).with_ansi(false);

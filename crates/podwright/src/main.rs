@@ -23,7 +23,7 @@ mod run_flags;
 mod wire;
 
 use cli::{Cli, Command, EXIT_USAGE};
-use config::Config;
+use config::AgentConfig;
 use run_flags::RunFlags;
 
 fn main() -> ExitCode {
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
 
 fn run(flags: &RunFlags) -> ExitCode {
     memory::limit_malloc_arenas();
-    let config = match Config::load(flags) {
+    let config = match AgentConfig::load(flags) {
         Ok(config) => config,
         Err(error) => {
             // Logging is configured by what failed to load.

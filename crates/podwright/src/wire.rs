@@ -31,7 +31,7 @@ use podwright_server::local::{LocalApi, LocalSocket};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Config;
+use crate::config::AgentConfig;
 use crate::print::explain;
 use crate::{cluster, logs, memory, notify};
 
@@ -49,7 +49,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(180);
 const DRIVER: CgroupDriver = CgroupDriver::Cgroupfs;
 
 /// Run the agent until told to stop. Containers go on running.
-pub(crate) async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
+pub(crate) async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result<()> {
     let (journal, records, warnings) = Journal::open(&config.dirs.root).context("open the journal")?;
     for warning in warnings {
         tracing::warn!("{warning}");
@@ -181,7 +181,7 @@ fn recorded(event_loop: EventLoop, record: Option<recorder::Config>) -> anyhow::
 }
 
 /// Start the sources of static pods, and take the changes of all sources to the loop.
-fn start_sources(config: &Config, handle: &Handle, changes: &Changes, mut taken: mpsc::Receiver<Changed>) {
+fn start_sources(config: &AgentConfig, handle: &Handle, changes: &Changes, mut taken: mpsc::Receiver<Changed>) {
     if let Some(file) = config.sources.file.clone() {
         tokio::spawn(sources::file::run(file, decode(config, Source::File), changes.clone()));
     }
@@ -204,17 +204,17 @@ async fn collect_images(gc: ImageGc, node: String, handle: Handle) {
     images_gc::run(gc, node, podwright_linux::clock::boot_time, tell).await;
 }
 
-fn image_policy(config: &Config) -> ImagePolicy {
+fn image_policy(config: &AgentConfig) -> ImagePolicy {
     let images = &config.images;
     let (high_percent, low_percent) = (images.gc_high, images.gc_low);
     ImagePolicy { high_percent, low_percent, min_age: images.gc_min_age, max_age: images.gc_max_age }
 }
 
-fn decode(config: &Config, source: Source) -> Decode {
+fn decode(config: &AgentConfig, source: Source) -> Decode {
     sources::static_pods(source, &config.node.node_name, config.strictness)
 }
 
-fn node_facts(config: &Config, cgroups: Option<&CgroupTree>) -> NodeFacts {
+fn node_facts(config: &AgentConfig, cgroups: Option<&CgroupTree>) -> NodeFacts {
     NodeFacts {
         node_name: config.node.node_name.clone(),
         host_ips: config.node.host_ips.clone(),
@@ -236,7 +236,7 @@ fn node_facts(config: &Config, cgroups: Option<&CgroupTree>) -> NodeFacts {
     }
 }
 
-fn host_config(config: &Config) -> HostConfig {
+fn host_config(config: &AgentConfig) -> HostConfig {
     let registers = config.cluster.as_ref().is_some_and(|cluster| cluster.register);
     HostConfig {
         paths: paths(config),
@@ -258,7 +258,7 @@ fn host_config(config: &Config) -> HostConfig {
     }
 }
 
-fn paths(config: &Config) -> HostPaths {
+fn paths(config: &AgentConfig) -> HostPaths {
     HostPaths {
         root_dir: config.dirs.root.clone(),
         pod_logs_dir: config.dirs.pod_logs.clone(),
@@ -267,7 +267,7 @@ fn paths(config: &Config) -> HostPaths {
     }
 }
 
-fn pulls(config: &Config) -> PullConfig {
+fn pulls(config: &AgentConfig) -> PullConfig {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let usual = PullConfig::with_defaults(config.dirs.root.clone(), home);
     PullConfig { parallel: config.images.parallel, rate: config.images.rate, ..usual }

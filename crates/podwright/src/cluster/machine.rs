@@ -5,10 +5,10 @@ use std::fs;
 use k8s_openapi::api::core::v1::{NodeSystemInfo, Taint};
 use podwright_core::node_status::{NodeFacts, Resources};
 
-use crate::config::{Config, go_arch};
+use crate::config::{AgentConfig, go_arch};
 
 /// What the node is.
-pub(super) fn facts(config: &Config, taints: Vec<Taint>, images_max: usize) -> NodeFacts {
+pub(super) fn facts(config: &AgentConfig, taints: Vec<Taint>, images_max: usize) -> NodeFacts {
     let node = &config.node;
     let pods = i64::try_from(node.max_pods).unwrap_or(i64::MAX);
     NodeFacts {

@@ -1,4 +1,4 @@
-//! What makes this machine a node of a cluster: how to reach it, and what the node's object is made with.
+//! Cluster membership: the connection to the API server, and the settings of the Node object.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,119 +6,131 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Taint;
 
-use super::reader::{Reader, absolute};
+use super::diagnostics::Diagnostics;
+use super::inputs::{Inputs, absolute};
 
-/// The cluster a node belongs to.
+/// How the node takes part in a cluster.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Cluster {
+pub(crate) struct ClusterConfig {
     pub(crate) kubeconfig: PathBuf,
-    /// Make the node's object if there is none.
+    /// Create the Node object if it does not exist.
     pub(crate) register: bool,
-    /// What it is made with.
+    /// Taints of a Node object that is created.
     pub(crate) taints: Vec<Taint>,
-    /// For so long a renewed lease says that the node is alive.
+    /// Duration of the node lease.
     pub(crate) lease: Duration,
-    /// The node's object is compared so often.
+    /// How often the node status is compared with the Node object.
     pub(crate) check_every: Duration,
-    /// A status that does not change is sent so often.
+    /// How often an unchanged status is sent.
     pub(crate) report_every: Duration,
-    /// The status names so many images.
+    /// Maximum number of images in the node status.
     pub(crate) images_max: usize,
 }
 
-impl Reader<'_> {
-    /// `None`: the node stands alone.
-    pub(super) fn cluster(&mut self) -> Option<Cluster> {
-        let taints = self.taints();
-        let kubeconfig = absolute(self.flags.kubeconfig.as_deref()?);
-        if let Err(error) = podwright_api::Kubeconfig::read(&kubeconfig) {
-            self.errors.push(format!("--kubeconfig: {error}"));
-        }
-        let register = self.flags.register_node.or(self.file.register_node).unwrap_or(true);
-        let lease = self.whole("nodeLeaseDurationSeconds", self.file.node_lease_duration_seconds, 40, 1, 86_400);
-        let images_max = match self.file.node_status_max_images {
-            Some(-1) => usize::MAX,
-            given => self.whole("nodeStatusMaxImages", given, 50, 0, 100_000),
-        };
-        // Who says how often to compare, and not how often to send, means both (Kubernetes: SetDefaults_KubeletConfiguration).
-        let check_every = self.file.node_status_update_frequency.filter(|given| !given.is_zero());
-        let report_every = self.file.node_status_report_frequency.filter(|given| !given.is_zero());
-        Some(Cluster {
-            kubeconfig,
-            register,
-            taints,
-            lease: Duration::from_secs(lease as u64),
-            check_every: check_every.unwrap_or(Duration::from_secs(10)),
-            report_every: report_every.or(check_every).unwrap_or(Duration::from_secs(300)),
-            images_max,
-        })
+/// `None`: the node is standalone.
+pub(super) fn read(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> Option<ClusterConfig> {
+    let (flags, file) = (inputs.flags, &inputs.file);
+    let taints = taints(inputs, diagnostics);
+    let kubeconfig = absolute(flags.kubeconfig.as_deref()?);
+    if let Err(error) = podwright_api::Kubeconfig::read(&kubeconfig) {
+        diagnostics.error("--kubeconfig", error);
     }
+    let register = flags.register_node.or(file.register_node).unwrap_or(true);
+    let lease = diagnostics.integer("nodeLeaseDurationSeconds", file.node_lease_duration_seconds, 40, 1, 86_400);
+    let images_max = match file.node_status_max_images {
+        Some(-1) => usize::MAX,
+        given => diagnostics.integer("nodeStatusMaxImages", given, 50, 0, 100_000),
+    };
+    // If only the update frequency is set, it is the report frequency too (Kubernetes: SetDefaults_KubeletConfiguration).
+    let check_every = file.node_status_update_frequency.filter(|given| !given.is_zero());
+    let report_every = file.node_status_report_frequency.filter(|given| !given.is_zero());
+    Some(ClusterConfig {
+        kubeconfig,
+        register,
+        taints,
+        lease: Duration::from_secs(lease as u64),
+        check_every: check_every.unwrap_or(Duration::from_secs(10)),
+        report_every: report_every.or(check_every).unwrap_or(Duration::from_secs(300)),
+        images_max,
+    })
+}
 
-    /// Proxies are not used, and whoever has set one should know before wondering.
-    pub(super) fn proxies(&mut self, is_set: impl Fn(&str) -> bool) {
-        let named = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
-        let set: Vec<&str> = named.into_iter().filter(|name| is_set(name)).collect();
-        if self.flags.kubeconfig.is_some() && !set.is_empty() {
-            let names = set.join(", ");
-            self.warnings.push(format!("{names}: the API server is reached directly, proxies are not supported"));
-        }
-    }
-
-    fn taints(&mut self) -> Vec<Taint> {
-        if self.flags.register_with_taints.is_empty() {
-            let taints = self.file.register_with_taints.clone().unwrap_or_default();
-            for taint in taints.iter().filter(|taint| !EFFECTS.contains(&taint.effect.as_str())) {
-                self.errors.push(format!("registerWithTaints: the effect of {:?} must be {EFFECT_NAMES}", taint.key));
-            }
-            return taints;
-        }
-        let texts = self.flags.register_with_taints.iter().map(|text| text.trim()).filter(|text| !text.is_empty());
-        let (mut taints, mut errors) = (vec![], vec![]);
-        for text in texts {
-            match taint(text) {
-                Ok(taint) => taints.push(taint),
-                Err(error) => errors.push(format!("--register-with-taints: {text:?}: {error}")),
-            }
-        }
-        self.errors.append(&mut errors);
-        taints
-    }
-
-    /// Kubernetes' own labels, and those of the user.
-    pub(super) fn labels(&mut self) -> BTreeMap<String, String> {
-        let mut labels = BTreeMap::from([
-            ("kubernetes.io/os".to_owned(), "linux".to_owned()),
-            ("kubernetes.io/arch".to_owned(), go_arch().to_owned()),
-            ("kubernetes.io/hostname".to_owned(), self.node_name_quietly()),
-            // Old manifests select by these, and every kubelet has them.
-            ("beta.kubernetes.io/os".to_owned(), "linux".to_owned()),
-            ("beta.kubernetes.io/arch".to_owned(), go_arch().to_owned()),
-        ]);
-        for pair in self.flags.node_labels.iter().filter(|pair| !pair.trim().is_empty()) {
-            match label(pair) {
-                Ok((key, value)) => {
-                    labels.insert(key, value);
-                }
-                Err(error) => self.errors.push(format!("--node-labels: {pair:?} {error}")),
-            }
-        }
-        labels
+/// Proxies are not supported; a user who has set one should know.
+pub(super) fn warn_about_proxies(inputs: &Inputs<'_>, is_set: impl Fn(&str) -> bool, diagnostics: &mut Diagnostics) {
+    let names = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
+    let set: Vec<&str> = names.into_iter().filter(|name| is_set(name)).collect();
+    if inputs.flags.kubeconfig.is_some() && !set.is_empty() {
+        diagnostics.warning(&set.join(", "), "proxies are not supported; the API server is contacted directly");
     }
 }
 
-fn label(pair: &str) -> Result<(String, String), String> {
-    let (key, value) = pair.split_once('=').ok_or("must be KEY=VALUE")?;
+fn taints(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> Vec<Taint> {
+    if inputs.flags.register_with_taints.is_empty() {
+        let taints = inputs.file.register_with_taints.clone().unwrap_or_default();
+        for taint in taints.iter().filter(|taint| !EFFECTS.contains(&taint.effect.as_str())) {
+            let error = format!("the effect of {:?} must be {EFFECT_NAMES}", taint.key);
+            diagnostics.error("registerWithTaints", error);
+        }
+        return taints;
+    }
+    let texts = inputs.flags.register_with_taints.iter().map(|text| text.trim()).filter(|text| !text.is_empty());
+    let mut taints = vec![];
+    for text in texts {
+        match parse_taint(text) {
+            Ok(taint) => taints.push(taint),
+            Err(error) => diagnostics.error("--register-with-taints", format!("{text:?}: {error}")),
+        }
+    }
+    taints
+}
+
+/// The labels every kubelet sets, and those of `--node-labels`.
+pub(super) fn labels(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::from([
+        ("kubernetes.io/os".to_owned(), "linux".to_owned()),
+        ("kubernetes.io/arch".to_owned(), go_arch().to_owned()),
+        ("kubernetes.io/hostname".to_owned(), inputs.hostname()),
+        // Deprecated, but still set by every kubelet and used by old manifests.
+        ("beta.kubernetes.io/os".to_owned(), "linux".to_owned()),
+        ("beta.kubernetes.io/arch".to_owned(), go_arch().to_owned()),
+    ]);
+    for pair in inputs.flags.node_labels.iter().filter(|pair| !pair.trim().is_empty()) {
+        match parse_label(pair) {
+            Ok((key, value)) => {
+                labels.insert(key, value);
+            }
+            Err(error) => diagnostics.error("--node-labels", format!("{pair:?}: {error}")),
+        }
+    }
+    labels
+}
+
+/// Why a label of `--node-labels` cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum LabelError {
+    #[error("must be KEY=VALUE")]
+    Syntax,
+    #[error("the key is not a valid label name")]
+    Key,
+    #[error("the value is not a valid label value")]
+    Value,
+    #[error("a node may not set this label of Kubernetes itself")]
+    Restricted,
+}
+
+fn parse_label(pair: &str) -> Result<(String, String), LabelError> {
+    let (key, value) = pair.split_once('=').ok_or(LabelError::Syntax)?;
     let (key, value) = (key.trim(), value.trim());
     let (prefix, name) = key.split_once('/').unwrap_or(("", key));
-    if !is_word(name) || (key.contains('/') && !is_domain(prefix)) {
-        return Err("must be KEY=VALUE: the key is no label's name".into());
+    if !is_name(name) || (key.contains('/') && !is_domain(prefix)) {
+        return Err(LabelError::Key);
     }
-    if !value.is_empty() && !is_word(value) {
-        return Err("has a value that no label can have".into());
+    if !value.is_empty() && !is_name(value) {
+        return Err(LabelError::Value);
     }
     if is_kubernetes(prefix) && !may_set(key, prefix) {
-        // An API server with NodeRestriction would refuse the whole node because of it.
-        return Err("is a label of Kubernetes that a node may not give itself".into());
+        // An API server with NodeRestriction would reject the whole Node object.
+        return Err(LabelError::Restricted);
     }
     Ok((key.into(), value.into()))
 }
@@ -127,7 +139,7 @@ fn is_kubernetes(prefix: &str) -> bool {
     ["kubernetes.io", "k8s.io"].iter().any(|own| prefix == *own || prefix.ends_with(&format!(".{own}")))
 }
 
-/// Kubernetes: labels of its own domains that a node may set.
+/// The labels in the domains of Kubernetes that a node may set (Kubernetes: `IsKubeletLabel`).
 fn may_set(key: &str, prefix: &str) -> bool {
     const NAMED: [&str; 10] = [
         "kubernetes.io/hostname",
@@ -145,36 +157,49 @@ fn may_set(key: &str, prefix: &str) -> bool {
     NAMED.contains(&key) || of("kubelet.kubernetes.io") || of("node.kubernetes.io")
 }
 
-/// `KEY=VALUE:EFFECT`, `KEY:EFFECT`.
-fn taint(text: &str) -> Result<Taint, String> {
-    let (rest, effect) = text.rsplit_once(':').ok_or("must be KEY=VALUE:EFFECT")?;
+/// Why a taint of `--register-with-taints` cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum TaintError {
+    #[error("must be KEY=VALUE:EFFECT")]
+    Syntax,
+    #[error("the effect must be {EFFECT_NAMES}")]
+    Effect,
+    #[error("the key is not a valid taint key")]
+    Key,
+    #[error("the value is not a valid taint value")]
+    Value,
+}
+
+/// Parses `KEY=VALUE:EFFECT` or `KEY:EFFECT`.
+fn parse_taint(text: &str) -> Result<Taint, TaintError> {
+    let (rest, effect) = text.rsplit_once(':').ok_or(TaintError::Syntax)?;
     let (key, value) = rest.split_once('=').map_or((rest, None), |(key, value)| (key, Some(value)));
     if !EFFECTS.contains(&effect) {
-        return Err(format!("the effect must be {EFFECT_NAMES}"));
+        return Err(TaintError::Effect);
     }
     let (prefix, name) = key.split_once('/').unwrap_or(("", key));
-    if !is_word(name) || (key.contains('/') && !is_domain(prefix)) {
-        return Err("the key is no taint's name".into());
+    if !is_name(name) || (key.contains('/') && !is_domain(prefix)) {
+        return Err(TaintError::Key);
     }
-    if value.is_some_and(|value| !value.is_empty() && !is_word(value)) {
-        return Err("has a value that no taint can have".into());
+    if value.is_some_and(|value| !value.is_empty() && !is_name(value)) {
+        return Err(TaintError::Value);
     }
     let value = value.filter(|value| !value.is_empty()).map(ToOwned::to_owned);
     Ok(Taint { key: key.into(), value, effect: effect.into(), time_added: None })
 }
 
-/// Letters and digits at both ends; dashes, dots and underscores between.
-fn is_word(text: &str) -> bool {
+/// Letters and digits at both ends; also dashes, dots and underscores between; at most 63 characters.
+fn is_name(text: &str) -> bool {
     let ends = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     text.len() <= 63 && ends(text.bytes().next()) && ends(text.bytes().next_back()) && text.bytes().all(inner)
 }
 
 fn is_domain(text: &str) -> bool {
-    text.len() <= 253 && text.split('.').all(|part| is_word(part) && !part.contains('_')) && text == text.to_lowercase()
+    text.len() <= 253 && text.split('.').all(|part| is_name(part) && !part.contains('_')) && text == text.to_lowercase()
 }
 
-/// The processor as Go, and so Kubernetes, calls it.
+/// The CPU architecture in the names of Go and Kubernetes.
 pub(crate) fn go_arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -193,25 +218,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn taints_are_read_as_kubectl_writes_them() {
-        let read = taint("example.com/a=b:NoSchedule").unwrap();
+    fn taints_are_parsed_like_kubectl() {
+        let read = parse_taint("example.com/a=b:NoSchedule").unwrap();
         assert_eq!(
             (read.key.as_str(), read.value.as_deref(), read.effect.as_str()),
             ("example.com/a", Some("b"), "NoSchedule")
         );
-        assert_eq!(taint("a:NoExecute").unwrap().value, None);
+        assert_eq!(parse_taint("a:NoExecute").unwrap().value, None);
         for bad in ["a", "a=b", "a=b:Never", ":NoSchedule", "a b:NoSchedule", "a=b c:NoSchedule", "A/:NoExecute"] {
-            taint(bad).expect_err(bad);
+            parse_taint(bad).expect_err(bad);
         }
     }
 
     #[test]
-    fn labels_are_checked_as_the_kubelet_does() {
+    fn labels_are_checked_like_the_kubelet() {
         for good in ["a=b", "a=", "example.com/x=1", "node.kubernetes.io/role=x", "topology.kubernetes.io/zone=z"] {
-            label(good).unwrap_or_else(|error| panic!("{good}: {error}"));
+            parse_label(good).unwrap_or_else(|error| panic!("{good}: {error}"));
         }
         for bad in ["a", "=b", "a b=c", "a=b c", "kubernetes.io/x=1", "node-role.kubernetes.io/worker=", "k8s.io/x=1"] {
-            label(bad).expect_err(bad);
+            parse_label(bad).expect_err(bad);
         }
     }
 }

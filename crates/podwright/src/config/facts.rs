@@ -1,4 +1,4 @@
-//! What the machine says of itself: name, addresses, processors, memory, disk, boot.
+//! Facts of the host, read from the kernel: name, addresses, CPUs, memory, disk, boot id.
 
 use std::fs;
 use std::io;
@@ -9,38 +9,38 @@ use std::time::Duration;
 
 use podwright_linux::hugepages::{self, HugePages};
 
-/// See the module.
+/// Read once, when the agent starts.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Facts {
-    /// As the kernel has it.
+pub(crate) struct HostFacts {
+    /// Of the kernel, not `--hostname-override`.
     pub(crate) hostname: String,
     pub(crate) boot_id: String,
-    /// Of the way out, the preferred one first; loopback if there is none.
+    /// IPv4 first: addresses of the node name that this host has, then those of the default routes; loopback if there is none.
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) cpus: usize,
     /// In bytes.
     pub(crate) memory: i64,
-    /// Of the file system of the root directory, in bytes.
+    /// Size of the file system of the root directory, in bytes.
     pub(crate) disk: i64,
-    /// Processes and threads the kernel allows.
+    /// Maximum number of processes and threads.
     pub(crate) pids: i64,
-    /// Of every size the kernel has.
+    /// One entry for each size the kernel supports.
     pub(crate) huge_pages: Vec<HugePages>,
-    /// AppArmor is built in and switched on.
+    /// AppArmor is enabled.
     pub(crate) app_armor: bool,
-    /// SELinux is built in and switched on.
+    /// SELinux is enabled.
     pub(crate) selinux: bool,
-    /// Where the processors tell their temperature.
+    /// The `thermal_throttle` directories of the CPUs.
     pub(crate) thermal_paths: Vec<String>,
     /// Swap areas in use.
     pub(crate) swaps: Vec<String>,
-    /// Of the addresses that were given, those no interface has.
-    pub(crate) elsewhere: Vec<IpAddr>,
+    /// The addresses of `--node-ip` that no network interface has.
+    pub(crate) foreign_node_ips: Vec<IpAddr>,
 }
 
-impl Facts {
-    /// Ask the machine. It may be given another name than its own, and addresses, by flags.
-    pub(crate) fn read(root_dir: &Path, name: Option<&str>, given: &[String]) -> io::Result<Self> {
+impl HostFacts {
+    /// Reads all facts. `name` is `--hostname-override`, `node_ips` is `--node-ip`.
+    pub(crate) fn read(root_dir: &Path, name: Option<&str>, node_ips: &[String]) -> io::Result<Self> {
         let text = |path: &str| {
             fs::read_to_string(path).map_err(|error| io::Error::new(error.kind(), format!("read {path}: {error}")))
         };
@@ -48,11 +48,11 @@ impl Facts {
         let memory =
             mem_total(&text("/proc/meminfo")?).ok_or_else(|| io::Error::other("/proc/meminfo has no MemTotal"))?;
         Ok(Self {
-            boot_id: match told_boot_id() {
-                Some(told) => told,
+            boot_id: match test_boot_id() {
+                Some(id) => id,
                 None => text("/proc/sys/kernel/random/boot_id")?.trim().to_owned(),
             },
-            // The name of the node is what is looked up, as with the kubelet.
+            // Like the kubelet, resolve the name of the node, not the hostname.
             addresses: addresses(name.unwrap_or(&hostname).trim()),
             cpus: online_cpus(),
             memory,
@@ -64,19 +64,22 @@ impl Facts {
             selinux: Path::new("/sys/fs/selinux/enforce").exists(),
             thermal_paths: thermal_paths(Path::new("/sys/devices/system/cpu")),
             swaps: swaps(&fs::read_to_string("/proc/swaps").unwrap_or_default()),
-            elsewhere: given.iter().filter_map(|text| text.trim().parse().ok()).filter(|ip| !is_here(*ip)).collect(),
+            foreign_node_ips: node_ips
+                .iter()
+                .filter_map(|text| text.trim().parse().ok())
+                .filter(|ip| !is_local(*ip))
+                .collect(),
             hostname,
         })
     }
 }
 
-/// Tests can't start the machine anew: they tell an agent that it was. What is shipped is built without debug assertions, and asks
-/// the kernel alone.
-fn told_boot_id() -> Option<String> {
+/// Lets tests simulate a reboot. Release builds have no debug assertions and only ask the kernel.
+fn test_boot_id() -> Option<String> {
     cfg!(debug_assertions).then(|| std::env::var("PODWRIGHT_BOOT_ID").ok()).flatten()
 }
 
-/// The number of processors in a list like `0-3,8`.
+/// The number of CPUs in a list such as `0-3,8`.
 pub(super) fn cpu_count(list: &str) -> Option<usize> {
     let mut count = 0usize;
     for part in list.trim().split(',') {
@@ -92,14 +95,15 @@ fn online_cpus() -> usize {
     online.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// The lesser of the two limits (Go kubelet: `pidlimit.Stats`).
+/// The smaller of the two limits (Go kubelet: `pidlimit.Stats`).
 fn pids() -> i64 {
     let limits = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"];
     let read = |path: &str| fs::read_to_string(path).ok()?.trim().parse().ok();
     limits.into_iter().filter_map(read).min().unwrap_or(PIDS_MAX)
 }
 
-/// How often each processor was too hot: it betrays what the neighbours do (Go kubelet: `defaultMaskedPaths`).
+/// The throttle counters of the CPUs: they reveal the activity of other workloads, so containers must not read them (Go kubelet:
+/// `defaultMaskedPaths`).
 fn thermal_paths(cpus: &Path) -> Vec<String> {
     let number = |name: &str| name.strip_prefix("cpu")?.parse::<u32>().ok();
     let found = fs::read_dir(cpus).into_iter().flatten().flatten();
@@ -121,23 +125,23 @@ fn swaps(table: &str) -> Vec<String> {
     names.map(ToOwned::to_owned).collect()
 }
 
-/// The directory may not be there yet: then that of the nearest one that is.
+/// Of the nearest existing ancestor, if the directory does not exist yet.
 fn disk_size(dir: &Path) -> io::Result<i64> {
     let there = dir.ancestors().find(|dir| dir.exists()).unwrap_or(Path::new("/"));
     let stat = rustix::fs::statvfs(there)?;
     Ok(i64::try_from(stat.f_blocks.saturating_mul(stat.f_frsize)).unwrap_or(i64::MAX))
 }
 
-/// What the node's name means, as far as it is here; then the addresses of the default routes; else loopback. Those of IPv4 come
-/// first, as with the kubelet.
+/// The addresses that the node name resolves to and this host has, then those of the default routes; else loopback. IPv4 comes
+/// first, like in the kubelet.
 fn addresses(hostname: &str) -> Vec<IpAddr> {
-    // Connecting a UDP socket sends nothing: the kernel only picks the address it would send from.
+    // Connecting a UDP socket sends nothing: the kernel only selects the source address.
     let route = |bind: &str, to: &str| {
         let socket = UdpSocket::bind(bind).ok()?;
         socket.connect(to).ok()?;
         Some(socket.local_addr().ok()?.ip()).filter(|ip| usable(*ip))
     };
-    let mut found: Vec<IpAddr> = lookup(hostname).into_iter().filter(|ip| usable(*ip) && is_here(*ip)).collect();
+    let mut found: Vec<IpAddr> = lookup(hostname).into_iter().filter(|ip| usable(*ip) && is_local(*ip)).collect();
     found.extend([route("0.0.0.0:0", "198.51.100.1:9"), route("[::]:0", "[2001:db8::1]:9")].into_iter().flatten());
     found.sort_by_key(IpAddr::is_ipv6);
     if found.is_empty() {
@@ -146,8 +150,8 @@ fn addresses(hostname: &str) -> Vec<IpAddr> {
     found
 }
 
-/// An interface has it.
-fn is_here(ip: IpAddr) -> bool {
+/// A network interface has this address.
+fn is_local(ip: IpAddr) -> bool {
     UdpSocket::bind((ip, 0)).is_ok()
 }
 
@@ -159,7 +163,7 @@ fn usable(ip: IpAddr) -> bool {
     !(ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() || link_local)
 }
 
-/// A resolver that doesn't answer must not hold the start up: the thread is left to its fate.
+/// Runs in a thread that is abandoned after [`LOOKUP_MAX`]: a resolver that does not respond must not block the start.
 fn lookup(hostname: &str) -> Vec<IpAddr> {
     let (tx, rx) = mpsc::sync_channel(1);
     let target = (hostname.to_owned(), 0);
@@ -170,7 +174,7 @@ fn lookup(hostname: &str) -> Vec<IpAddr> {
     rx.recv_timeout(LOOKUP_MAX).unwrap_or_default()
 }
 
-/// The kernel's own limit on 64 bits (PID_MAX_LIMIT).
+/// `PID_MAX_LIMIT` of 64-bit kernels.
 const PIDS_MAX: i64 = 1 << 22;
 const LOOKUP_MAX: Duration = Duration::from_secs(1);
 
@@ -179,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_writes_is_read() {
+    fn kernel_files_are_parsed() {
         assert_eq!(cpu_count("0-3\n"), Some(4));
         assert_eq!(cpu_count("0,2-3,7"), Some(4));
         for bad in ["", "a", "3-1", "0-", "0,,1"] {
@@ -192,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn processors_that_tell_their_temperature_are_found() {
+    fn thermal_throttle_directories_are_found() {
         let dir = std::env::temp_dir().join(format!("podwright-cpus-{}", std::process::id()));
         for name in ["cpu10/thermal_throttle", "cpu2/thermal_throttle", "cpu3", "cpufreq/thermal_throttle"] {
             fs::create_dir_all(dir.join(name)).unwrap();
@@ -203,18 +207,18 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_a_name_memory_and_an_address() {
-        let facts = Facts::read(Path::new("/var/lib/no/such/directory"), None, &[]).unwrap();
+    fn the_facts_of_this_host_are_plausible() {
+        let facts = HostFacts::read(Path::new("/var/lib/no/such/directory"), None, &[]).unwrap();
         assert!(!facts.hostname.is_empty() && facts.boot_id.len() == 36, "{facts:?}");
         assert!(facts.cpus > 0 && facts.memory > 1 << 20 && facts.disk > 1 << 20, "{facts:?}");
         assert!(!facts.addresses.is_empty());
     }
 
     #[test]
-    fn the_nodes_name_is_looked_up_and_given_addresses_must_be_here() {
+    fn the_node_name_is_resolved_and_foreign_node_ips_are_found() {
         let given = ["127.0.0.1".to_owned(), "0.0.0.0".to_owned(), "192.0.2.77".to_owned(), "x".to_owned()];
-        let facts = Facts::read(Path::new("/"), Some("192.0.2.1"), &given).unwrap();
-        assert_eq!(facts.elsewhere, ["192.0.2.77".parse::<IpAddr>().unwrap()]);
-        assert!(!facts.addresses.contains(&"192.0.2.1".parse().unwrap()), "what it means is not here");
+        let facts = HostFacts::read(Path::new("/"), Some("192.0.2.1"), &given).unwrap();
+        assert_eq!(facts.foreign_node_ips, ["192.0.2.77".parse::<IpAddr>().unwrap()]);
+        assert!(!facts.addresses.contains(&"192.0.2.1".parse().unwrap()), "no interface of this host has it");
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::fields::{FIELDS, Kind};
-use super::reader::absolute;
+use super::inputs::absolute;
 use crate::go_duration;
 use crate::run_flags::kubelet_flags::FieldFlag;
 
@@ -58,8 +58,8 @@ fn parse(field: &str, kind: Kind, text: &str) -> Result<Value, FieldFlagError> {
             Err(_) => Err(FieldFlagError::Integer(text.to_owned())),
         },
         Kind::Duration => Ok(go_duration::parse(text).map(|_| text.into())?),
-        Kind::Texts => Ok(pieces(text).collect()),
-        Kind::TextMap => pieces(text).map(pair).collect::<Result<Map<_, _>, _>>().map(Value::Object),
+        Kind::StringList => Ok(pieces(text).collect()),
+        Kind::StringMap => pieces(text).map(pair).collect::<Result<Map<_, _>, _>>().map(Value::Object),
         // A relative path in a flag is relative to the working directory, not to the configuration file.
         _ if field == "resolvConf" && !text.is_empty() => Ok(absolute(Path::new(text)).display().to_string().into()),
         _ => Ok(text.into()),
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn every_flag_sets_a_supported_field() {
         for (flag, field) in FIELD_FLAGS {
-            assert!(FIELDS.iter().any(|known| known.name == *field && known.honoured), "--{flag}: {field}");
+            assert!(FIELDS.iter().any(|known| known.name == *field && known.supported), "--{flag}: {field}");
         }
     }
 }

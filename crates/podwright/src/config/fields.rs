@@ -1,68 +1,67 @@
-//! Every field of `KubeletConfiguration` (kubelet.config.k8s.io/v1beta1, as of 1.36): its type, and whether it does anything here.
+//! Every field of `KubeletConfiguration` (kubelet.config.k8s.io/v1beta1, as of 1.36): its type, and whether it is supported.
 
-use Kind::{Any, Bool, BoolMap, Duration, Float, Int, List, Object, Text, TextMap, Texts, TextsMap};
+use Kind::{Any, Bool, BoolMap, Duration, Float, Int, List, Object, String, StringList, StringListMap, StringMap};
 
-/// One field.
+/// A field of an object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Field {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
-    /// It does what it says.
-    pub(super) honoured: bool,
+    /// It has an effect.
+    pub(super) supported: bool,
 }
 
-/// What a value must be.
+/// The type of a value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Bool,
     Int,
     Float,
-    Text,
+    String,
     Duration,
-    Texts,
-    TextMap,
-    TextsMap,
+    StringList,
+    StringMap,
+    StringListMap,
     BoolMap,
     Object(&'static [Field]),
     List(&'static [Field]),
-    /// Not looked into.
+    /// Not checked.
     Any,
 }
 
-/// It does what it says.
 const fn yes(name: &'static str, kind: Kind) -> Field {
-    Field { name, kind, honoured: true }
+    Field { name, kind, supported: true }
 }
 
-/// It is known and does nothing yet.
+/// A known field that has no effect yet.
 const fn not_yet(name: &'static str, kind: Kind) -> Field {
-    Field { name, kind, honoured: false }
+    Field { name, kind, supported: false }
 }
 
-/// The document's own fields.
+/// The top-level fields.
 pub(super) const FIELDS: &[Field] = &[
-    yes("apiVersion", Text),
-    yes("kind", Text),
-    yes("address", Text),
-    yes("allowedUnsafeSysctls", Texts),
+    yes("apiVersion", String),
+    yes("kind", String),
+    yes("address", String),
+    yes("allowedUnsafeSysctls", StringList),
     not_yet("authentication", Object(AUTHENTICATION)),
     not_yet("authorization", Object(AUTHORIZATION)),
-    yes("cgroupDriver", Text),
-    yes("cgroupRoot", Text),
+    yes("cgroupDriver", String),
+    yes("cgroupRoot", String),
     yes("cgroupsPerQOS", Bool),
-    yes("clusterDNS", Texts),
-    yes("clusterDomain", Text),
-    not_yet("configMapAndSecretChangeDetectionStrategy", Text),
+    yes("clusterDNS", StringList),
+    yes("clusterDomain", String),
+    not_yet("configMapAndSecretChangeDetectionStrategy", String),
     yes("containerLogMaxFiles", Int),
-    yes("containerLogMaxSize", Text),
+    yes("containerLogMaxSize", String),
     not_yet("containerLogMaxWorkers", Int),
     yes("containerLogMonitorInterval", Duration),
-    yes("containerRuntimeEndpoint", Text),
-    not_yet("contentType", Text),
+    yes("containerRuntimeEndpoint", String),
+    not_yet("contentType", String),
     yes("cpuCFSQuota", Bool),
     yes("cpuCFSQuotaPeriod", Duration),
-    not_yet("cpuManagerPolicy", Text),
-    not_yet("cpuManagerPolicyOptions", TextMap),
+    not_yet("cpuManagerPolicy", String),
+    not_yet("cpuManagerPolicyOptions", StringMap),
     not_yet("cpuManagerReconcilePeriod", Duration),
     yes("crashLoopBackOff", Object(&[yes("maxContainerRestartPeriod", Duration)])),
     not_yet("enableContentionProfiling", Bool),
@@ -73,47 +72,47 @@ pub(super) const FIELDS: &[Field] = &[
     not_yet("enableServer", Bool),
     not_yet("enableSystemLogHandler", Bool),
     not_yet("enableSystemLogQuery", Bool),
-    yes("enforceNodeAllocatable", Texts),
+    yes("enforceNodeAllocatable", StringList),
     not_yet("eventBurst", Int),
     not_yet("eventRecordQPS", Int),
-    not_yet("evictionHard", TextMap),
+    not_yet("evictionHard", StringMap),
     not_yet("evictionMaxPodGracePeriod", Int),
-    not_yet("evictionMinimumReclaim", TextMap),
+    not_yet("evictionMinimumReclaim", StringMap),
     not_yet("evictionPressureTransitionPeriod", Duration),
-    not_yet("evictionSoft", TextMap),
-    not_yet("evictionSoftGracePeriod", TextMap),
+    not_yet("evictionSoft", StringMap),
+    not_yet("evictionSoftGracePeriod", StringMap),
     // cgroup v1 works here, so there is nothing to refuse.
     not_yet("failCgroupV1", Bool),
     yes("failSwapOn", Bool),
     not_yet("featureGates", BoolMap),
     yes("fileCheckFrequency", Duration),
-    not_yet("hairpinMode", Text),
-    not_yet("healthzBindAddress", Text),
+    not_yet("hairpinMode", String),
+    not_yet("healthzBindAddress", String),
     not_yet("healthzPort", Int),
     yes("httpCheckFrequency", Duration),
     yes("imageGCHighThresholdPercent", Int),
     yes("imageGCLowThresholdPercent", Int),
     yes("imageMaximumGCAge", Duration),
     yes("imageMinimumGCAge", Duration),
-    not_yet("imagePullCredentialsVerificationPolicy", Text),
-    yes("imageServiceEndpoint", Text),
+    not_yet("imagePullCredentialsVerificationPolicy", String),
+    yes("imageServiceEndpoint", String),
     not_yet("iptablesDropBit", Int),
     not_yet("iptablesMasqueradeBit", Int),
     not_yet("kernelMemcgNotification", Bool),
     not_yet("kubeAPIBurst", Int),
     not_yet("kubeAPIQPS", Int),
-    yes("kubeReserved", TextMap),
-    not_yet("kubeReservedCgroup", Text),
-    not_yet("kubeletCgroups", Text),
+    yes("kubeReserved", StringMap),
+    not_yet("kubeReservedCgroup", String),
+    not_yet("kubeletCgroups", String),
     not_yet("localStorageCapacityIsolation", Bool),
     yes("logging", Object(LOGGING)),
     not_yet("makeIPTablesUtilChains", Bool),
     not_yet("maxOpenFiles", Int),
     yes("maxParallelImagePulls", Int),
     yes("maxPods", Int),
-    not_yet("memoryManagerPolicy", Text),
-    not_yet("memoryReservationPolicy", Text),
-    not_yet("memorySwap", Object(&[not_yet("swapBehavior", Text)])),
+    not_yet("memoryManagerPolicy", String),
+    not_yet("memoryReservationPolicy", String),
+    not_yet("memorySwap", Object(&[not_yet("swapBehavior", String)])),
     not_yet("memoryThrottlingFactor", Float),
     not_yet("mergeDefaultEvictionSettings", Bool),
     yes("nodeLeaseDurationSeconds", Int),
@@ -121,33 +120,33 @@ pub(super) const FIELDS: &[Field] = &[
     yes("nodeStatusReportFrequency", Duration),
     yes("nodeStatusUpdateFrequency", Duration),
     not_yet("oomScoreAdj", Int),
-    not_yet("podCIDR", Text),
-    yes("podLogsDir", Text),
+    not_yet("podCIDR", String),
+    yes("podLogsDir", String),
     yes("podPidsLimit", Int),
     not_yet("podsPerCore", Int),
     not_yet("port", Int),
-    not_yet("preloadedImagesVerificationAllowlist", Texts),
+    not_yet("preloadedImagesVerificationAllowlist", StringList),
     not_yet("protectKernelDefaults", Bool),
-    not_yet("providerID", Text),
-    not_yet("qosReserved", TextMap),
+    not_yet("providerID", String),
+    not_yet("qosReserved", StringMap),
     yes("readOnlyPort", Int),
     yes("registerNode", Bool),
     yes(
         "registerWithTaints",
-        List(&[yes("key", Text), yes("value", Text), yes("effect", Text), not_yet("timeAdded", Text)]),
+        List(&[yes("key", String), yes("value", String), yes("effect", String), not_yet("timeAdded", String)]),
     ),
     yes("registryBurst", Int),
     yes("registryPullQPS", Int),
     not_yet("reservedMemory", List(&[not_yet("numaNode", Int), not_yet("limits", Any)])),
-    yes("reservedSystemCPUs", Text),
-    yes("resolvConf", Text),
+    yes("reservedSystemCPUs", String),
+    yes("resolvConf", String),
     not_yet("rotateCertificates", Bool),
     not_yet("runOnce", Bool),
     yes("runtimeRequestTimeout", Duration),
     yes("seccompDefault", Bool),
     yes("serializeImagePulls", Bool),
     not_yet("serverTLSBootstrap", Bool),
-    not_yet("showHiddenMetricsForVersion", Text),
+    not_yet("showHiddenMetricsForVersion", String),
     not_yet("shutdownGracePeriod", Duration),
     not_yet(
         "shutdownGracePeriodByPodPriority",
@@ -155,30 +154,30 @@ pub(super) const FIELDS: &[Field] = &[
     ),
     not_yet("shutdownGracePeriodCriticalPods", Duration),
     yes("singleProcessOOMKill", Bool),
-    yes("staticPodPath", Text),
-    yes("staticPodURL", Text),
-    yes("staticPodURLHeader", TextsMap),
+    yes("staticPodPath", String),
+    yes("staticPodURL", String),
+    yes("staticPodURLHeader", StringListMap),
     not_yet("streamingConnectionIdleTimeout", Duration),
     yes("syncFrequency", Duration),
-    not_yet("systemCgroups", Text),
-    yes("systemReserved", TextMap),
-    not_yet("systemReservedCgroup", Text),
-    not_yet("tlsCertFile", Text),
-    not_yet("tlsCipherSuites", Texts),
+    not_yet("systemCgroups", String),
+    yes("systemReserved", StringMap),
+    not_yet("systemReservedCgroup", String),
+    not_yet("tlsCertFile", String),
+    not_yet("tlsCipherSuites", StringList),
     not_yet("tlsCurvePreferences", Any),
-    not_yet("tlsMinVersion", Text),
-    not_yet("tlsPrivateKeyFile", Text),
-    not_yet("topologyManagerPolicy", Text),
-    not_yet("topologyManagerPolicyOptions", TextMap),
-    not_yet("topologyManagerScope", Text),
+    not_yet("tlsMinVersion", String),
+    not_yet("tlsPrivateKeyFile", String),
+    not_yet("topologyManagerPolicy", String),
+    not_yet("topologyManagerPolicyOptions", StringMap),
+    not_yet("topologyManagerScope", String),
     not_yet("tracing", Any),
     not_yet("userNamespaces", Object(&[not_yet("idsPerPod", Int)])),
-    not_yet("volumePluginDir", Text),
+    not_yet("volumePluginDir", String),
     not_yet("volumeStatsAggPeriod", Duration),
 ];
 
 const LOGGING: &[Field] = &[
-    yes("format", Text),
+    yes("format", String),
     yes("verbosity", Int),
     not_yet("flushFrequency", Any),
     not_yet("options", Any),
@@ -188,10 +187,10 @@ const LOGGING: &[Field] = &[
 const AUTHENTICATION: &[Field] = &[
     not_yet("anonymous", Object(&[not_yet("enabled", Bool)])),
     not_yet("webhook", Object(&[not_yet("cacheTTL", Duration), not_yet("enabled", Bool)])),
-    not_yet("x509", Object(&[not_yet("clientCAFile", Text)])),
+    not_yet("x509", Object(&[not_yet("clientCAFile", String)])),
 ];
 
 const AUTHORIZATION: &[Field] = &[
-    not_yet("mode", Text),
+    not_yet("mode", String),
     not_yet("webhook", Object(&[not_yet("cacheAuthorizedTTL", Duration), not_yet("cacheUnauthorizedTTL", Duration)])),
 ];

@@ -1,4 +1,4 @@
-//! The fields of `KubeletConfiguration` that do something here, as they stand in the file. Nothing is filled in yet.
+//! The supported fields of `KubeletConfiguration`, as they are in the file, without defaults.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,10 +10,10 @@ use k8s_openapi::api::core::v1::Taint;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use super::{ConfigError, check, fields};
+use super::{ConfigError, fields, schema};
 use crate::go_duration;
 
-/// See the module.
+/// `None`: the field is not set.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct KubeletFile {
@@ -51,7 +51,7 @@ pub(super) struct KubeletFile {
     #[serde(rename = "imageMinimumGCAge", deserialize_with = "go_duration")]
     pub(super) image_minimum_gc_age: Option<Duration>,
     pub(super) image_service_endpoint: Option<String>,
-    pub(super) logging: Option<Logging>,
+    pub(super) logging: Option<LoggingFields>,
     pub(super) kube_reserved: Option<BTreeMap<String, String>>,
     pub(super) max_parallel_image_pulls: Option<i64>,
     pub(super) max_pods: Option<i64>,
@@ -88,7 +88,7 @@ pub(super) struct KubeletFile {
     pub(super) system_reserved: Option<BTreeMap<String, String>>,
 }
 
-/// `crashLoopBackOff`.
+/// The field `crashLoopBackOff`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct CrashLoopBackOff {
@@ -96,45 +96,45 @@ pub(super) struct CrashLoopBackOff {
     pub(super) max_container_restart_period: Option<Duration>,
 }
 
-/// `logging`.
+/// The field `logging`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default)]
-pub(super) struct Logging {
+pub(super) struct LoggingFields {
     pub(super) format: Option<String>,
     pub(super) verbosity: Option<i64>,
 }
 
-/// Read the document in this file.
+/// Reads the document in this file.
 pub(super) fn read(path: &Path) -> Result<Value, ConfigError> {
     let unreadable = |source| ConfigError::Read { path: path.to_owned(), source };
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(unreadable)?;
     file.take(SIZE_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > SIZE_MAX {
-        return Err(ConfigError::wrong(path, vec![format!("more than {SIZE_MAX} bytes")]));
+        return Err(ConfigError::invalid(path, vec![format!("larger than {SIZE_MAX} bytes")]));
     }
-    document(&bytes).map_err(|errors| ConfigError::wrong(path, errors))
+    document(&bytes).map_err(|errors| ConfigError::invalid(path, errors))
 }
 
-/// The one document of a text, if it is a configuration.
+/// Parses the only document of a file, and checks its kind and version.
 pub(super) fn document(bytes: &[u8]) -> Result<Value, Vec<String>> {
-    let mut documents = podwright_agent::sources::documents(bytes).map_err(|error| vec![error])?;
+    let mut documents = podwright_agent::sources::documents(bytes).map_err(|error| vec![error.to_string()])?;
     if documents.len() != 1 {
-        return Err(vec![format!("one document expected, there are {}", documents.len())]);
+        return Err(vec![format!("expected one document, found {}", documents.len())]);
     }
     let document = documents.remove(0);
-    for (field, wanted) in [("kind", "KubeletConfiguration"), ("apiVersion", "kubelet.config.k8s.io/v1beta1")] {
-        if document.get(field).and_then(Value::as_str) != Some(wanted) {
-            return Err(vec![format!("{field}: must be {wanted}")]);
+    for (field, expected) in [("kind", "KubeletConfiguration"), ("apiVersion", "kubelet.config.k8s.io/v1beta1")] {
+        if document.get(field).and_then(Value::as_str) != Some(expected) {
+            return Err(vec![format!("{field}: must be {expected}")]);
         }
     }
     Ok(document)
 }
 
 impl KubeletFile {
-    /// What a document says, with warnings for fields that do nothing.
-    pub(super) fn of(document: Value) -> Result<(Self, Vec<String>), Vec<String>> {
-        let findings = check::check(&document, fields::FIELDS);
+    /// Decodes a document. Returns the warnings about unknown and unsupported fields too, or all errors.
+    pub(super) fn decode(document: Value) -> Result<(Self, Vec<String>), Vec<String>> {
+        let findings = schema::check(&document, fields::FIELDS);
         if !findings.errors.is_empty() {
             return Err(findings.errors);
         }
@@ -148,5 +148,5 @@ fn go_duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D
     text.map(|text| go_duration::parse(&text).map_err(serde::de::Error::custom)).transpose()
 }
 
-/// Real ones have a few kilobytes.
+/// Real configurations have a few kilobytes.
 const SIZE_MAX: u64 = 1 << 20;

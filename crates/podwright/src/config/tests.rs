@@ -1,4 +1,4 @@
-//! Files and flags, good and bad.
+//! Tests of valid and invalid configurations.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,8 +12,8 @@ use crate::run_flags::kubelet_flags::FieldFlag;
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
-fn facts() -> Facts {
-    Facts {
+fn facts() -> HostFacts {
+    HostFacts {
         hostname: "Node-1.Example".into(),
         boot_id: "b".into(),
         addresses: vec!["10.1.2.3".parse().unwrap()],
@@ -26,21 +26,22 @@ fn facts() -> Facts {
         selinux: true,
         thermal_paths: vec!["/sys/cpu0".into()],
         swaps: Vec::new(),
-        elsewhere: Vec::new(),
+        foreign_node_ips: Vec::new(),
     }
 }
 
-fn load_with(flags: &RunFlags, facts: Facts, yaml: &str) -> Result<Config, Vec<String>> {
-    let (file, warnings) = KubeletFile::of(file::document(format!("{HEAD}{yaml}").as_bytes())?)?;
-    Reader { flags, file, facts, base: "/etc/podwright".into(), errors: Vec::new(), warnings }.read()
+fn load_with(flags: &RunFlags, facts: HostFacts, yaml: &str) -> Result<AgentConfig, Vec<String>> {
+    let (file, warnings) = KubeletFile::decode(file::document(format!("{HEAD}{yaml}").as_bytes())?)?;
+    let inputs = Inputs { flags, file, facts, base: "/etc/podwright".into() };
+    reader::read(&inputs, Diagnostics { errors: Vec::new(), warnings })
 }
 
-fn load(yaml: &str) -> Result<Config, Vec<String>> {
+fn load(yaml: &str) -> Result<AgentConfig, Vec<String>> {
     load_with(&RunFlags::default(), facts(), yaml)
 }
 
 #[test]
-fn without_a_file_everything_has_its_default() {
+fn without_a_file_all_defaults_apply() {
     let config = load("").unwrap();
     assert_eq!(config.node.node_name, "node-1.example");
     assert_eq!(config.node.host_ips, ["10.1.2.3"]);
@@ -54,7 +55,7 @@ fn without_a_file_everything_has_its_default() {
     let pages = BTreeMap::from([("hugepages-2Mi".to_owned(), 1 << 30), ("hugepages-1Gi".to_owned(), 0)]);
     assert_eq!(config.node.allocatable_huge_pages, pages);
     let thermal_paths = vec!["/sys/cpu0".to_owned()];
-    let machine = Machine { huge_page_sizes: vec![2 << 20, 1 << 30], selinux: true, thermal_paths };
+    let machine = HostFeatures { huge_page_sizes: vec![2 << 20, 1 << 30], selinux: true, thermal_paths };
     assert_eq!(config.machine, machine);
     assert_eq!(config.node.backoff_max, Duration::from_secs(300));
     assert_eq!(config.runtime.endpoint, "unix:///run/containerd/containerd.sock");
@@ -67,7 +68,7 @@ fn without_a_file_everything_has_its_default() {
 }
 
 #[test]
-fn a_file_is_honoured_field_by_field() {
+fn all_supported_fields_take_effect() {
     let config = load(
         "staticPodPath: manifests\nstaticPodURL: http://127.0.0.1/p\nstaticPodURLHeader: {X-A: [b, c]}\n\
          fileCheckFrequency: 5s\nhttpCheckFrequency: 1m30s\nsyncFrequency: 2m\nruntimeRequestTimeout: 30s\n\
@@ -132,19 +133,20 @@ fn all_pods_together_are_held_to_what_is_not_reserved() {
     );
     assert_eq!([held("enforceNodeAllocatable: []"), held("enforceNodeAllocatable: [none]")], [all; 2]);
     let warned = load("enforceNodeAllocatable: [pods, kube-reserved]").unwrap().warnings;
-    assert_eq!(warned, ["enforceNodeAllocatable: kube-reserved is not supported yet, it does nothing"]);
+    assert_eq!(warned, ["enforceNodeAllocatable: kube-reserved is not supported yet and has no effect"]);
     for (yaml, error) in [
         ("enforceNodeAllocatable: [all]", "\"all\" must be pods or none"),
-        ("enforceNodeAllocatable: [pods]\ncgroupsPerQOS: false", "pods needs cgroupsPerQOS: true"),
+        ("enforceNodeAllocatable: [pods]\ncgroupsPerQOS: false", "pods requires cgroupsPerQOS: true"),
     ] {
         assert_eq!(load(yaml).unwrap_err(), [format!("enforceNodeAllocatable: {error}")]);
     }
 }
 
 #[test]
-fn slices_are_not_made_yet() {
+fn the_systemd_cgroup_driver_is_rejected() {
     let errors = load("cgroupDriver: systemd").unwrap_err();
-    for part in ["cgroupDriver (--cgroup-driver): systemd is not there yet", "Write cgroupfs", "SystemdCgroup = false"]
+    for part in
+        ["cgroupDriver (--cgroup-driver): systemd is not supported yet", "Use cgroupfs", "SystemdCgroup = false"]
     {
         assert!(errors[0].contains(part), "{errors:?}");
     }
@@ -155,7 +157,7 @@ fn slices_are_not_made_yet() {
 }
 
 #[test]
-fn flags_win_over_the_file() {
+fn flags_override_the_file() {
     let flags = RunFlags {
         pod_manifest_path: Some("/flag".into()),
         manifest_url: Some("http://flag/".into()),
@@ -181,22 +183,22 @@ fn flags_win_over_the_file() {
     assert_eq!((config.node.labels["zone"].as_str(), config.node.labels["disk"].as_str()), ("a", ""));
     assert_eq!(config.listen, Some("127.0.0.1:1".parse().unwrap()));
     assert_eq!(config.dirs.root, Path::new("/var/lib/kubelet"));
-    assert_eq!(config.warnings, ["--kubeconfig: a flag of the kubelet that does nothing here yet"]);
+    assert_eq!(config.warnings, ["--kubeconfig: this kubelet flag is not supported yet and has no effect"]);
 }
 
 #[test]
-fn a_wrong_type_is_fatal_and_named_by_its_path() {
+fn a_wrong_type_is_an_error_with_its_path() {
     for (yaml, error) in [
-        ("maxPods: many", "maxPods: must be a whole number, not the text \"many\""),
-        ("maxPods: 1.5", "maxPods: must be a whole number, not the number 1.5"),
+        ("maxPods: many", "maxPods: must be an integer, not the string \"many\""),
+        ("maxPods: 1.5", "maxPods: must be an integer, not the number 1.5"),
         ("syncFrequency: 60", "syncFrequency: must be a duration like \"20s\", not the number 60"),
         ("syncFrequency: 1 minute", "syncFrequency: \"1 minute\" is not a duration such as 20s, 1m30s or 500ms"),
-        ("failSwapOn: 'no'", "failSwapOn: must be true or false, not the text \"no\""),
-        ("clusterDNS: 10.96.0.10", "clusterDNS: must be a list of texts, not the text \"10.96.0.10\""),
-        ("clusterDNS: [{}]", "clusterDNS[0]: must be text (in quotes if it looks like a number), not a mapping"),
+        ("failSwapOn: 'no'", "failSwapOn: must be true or false, not the string \"no\""),
+        ("clusterDNS: 10.96.0.10", "clusterDNS: must be a list of strings, not the string \"10.96.0.10\""),
+        ("clusterDNS: [{}]", "clusterDNS[0]: must be a string (in quotes if it looks like a number), not a mapping"),
         (
             "systemReserved: {cpu: 1}",
-            "systemReserved.cpu: must be text (in quotes if it looks like a number), not the number 1",
+            "systemReserved.cpu: must be a string (in quotes if it looks like a number), not the number 1",
         ),
         (
             "crashLoopBackOff: {maxContainerRestartPeriod: true}",
@@ -208,17 +210,17 @@ fn a_wrong_type_is_fatal_and_named_by_its_path() {
         ),
         (
             "shutdownGracePeriodByPodPriority: [{priority: x}]",
-            "shutdownGracePeriodByPodPriority[0].priority: must be a whole number, not the text \"x\"",
+            "shutdownGracePeriodByPodPriority[0].priority: must be an integer, not the string \"x\"",
         ),
         ("featureGates: {A: 1}", "featureGates.A: must be true or false, not the number 1"),
-        ("staticPodURLHeader: {A: b}", "staticPodURLHeader.A: must be a list of texts, not the text \"b\""),
+        ("staticPodURLHeader: {A: b}", "staticPodURLHeader.A: must be a list of strings, not the string \"b\""),
     ] {
         assert_eq!(load(yaml).unwrap_err(), [error], "{yaml}");
     }
 }
 
 #[test]
-fn values_that_make_no_sense_are_fatal_all_at_once() {
+fn invalid_values_are_reported_together() {
     for (yaml, start) in [
         ("maxPods: -1", "maxPods: must be between"),
         ("imageGCLowThresholdPercent: 90", "imageGCLowThresholdPercent: must be below"),
@@ -227,13 +229,13 @@ fn values_that_make_no_sense_are_fatal_all_at_once() {
         ("containerLogMaxSize: big", "containerLogMaxSize: "),
         ("containerLogMonitorInterval: 1s", "containerLogMonitorInterval: must be at least"),
         ("cgroupDriver: cgroups", "cgroupDriver (--cgroup-driver): \"cgroups\" must be"),
-        ("cgroupRoot: /a/../..", "cgroupRoot: must not lead upwards"),
+        ("cgroupRoot: /a/../..", "cgroupRoot: must not contain"),
         ("containerRuntimeEndpoint: tcp://1.2.3.4:5", "containerRuntimeEndpoint (--container-runtime-endpoint): "),
-        ("clusterDNS: [dns.local]", "clusterDNS: \"dns.local\" is no address"),
+        ("clusterDNS: [dns.local]", "clusterDNS: \"dns.local\" is not an IP address"),
         ("staticPodURL: manifests.yaml", "staticPodURL (--manifest-url): "),
         ("systemReserved: {memory: 9Gi}", "systemReserved, kubeReserved: more memory"),
         ("kubeReserved: {cpu: fast}", "kubeReserved.cpu: "),
-        ("kubeReserved: {gpu: '1'}", "kubeReserved.gpu: can't be reserved"),
+        ("kubeReserved: {gpu: '1'}", "kubeReserved.gpu: this resource cannot be reserved"),
         (
             "crashLoopBackOff: {maxContainerRestartPeriod: 10m}",
             "crashLoopBackOff.maxContainerRestartPeriod: must be between",
@@ -256,8 +258,8 @@ fn values_that_make_no_sense_are_fatal_all_at_once() {
 }
 
 #[test]
-fn a_node_has_one_address_unless_two_are_asked_for() {
-    let both = || Facts { addresses: vec!["10.1.2.3".parse().unwrap(), "2001:db8::3".parse().unwrap()], ..facts() };
+fn a_node_has_one_address_unless_two_are_given() {
+    let both = || HostFacts { addresses: vec!["10.1.2.3".parse().unwrap(), "2001:db8::3".parse().unwrap()], ..facts() };
     let chosen = |node_ip: &[&str], name: Option<&str>| {
         let node_ip = node_ip.iter().map(|ip| (*ip).to_owned()).collect();
         let flags = RunFlags { node_ip, hostname_override: name.map(Into::into), ..RunFlags::default() };
@@ -285,9 +287,9 @@ fn unknown_and_unsupported_fields_are_warnings_by_path() {
         warnings,
         [
             "authentication.anonymous.x: unknown field",
-            "authentication: not supported yet, it does nothing",
+            "authentication: not supported yet, it has no effect",
             "crashLoopBackOff.foo: unknown field",
-            "evictionHard: not supported yet, it does nothing",
+            "evictionHard: not supported yet, it has no effect",
             "maxpods: unknown field, did you mean maxPods?",
             "noSuchField: unknown field",
         ]
@@ -296,14 +298,14 @@ fn unknown_and_unsupported_fields_are_warnings_by_path() {
 }
 
 #[test]
-fn what_is_no_configuration_is_refused() {
+fn other_documents_are_rejected() {
     for (text, error) in [
         ("", "it is empty"),
         ("a: [", "line "),
         ("- a\n", "kind: must be"),
         ("kind: Pod\napiVersion: v1\n", "kind: must be KubeletConfiguration"),
         ("kind: KubeletConfiguration\napiVersion: v1\n", "apiVersion: must be"),
-        ("kind: KubeletConfiguration\n---\nkind: KubeletConfiguration\n", "one document expected, there are 2"),
+        ("kind: KubeletConfiguration\n---\nkind: KubeletConfiguration\n", "expected one document, found 2"),
     ] {
         let errors = file::document(text.as_bytes()).unwrap_err();
         assert!(errors.len() == 1 && errors[0].starts_with(error), "{text:?}: {errors:?}");
@@ -311,16 +313,16 @@ fn what_is_no_configuration_is_refused() {
 }
 
 #[test]
-fn the_log_is_as_the_file_says_unless_a_flag_says_otherwise() {
-    let wanted = |format, verbosity| Logging { format, verbosity };
-    assert_eq!(load("").unwrap().logging, wanted(LogFormat::Text, 0));
+fn log_flags_override_the_logging_fields() {
+    let expected = |format, verbosity| LoggingConfig { format, verbosity };
+    assert_eq!(load("").unwrap().logging, expected(LogFormat::Text, 0));
     let yaml = "logging: {format: json, verbosity: 4, flushFrequency: 5s}\n";
     let config = load(yaml).unwrap();
-    assert_eq!(config.logging, wanted(LogFormat::Json, 4));
-    assert_eq!(config.warnings, ["logging.flushFrequency: not supported yet, it does nothing"]);
+    assert_eq!(config.logging, expected(LogFormat::Json, 4));
+    assert_eq!(config.warnings, ["logging.flushFrequency: not supported yet, it has no effect"]);
     let observability = ObservabilityFlags { logging_format: Some(LogFormat::Text), ..ObservabilityFlags::default() };
     let flags = RunFlags { verbosity: Some(0), observability, ..RunFlags::default() };
-    assert_eq!(load_with(&flags, facts(), yaml).unwrap().logging, wanted(LogFormat::Text, 0));
+    assert_eq!(load_with(&flags, facts(), yaml).unwrap().logging, expected(LogFormat::Text, 0));
     let errors = load("logging: {format: xml, verbosity: -1}\n").unwrap_err();
     assert!(
         errors[0].starts_with("logging.format: \"xml\"") && errors[1].starts_with("logging.verbosity"),
@@ -329,7 +331,7 @@ fn the_log_is_as_the_file_says_unless_a_flag_says_otherwise() {
 }
 
 #[test]
-fn flags_that_stand_for_fields_win_over_the_file() {
+fn field_flags_override_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kubelet.yaml");
     fs::write(&path, format!("{HEAD}maxPods: 9\nfailSwapOn: false\nallowedUnsafeSysctls: [net.core.somaxconn]\n"))
@@ -340,17 +342,17 @@ fn flags_that_stand_for_fields_win_over_the_file() {
         of("--allowed-unsafe-sysctls", "allowedUnsafeSysctls", "kernel.msg*,net.ipv4.route.min_pmtu"),
     ];
     let flags = RunFlags { config: Some(path), field_flags, ..RunFlags::default() };
-    let node = Config::load(&flags).unwrap().node;
+    let node = AgentConfig::load(&flags).unwrap().node;
     assert_eq!((node.max_pods, node.allowed_unsafe_sysctls.len()), (7, 2));
     assert_eq!(node.allowed_unsafe_sysctls[0], "kernel.msg*");
     let field_flags = vec![of("--max-pods", "maxPods", "many")];
-    let error = Config::load(&RunFlags { field_flags, ..RunFlags::default() }).unwrap_err().to_string();
+    let error = AgentConfig::load(&RunFlags { field_flags, ..RunFlags::default() }).unwrap_err().to_string();
     assert!(error.contains("the command line:\n  --max-pods: must be an integer"), "{error}");
 }
 
 #[test]
-fn swap_is_refused_unless_allowed() {
-    let swapping = Facts { swaps: vec!["/dev/vdb".into()], ..facts() };
+fn swap_is_an_error_unless_allowed() {
+    let swapping = HostFacts { swaps: vec!["/dev/vdb".into()], ..facts() };
     let errors = load_with(&RunFlags::default(), swapping.clone(), "").unwrap_err();
     assert!(errors[0].starts_with("failSwapOn: swap is on (/dev/vdb)"), "{errors:?}");
     load_with(&RunFlags::default(), swapping, "failSwapOn: false").unwrap();
@@ -361,35 +363,35 @@ fn errors_name_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kubelet.yaml");
     let flags = RunFlags { config: Some(path.clone()), ..RunFlags::default() };
-    let error = Config::load(&flags).unwrap_err().to_string();
+    let error = AgentConfig::load(&flags).unwrap_err().to_string();
     assert!(error.contains("kubelet.yaml") && error.contains("No such file"), "{error}");
     fs::write(&path, format!("{HEAD}maxPods: x\nfailSwapOn: false\n")).unwrap();
-    let error = Config::load(&flags).unwrap_err().to_string();
+    let error = AgentConfig::load(&flags).unwrap_err().to_string();
     assert!(error.contains("kubelet.yaml:\n  maxPods: must be"), "{error}");
     fs::write(&path, vec![b'#'; 2 << 20]).unwrap();
-    assert!(Config::load(&flags).unwrap_err().to_string().contains("more than 1048576 bytes"));
+    assert!(AgentConfig::load(&flags).unwrap_err().to_string().contains("larger than 1048576 bytes"));
     fs::write(&path, format!("{HEAD}staticPodPath: pods\nfailSwapOn: false\ntracing: {{}}\n")).unwrap();
-    let config = Config::load(&flags).unwrap();
+    let config = AgentConfig::load(&flags).unwrap();
     assert_eq!(config.sources.file.unwrap().path, dir.path().join("pods"));
     assert!(
-        config.warnings[0].ends_with("kubelet.yaml: tracing: not supported yet, it does nothing"),
+        config.warnings[0].ends_with("kubelet.yaml: tracing: not supported yet, it has no effect"),
         "{:?}",
         config.warnings
     );
 }
 
 #[test]
-fn an_address_that_no_interface_has_is_refused() {
+fn a_node_ip_that_no_interface_has_is_an_error() {
     let errors = load_with(
         &RunFlags { node_ip: vec!["192.0.2.7".into()], ..RunFlags::default() },
-        Facts { elsewhere: vec!["192.0.2.7".parse().unwrap()], ..facts() },
+        HostFacts { foreign_node_ips: vec!["192.0.2.7".parse().unwrap()], ..facts() },
         "",
     );
-    assert_eq!(errors.unwrap_err(), ["--node-ip: no interface of this machine has 192.0.2.7"]);
+    assert_eq!(errors.unwrap_err(), ["--node-ip: no network interface of this host has 192.0.2.7"]);
 }
 
 #[test]
-fn a_node_tells_of_itself_as_often_as_it_is_told() {
+fn lease_and_status_periods_are_configurable() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kubeconfig");
     fs::write(
@@ -401,7 +403,7 @@ fn a_node_tells_of_itself_as_often_as_it_is_told() {
     let flags = RunFlags { kubeconfig: Some(path), ..RunFlags::default() };
     let times = |yaml: &str| {
         load_with(&flags, facts(), yaml).map(|config| {
-            let Cluster { lease, check_every, report_every, images_max, .. } = config.cluster.unwrap();
+            let ClusterConfig { lease, check_every, report_every, images_max, .. } = config.cluster.unwrap();
             (lease.as_secs(), check_every.as_secs(), report_every.as_secs(), images_max)
         })
     };
@@ -416,14 +418,14 @@ fn a_node_tells_of_itself_as_often_as_it_is_told() {
 }
 
 #[test]
-fn a_proxy_that_is_not_used_is_named_where_there_is_a_cluster() {
+fn proxy_variables_cause_a_warning_in_a_cluster() {
     let warnings = |kubeconfig: Option<PathBuf>, set: &str| {
         let flags = RunFlags { kubeconfig, ..RunFlags::default() };
-        let (file, _) = KubeletFile::of(file::document(HEAD.as_bytes()).unwrap()).unwrap();
-        let (errors, warnings) = (Vec::new(), Vec::new());
-        let mut reader = Reader { flags: &flags, file, facts: facts(), base: "/".into(), errors, warnings };
-        reader.proxies(|name| name == set);
-        reader.warnings
+        let (file, _) = KubeletFile::decode(file::document(HEAD.as_bytes()).unwrap()).unwrap();
+        let mut diagnostics = Diagnostics::default();
+        let inputs = Inputs { flags: &flags, file, facts: facts(), base: "/".into() };
+        cluster::warn_about_proxies(&inputs, |name| name == set, &mut diagnostics);
+        diagnostics.warnings
     };
     let named = warnings(Some("/k".into()), "HTTPS_PROXY");
     assert!(named.len() == 1 && named[0].starts_with("HTTPS_PROXY: "), "{named:?}");

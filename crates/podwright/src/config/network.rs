@@ -1,0 +1,35 @@
+//! The address of the HTTP server, and the DNS settings of pods.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::DnsConfig;
+use super::diagnostics::Diagnostics;
+use super::inputs::{Inputs, text};
+
+pub(super) fn listen(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> Option<SocketAddr> {
+    let port = diagnostics.integer("readOnlyPort", inputs.file.read_only_port, 0, 0, 65_535);
+    let address = text(&inputs.file.address).unwrap_or("0.0.0.0");
+    let from_file = match address.parse::<IpAddr>() {
+        Ok(ip) => (port > 0).then(|| SocketAddr::new(ip, u16::try_from(port).unwrap_or(u16::MAX))),
+        Err(_) => {
+            diagnostics.error("address", format!("{address:?} is not an IP address"));
+            None
+        }
+    };
+    inputs.flags.listen.or(from_file)
+}
+
+pub(super) fn dns(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> DnsConfig {
+    let file = &inputs.file;
+    let servers = file.cluster_dns.clone().unwrap_or_default();
+    for server in servers.iter().filter(|server| server.parse::<IpAddr>().is_err()) {
+        diagnostics.error("clusterDNS", format!("{server:?} is not an IP address"));
+    }
+    let resolv_conf = match file.resolv_conf.as_deref() {
+        // An explicit empty path turns it off.
+        Some("") => None,
+        Some(path) => Some(inputs.file_path(path)),
+        None => Some("/etc/resolv.conf".into()),
+    };
+    DnsConfig { servers, domain: file.cluster_domain.clone().unwrap_or_default(), resolv_conf }
+}
