@@ -10,7 +10,8 @@ use podwright_linux::beneath::usage;
 
 use crate::event_loop::Handle;
 use crate::feed::{PodFeed, PodView};
-use crate::host::{HostPaths, Pool, volume_host_path};
+use crate::host::{HostPaths, Pool};
+use crate::pod_spec::volume_host_path;
 
 /// As often as the kubelet looks.
 const PERIOD: Duration = Duration::from_secs(10);

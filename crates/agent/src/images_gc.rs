@@ -13,7 +13,7 @@ use podwright_core::gc::{DiskUse, ImagePlan, ImagePolicy, ImageSeen, unused_imag
 use podwright_core::model::{FullName, KubeEvent, Time};
 use podwright_cri::{CriError, ImageService, RuntimeService, v1};
 
-use crate::host::pool::{Pool, PoolError};
+use crate::host::{Pool, PoolError};
 
 /// Kubernetes: `ImageGCPeriod`.
 pub const PERIOD: Duration = Duration::from_secs(300);

@@ -1,6 +1,7 @@
 //! The executors of the agent: each performs one kind of effect and reports its result. Decisions are made in `podwright-core`.
 
 pub mod empty_dirs;
+mod error_chain;
 pub mod event_loop;
 pub mod feed;
 pub mod host;
@@ -13,6 +14,7 @@ pub mod object_store;
 pub mod objects;
 pub mod observe;
 pub mod perform;
+pub mod pod_spec;
 pub mod recorder;
 pub mod rotate;
 pub mod sources;

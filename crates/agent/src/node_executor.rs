@@ -65,16 +65,16 @@ impl Executor for NodeExecutor {
 
     fn find_leftovers(&self) -> BoxFuture<'static, Result<BTreeSet<PodUid>, CallError>> {
         let host = self.host.clone();
-        Box::pin(async move { Ok(host.leftovers(SWEEP_LIMIT).await?) }.instrument(debug_span!("find_leftovers")))
+        Box::pin(async move { Ok(host.list_leftovers(SWEEP_LIMIT).await?) }.instrument(debug_span!("find_leftovers")))
     }
 
     fn sweep(&self, uid: PodUid) -> BoxFuture<'static, ()> {
         let host = self.host.clone();
         let span = info_span!("sweep", %uid);
         let sweep = async move {
-            match host.sweep(uid.as_str(), SWEEP_LIMIT).await {
+            match host.remove_leftovers(uid.as_str(), SWEEP_LIMIT).await {
                 Ok(()) => tracing::info!("leftovers of an unknown pod removed"),
-                Err(error) => tracing::warn!(%error, "removal of leftovers of an unknown pod failed"),
+                Err(error) => tracing::warn!(error = error.message(), "removal of leftovers of an unknown pod failed"),
             }
         };
         Box::pin(sweep.instrument(span))
@@ -84,9 +84,11 @@ impl Executor for NodeExecutor {
         let host = self.host.clone();
         let span = info_span!("quarantine", uid = %record.uid);
         let write = async move {
-            match host.keep_aside(*record, SWEEP_LIMIT).await {
+            match host.save_quarantined(*record, SWEEP_LIMIT).await {
                 Ok(path) => tracing::error!(path = %path.display(), "record of a quarantined pod written"),
-                Err(error) => tracing::error!(%error, "writing the record of a quarantined pod failed"),
+                Err(error) => {
+                    tracing::error!(error = error.message(), "writing the record of a quarantined pod failed")
+                }
             }
         };
         Box::pin(write.instrument(span))

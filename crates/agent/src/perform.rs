@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::host::Pool;
 use crate::objects::{NoApiServer, ObjectClient};
-use crate::translate::{HostView, NodeFacts, RuntimeFeatures};
+use crate::translate::{HostView, NodeSettings, RuntimeFeatures};
 
 mod container;
 mod grpc;
@@ -102,7 +102,7 @@ pub type EventSink = Arc<dyn Fn(KubeEvent) + Send + Sync>;
 /// Performs calls.
 pub struct CallExecutor {
     runtime: Arc<dyn RuntimeService>,
-    facts: Arc<NodeFacts>,
+    facts: Arc<NodeSettings>,
     host: Arc<dyn HostHands>,
     features: SharedFeatures,
     images: image::Images,
@@ -126,7 +126,7 @@ pub struct CallExecutorConfig {
     /// Images.
     pub images: Arc<dyn ImageService>,
     /// The node.
-    pub facts: Arc<NodeFacts>,
+    pub facts: Arc<NodeSettings>,
     /// The machine.
     pub host: Arc<dyn HostHands>,
     /// What the runtime can do.

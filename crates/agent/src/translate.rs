@@ -1,79 +1,80 @@
-//! From a pod to what the runtime is asked for: pure, so that every rule is a table test.
+//! Translates a pod into the runtime's configurations. Pure, so that every rule is a table test.
 //!
-//! [`sandbox_config`] and [`container_config`] are the two results; the rest of the room are their parts, one noun each.
-//! What only this machine can tell (paths of volumes, addresses) comes in through [`NodeFacts`], [`Situation`] and
-//! [`HostView`]; nothing here touches a file or a clock.
+//! [`sandbox_config`] and [`container_config`] are the two results; the submodules build their parts. Facts about the node
+//! (volume paths, addresses) come in through [`NodeSettings`], [`Situation`] and [`HostView`]; nothing here reads a file or a
+//! clock.
 
 use std::path::{Path, PathBuf};
 
-use podwright_core::model::{CallError, Pod};
+use k8s_openapi::api::core::v1::ResourceFieldSelector;
+use podwright_core::model::Pod;
 
-use crate::host::HostPaths;
+use crate::pod_spec::{FieldRefError, HostPaths, VolumeSpecError};
 
 mod annotations;
 mod cgroup;
 mod container;
-pub mod dns;
+mod dns;
 mod env;
+mod error;
 mod expand;
 mod mounts;
-mod names;
 mod references;
 mod resources;
 mod sandbox;
 mod security;
 mod service_links;
 
-pub use cgroup::{CgroupDriver, cgroup_parent};
-pub use container::{ContainerAsk, container_config};
+pub use cgroup::CgroupDriver;
+pub(crate) use cgroup::cgroup_parent;
+pub use container::{ContainerRequest, container_config};
 pub use dns::HostDns;
-pub use expand::{expand, expand_strict};
-pub use mounts::{needs_environment, sub_paths};
-pub use names::{container_log_path, display_name, hostname_and_domain};
+pub use error::{MountError, NonRootViolation, ProfileError, TranslateError};
+pub(crate) use expand::expand;
+pub(crate) use mounts::{needs_environment, sub_paths};
 pub use references::References;
 pub use sandbox::sandbox_config;
-pub use security::{effective_run_as_user, image_user};
 
-/// What translation needs to know of the node; fixed while the agent runs.
+/// Settings of the node that sandbox and container configurations depend on; constant while the agent runs.
 #[derive(Clone, Debug)]
-pub struct NodeFacts {
+pub struct NodeSettings {
     /// The node's name.
     pub node_name: String,
-    /// The node's addresses, the first one preferred.
+    /// The node's addresses, the preferred one first.
     pub host_ips: Vec<String>,
-    /// Where things lie.
+    /// The directories of the pods' files.
     pub paths: HostPaths,
     /// The cluster's DNS servers (`clusterDNS`); may be empty.
     pub cluster_dns: Vec<String>,
     /// The cluster's domain (`clusterDomain`); may be empty.
     pub cluster_domain: String,
-    /// The resolver file pods inherit (`resolvConf`); `None`: DNS is switched off for them.
+    /// The resolver file that pods inherit (`resolvConf`); `None`: pods resolve with the node's loopback address only.
     pub resolv_conf: Option<PathBuf>,
-    /// How cgroups are named.
+    /// `cgroupDriver`.
     pub cgroup_driver: CgroupDriver,
     /// The node has cgroup v2.
     pub cgroup_v2: bool,
-    /// The kernel can limit swap: then containers get none, as with `swapBehavior: NoSwap`.
+    /// The kernel can limit swap. Containers then get none, as with `swapBehavior: NoSwap`.
     pub swap_limits: bool,
     /// CPU limits are enforced (`cpuCFSQuota`).
     pub cpu_cfs_quota: bool,
-    /// The period of that enforcement (`cpuCFSQuotaPeriod`), in microseconds.
+    /// `cpuCFSQuotaPeriod`, in microseconds.
     pub cpu_cfs_period_us: i64,
-    /// With cgroup v2: only the culprit is killed when memory runs out, not its whole container.
+    /// `singleProcessOOMKill`, with cgroup v2: an OOM kill ends one process, not the whole container.
     pub single_process_oom_kill: bool,
-    /// All memory of the machine, in bytes: the OOM score is relative to it.
+    /// The node's memory in bytes, to which OOM scores are relative.
     pub memory_capacity: i64,
-    /// Containers without a seccomp profile get the runtime's (`seccompDefault`).
+    /// `seccompDefault`: containers without a seccomp profile get the runtime's default.
     pub seccomp_default: bool,
     /// The kernel enforces SELinux labels.
     pub selinux: bool,
-    /// Sizes of huge pages this kernel has, in bytes.
+    /// The kernel's huge page sizes, in bytes.
     pub hugepage_sizes: Vec<u64>,
-    /// Paths under /sys that reveal the machine's temperature, masked beside the usual ones.
+    /// Paths under /sys that reveal the node's temperature; masked in addition to the default ones.
     pub thermal_paths: Vec<String>,
 }
 
-impl Default for NodeFacts {
+impl Default for NodeSettings {
     fn default() -> Self {
         Self {
             node_name: "node".into(),
@@ -102,89 +103,61 @@ impl Default for NodeFacts {
     }
 }
 
-/// What the runtime can do, from its own status.
+/// Optional features of the runtime, from its status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeFeatures {
-    /// `hostUsers: false` works.
+    /// `hostUsers: false`.
     pub user_namespaces: bool,
-    /// Mounts can be read-only all the way down.
+    /// `recursiveReadOnly` of volume mounts.
     pub recursive_read_only: bool,
-    /// It follows `supplementalGroupsPolicy`.
+    /// `supplementalGroupsPolicy`.
     pub supplemental_groups_policy: bool,
 }
 
-/// What may change while the agent runs, as it is now.
+/// Inputs of a translation that change while the agent runs.
 #[derive(Clone, Debug, Default)]
 pub struct Situation {
-    /// The host's resolver file, read.
+    /// The current content of the node's resolver file.
     pub dns: HostDns,
-    /// The runtime's abilities.
+    /// The runtime's current features.
     pub features: RuntimeFeatures,
-    /// The pod's range of user ids, when it has a user namespace of its own.
+    /// The pod's user ids on the node; `None`: it has no user namespace of its own.
     pub userns: Option<IdRange>,
 }
 
-/// Ids of one pod's user namespace: 0 in the pod is `host_id` here.
+/// The ids of one pod's user namespace: 0 in the pod is `host_id` on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdRange {
-    /// The first id on the host.
+    /// The first id on the node.
     pub host_id: u32,
-    /// How many.
+    /// The number of ids.
     pub length: u32,
 }
 
-/// Where the pod's things lie on this machine.
+/// Paths and values that only the node knows.
 pub trait HostView {
-    /// The directory (or file) of a volume. `Err`: why there is none.
-    fn volume(&self, pod: &Pod, volume: &str) -> Result<PathBuf, String>;
-    /// The bind mount that stands for the `index`th volume mount's subPath.
+    /// The directory (or file) of a volume.
+    fn volume(&self, pod: &Pod, volume: &str) -> Result<PathBuf, VolumeSpecError>;
+    /// The bind mount of the subPath of the container's `index`th volume mount.
     fn sub_path(&self, pod: &Pod, container: &str, index: usize, volume: &str, sub_path: &str) -> PathBuf;
     /// The pod's hosts file.
     fn hosts_file(&self, pod: &Pod) -> PathBuf;
-    /// The file a container's last words go to.
+    /// The file that receives a container's termination message.
     fn termination_log(&self, pod: &Pod, container: &str, attempt: u32) -> PathBuf;
     /// The value of a `fieldRef`.
-    fn field(&self, pod: &Pod, path: &str, ips: &[String]) -> Result<String, String>;
-    /// The value of a `resourceFieldRef` without a container name of its own.
+    fn field(&self, pod: &Pod, path: &str, ips: &[String]) -> Result<String, FieldRefError>;
+    /// The value of a `resourceFieldRef`; `container` applies, whatever the selector names.
     fn resource_field(
         &self,
         pod: &Pod,
         container: &str,
-        selector: &k8s_openapi::api::core::v1::ResourceFieldSelector,
-    ) -> Result<String, String>;
+        selector: &ResourceFieldSelector,
+    ) -> Result<String, FieldRefError>;
 }
 
-/// A pod that cannot be expressed to the runtime, and the word users see for it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct TranslateError {
-    /// `CreateContainerConfigError` or `CreatePodSandboxError`.
-    pub reason: &'static str,
-    /// What is wrong.
-    pub message: String,
-}
-
-impl TranslateError {
-    pub(crate) fn container(message: impl Into<String>) -> Self {
-        Self { reason: "CreateContainerConfigError", message: message.into() }
-    }
-
-    pub(crate) fn sandbox(message: impl Into<String>) -> Self {
-        Self { reason: "CreatePodSandboxError", message: message.into() }
-    }
-}
-
-impl From<TranslateError> for CallError {
-    fn from(error: TranslateError) -> Self {
-        Self::new(error.reason, error.message)
-    }
-}
-
-/// A path as the runtime wants it. Paths that are not UTF-8 cannot be said in the protocol.
-pub(crate) fn path_text(path: &Path) -> Result<String, TranslateError> {
-    path.to_str()
-        .map(str::to_owned)
-        .ok_or_else(|| TranslateError::container(format!("path {} is not UTF-8", path.display())))
+/// A path as the CRI carries it: a UTF-8 string.
+fn utf8_path(path: &Path) -> Result<String, TranslateError> {
+    path.to_str().map(str::to_owned).ok_or_else(|| TranslateError::PathNotUtf8(path.into()))
 }
 
 #[cfg(test)]

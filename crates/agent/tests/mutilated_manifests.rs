@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use podwright_agent::sources::documents;
-use podwright_agent::translate::{NodeFacts, Situation, sandbox_config};
+use podwright_agent::translate::{NodeSettings, Situation, sandbox_config};
 use podwright_core::admission::{Ledger, admit};
 use podwright_core::model::{Out, Source};
 use podwright_core::{Node, NodeConfig, hash, qos, static_pod};
@@ -85,7 +85,7 @@ fn mutilated_manifests_end_in_pods_or_in_a_word() {
                     hash::container_hash(container);
                     qos::oom_score_adj(pod, container, 1 << 34);
                 }
-                let _ = sandbox_config(pod, 0, &NodeFacts::default(), &Situation::default());
+                let _ = sandbox_config(pod, 0, &NodeSettings::default(), &Situation::default());
                 let mut node = Node::new(NodeConfig::default(), vec![]);
                 let set = podwright_core::model::SourceChange::Set { pods: vec![manifest], broken: vec![] };
                 let now = podwright_core::model::Now { boot: std::time::Duration::ZERO, wall: Timestamp::UNIX_EPOCH };

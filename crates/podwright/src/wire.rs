@@ -8,8 +8,8 @@ use anyhow::Context;
 use bytes::Bytes;
 use podwright_agent::empty_dirs::EmptyDirs;
 use podwright_agent::event_loop::{self, Clock, EventLoop, Handle};
-use podwright_agent::host::pool::{Limits, Pool};
 use podwright_agent::host::{Allocatable, Host, HostConfig, HostPaths};
+use podwright_agent::host::{Pool, PoolLimits};
 use podwright_agent::images_gc::{self, ImageGc};
 use podwright_agent::journal::Journal;
 use podwright_agent::local::{LocalObjectStore, Store};
@@ -19,7 +19,7 @@ use podwright_agent::observe::{Observer, check_cgroup_driver, supports_supplemen
 use podwright_agent::perform::{CallExecutor, CallExecutorConfig, PullConfig, SharedFeatures};
 use podwright_agent::recorder::{self, Recorder};
 use podwright_agent::sources::{self, Changes, Decode};
-use podwright_agent::translate::{CgroupDriver, NodeFacts};
+use podwright_agent::translate::{CgroupDriver, NodeSettings};
 use podwright_api::Cluster;
 use podwright_core::gc::ImagePolicy;
 use podwright_core::model::{Event, KubeEvent, Source, SourceChange};
@@ -68,7 +68,7 @@ pub(crate) async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow:
         true => Some(CgroupTree::detect().context("find the cgroup hierarchies")?),
         false => None,
     };
-    let pool = Pool::new(Limits::default());
+    let pool = Pool::new(PoolLimits::default());
     let cluster = config.cluster.as_ref().map(|cluster| Cluster::open(&cluster.kubeconfig)).transpose()?;
     let (objects, mut object_news) = cluster::objects(cluster.as_ref());
     let host = Host::new(host_config(&config), cgroups.clone(), pool.clone()).with_objects(objects.clone());
@@ -158,15 +158,15 @@ pub(crate) async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow:
 /// Pods that already use more than they may together are a reason to try again, not to let them alone; as the Go kubelet does,
 /// each minute.
 async fn enforce_node_allocatable(host: &Host, limit: Duration) {
-    let Err(error) = host.enforce_node_allocatable(limit).await else { return };
-    tracing::warn!(%error, "all pods node_allocatable are not yet held to what the node has for them");
+    let Err(error) = host.cgroups().enforce_node_allocatable(limit).await else { return };
+    tracing::warn!(error = error.message(), "setting the node allocatable limits failed, retrying");
     let host = host.clone();
     tokio::spawn(async move {
         loop {
             tokio::time::sleep(HOLD_AGAIN).await;
-            match host.enforce_node_allocatable(limit).await {
-                Ok(()) => return tracing::info!("all pods node_allocatable are held to what the node has for them"),
-                Err(error) => tracing::debug!(%error, "they are not held yet"),
+            match host.cgroups().enforce_node_allocatable(limit).await {
+                Ok(()) => return tracing::info!("node allocatable limits set"),
+                Err(error) => tracing::debug!(error = error.message(), "setting the node allocatable limits failed"),
             }
         }
     });
@@ -214,8 +214,8 @@ fn decode(config: &AgentConfig, source: Source) -> Decode {
     sources::static_pods(source, &config.node.node_name, config.strictness)
 }
 
-fn node_facts(config: &AgentConfig, cgroups: Option<&CgroupTree>) -> NodeFacts {
-    NodeFacts {
+fn node_facts(config: &AgentConfig, cgroups: Option<&CgroupTree>) -> NodeSettings {
+    NodeSettings {
         node_name: config.node.node_name.clone(),
         host_ips: config.node.host_ips.clone(),
         paths: paths(config),

@@ -22,11 +22,11 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use podwright_agent::event_loop::{Clock, CorrelatedEvent, EventLoop, Handle, PodsResponse};
-use podwright_agent::host::pool::{Limits, Pool};
+use podwright_agent::host::{Pool, PoolLimits};
 use podwright_agent::journal::Journal;
 use podwright_agent::observe::Observer;
 use podwright_agent::perform::{self, CallExecutorConfig, PullConfig, SharedFeatures};
-use podwright_agent::translate::NodeFacts;
+use podwright_agent::translate::NodeSettings;
 use podwright_core::model::{Event, Manifest, PodRecord, Source, SourceChange};
 use podwright_core::{Node, NodeConfig, static_pod};
 use serde_json::{Value, json};
@@ -101,7 +101,7 @@ impl Rig {
     fn start_from(&mut self, journal: Option<Journal>, records: Vec<PodRecord>) {
         let runtime = Arc::new(self.runtime.clone());
         let features = SharedFeatures::default();
-        let pool = Pool::new(Limits::default());
+        let pool = Pool::new(PoolLimits::default());
         let limit = self.config.runtime_request_timeout;
         let (observer, mut hints) = Observer::new(runtime.clone(), features.clone(), pool.clone(), limit);
         let observer = Arc::new(observer);
@@ -109,7 +109,7 @@ impl Rig {
             runtime: runtime.clone(),
             images: runtime,
             // Files are read on threads, which paused time does not wait for.
-            facts: Arc::new(NodeFacts { resolv_conf: None, ..NodeFacts::default() }),
+            facts: Arc::new(NodeSettings { resolv_conf: None, ..NodeSettings::default() }),
             host: Arc::new(self.host.clone()),
             features,
             pool,

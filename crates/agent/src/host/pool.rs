@@ -3,11 +3,11 @@
 //! Each closure has a thread to itself. tokio's blocking pool is not used: it is shared with everything else that
 //! blocks, its threads cannot be told apart when all of them hang, and a runtime waits for them when it shuts down.
 //!
-//! - One key (a mount, a pod) has at most [`Limits::per_key`] threads, hung ones included. When all of those hang, more
+//! - One key (a mount, a pod) has at most [`PoolLimits::per_key`] threads, hung ones included. When all of those hang, more
 //!   work for that key is refused at once.
-//! - At most [`Limits::active`] closures that someone still waits for run at a time, over all keys.
+//! - At most [`PoolLimits::active`] closures that someone still waits for run at a time, over all keys.
 //! - A closure that outlives its limit, or whose caller goes away, is abandoned: its thread can't be stopped, but it no
-//!   longer counts as active. At most [`Limits::stuck`] such threads may exist; beyond that the machine is in real trouble
+//!   longer counts as active. At most [`PoolLimits::stuck`] such threads may exist; beyond that the machine is in real trouble
 //!   and all work is refused.
 
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ pub struct Pool(Arc<Shared>);
 
 /// How many threads there may be.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct PoolLimits {
     /// Threads of one key.
     pub per_key: usize,
     /// Closures at work at once, over all keys.
@@ -36,7 +36,7 @@ pub struct Limits {
     pub stuck: usize,
 }
 
-impl Default for Limits {
+impl Default for PoolLimits {
     fn default() -> Self {
         // A blocked thread costs a few pages. Two per key let one call overtake another that hangs.
         Self { per_key: 2, active: 32, stuck: 256 }
@@ -90,7 +90,7 @@ impl PoolError {
 
 #[derive(Debug)]
 struct Shared {
-    limits: Limits,
+    limits: PoolLimits,
     threads: Threads,
     active: Semaphore,
     stuck: AtomicUsize,
@@ -105,13 +105,13 @@ struct Key {
 
 impl Default for Pool {
     fn default() -> Self {
-        Self::new(Limits::default())
+        Self::new(PoolLimits::default())
     }
 }
 
 impl Pool {
     /// A pool without threads yet.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: PoolLimits) -> Self {
         Self(Arc::new(Shared {
             limits,
             threads: Threads::default(),
@@ -287,7 +287,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_hung_closure_delays_nobody_else() {
-        let pool = Pool::new(Limits { per_key: 2, active: 2, stuck: 10 });
+        let pool = Pool::new(PoolLimits { per_key: 2, active: 2, stuck: 10 });
         let mut releases = Vec::new();
         for _ in 0..2 {
             let (release, hang) = hanging();
@@ -320,7 +320,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_cancelled_caller_abandons_its_closure() {
-        let pool = Pool::new(Limits { per_key: 1, ..Limits::default() });
+        let pool = Pool::new(PoolLimits { per_key: 1, ..PoolLimits::default() });
         let (release, hang) = hanging();
         let task = tokio::spawn({
             let pool = pool.clone();
@@ -336,7 +336,7 @@ mod tests {
 
     #[tokio::test]
     async fn waiting_for_the_key_counts_as_time() {
-        let pool = Pool::new(Limits { per_key: 1, ..Limits::default() });
+        let pool = Pool::new(PoolLimits { per_key: 1, ..PoolLimits::default() });
         let (release, hang) = hanging();
         let first = pool.run("x", LONG, hang);
         let second = async {
@@ -352,7 +352,7 @@ mod tests {
 
     #[tokio::test]
     async fn too_many_hung_threads_refuse_all() {
-        let pool = Pool::new(Limits { per_key: 2, active: 8, stuck: 3 });
+        let pool = Pool::new(PoolLimits { per_key: 2, active: 8, stuck: 3 });
         let mut releases = Vec::new();
         for i in 0..3 {
             let (release, hang) = hanging();

@@ -1,4 +1,4 @@
-//! Records of pods in which a bug was met, kept for whoever looks for it: `quarantine/<uid>.json` in the root directory.
+//! Records of pods whose state machine panicked, saved for debugging as `<root dir>/quarantine/<uid>.json`.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -8,28 +8,29 @@ use std::time::Duration;
 
 use podwright_core::model::PodRecord;
 
-use super::{Host, HostError, paths};
+use super::{Host, HostCause, HostError};
+use crate::pod_spec::is_plain_name;
 
-/// So many are kept: the newest.
-const KEPT: usize = 20;
+/// The number of records kept; older ones are removed.
+const RECORDS_MAX: usize = 20;
 
 impl Host {
-    /// Writes the record aside and returns where to. A spec may hold secrets: only root reads it.
-    pub async fn keep_aside(&self, record: PodRecord, limit: Duration) -> Result<PathBuf, HostError> {
-        self.run("quarantine", limit, "", move |config| {
+    /// Saves the record and returns its path. Readable by root only: a spec may contain secrets.
+    pub(crate) async fn save_quarantined(&self, record: PodRecord, limit: Duration) -> Result<PathBuf, HostError> {
+        let saved = self.io.run("quarantine", limit, move |config| {
             let uid = record.uid.as_str();
-            if !paths::is_plain(uid) {
-                return Err(HostError::new("", format!("{uid:?} is no name for a file")));
+            if !is_plain_name(uid) {
+                return Err(HostCause::NotAFileName(uid.into()));
             }
             let dir = config.paths.root_dir.join("quarantine");
-            let text = serde_json::to_vec_pretty(&record).map_err(|e| HostError::new("", e.to_string()))?;
-            keep(&dir, &format!("{uid}.json"), &text).map_err(|e| HostError::new("", format!("{}: {e}", dir.display())))
-        })
-        .await
+            let text = serde_json::to_vec_pretty(&record).map_err(HostCause::Encode)?;
+            save(&dir, &format!("{uid}.json"), &text).map_err(HostCause::io("write to", &dir))
+        });
+        saved.await.map_err(HostError::SaveRecord)
     }
 }
 
-fn keep(dir: &Path, name: &str, text: &[u8]) -> io::Result<PathBuf> {
+fn save(dir: &Path, name: &str, text: &[u8]) -> io::Result<PathBuf> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let path = dir.join(name);
     OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?.write_all(text)?;
@@ -44,7 +45,7 @@ fn prune(dir: &Path) -> io::Result<()> {
         all.push((entry.metadata()?.modified()?, entry.path()));
     }
     all.sort();
-    for (_, path) in all.iter().take(all.len().saturating_sub(KEPT)) {
+    for (_, path) in all.iter().take(all.len().saturating_sub(RECORDS_MAX)) {
         fs::remove_file(path)?;
     }
     Ok(())
@@ -57,15 +58,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_are_kept_and_only_root_reads_them() {
+    fn the_newest_records_are_kept_and_only_root_can_read_them() {
         let dir = tempfile::tempdir().unwrap();
-        let place = dir.path().join("quarantine");
-        for n in 0..KEPT + 5 {
-            keep(&place, &format!("{n:02}.json"), b"{}").unwrap();
+        let quarantine = dir.path().join("quarantine");
+        for n in 0..RECORDS_MAX + 5 {
+            save(&quarantine, &format!("{n:02}.json"), b"{}").unwrap();
         }
-        let names: Vec<_> = fs::read_dir(&place).unwrap().map(|e| e.unwrap().file_name()).collect();
-        assert_eq!(names.len(), KEPT);
-        let newest = place.join(format!("{:02}.json", KEPT + 4));
+        let names: Vec<_> = fs::read_dir(&quarantine).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(names.len(), RECORDS_MAX);
+        let newest = quarantine.join(format!("{:02}.json", RECORDS_MAX + 4));
         assert_eq!(fs::metadata(newest).unwrap().permissions().mode() & 0o777, 0o600);
     }
 }

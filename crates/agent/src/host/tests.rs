@@ -14,6 +14,7 @@ use podwright_linux::{mount, mountinfo};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::pod_spec::{SubPath, is_read_only, pod_uid, volume_host_path};
 
 mod cgroups;
 mod hung;
@@ -72,9 +73,9 @@ impl Bed {
     }
 
     async fn set_up(&self, pod: &Arc<Pod>, volumes: &[&str]) {
-        self.host.make_dirs(paths::uid(pod), LIMIT).await.unwrap();
+        self.host.dirs().create(pod_uid(pod), LIMIT).await.unwrap();
         for volume in volumes {
-            self.host.mount_volume(pod, volume, LIMIT).await.unwrap();
+            self.host.volumes().mount(pod, volume, LIMIT).await.unwrap();
         }
     }
 
@@ -123,13 +124,13 @@ fn mode(path: &Path) -> u32 {
 #[tokio::test]
 async fn directories_come_and_go() {
     let bed = Bed::new();
-    bed.host.make_dirs("u1", LIMIT).await.unwrap();
-    bed.host.make_dirs("u1", LIMIT).await.unwrap();
+    bed.host.dirs().create("u1", LIMIT).await.unwrap();
+    bed.host.dirs().create("u1", LIMIT).await.unwrap();
     for dir in ["root/pods/u1", "root/pods/u1/volumes", "root/pods/u1/plugins"] {
         assert_eq!(mode(&bed.at(dir)), 0o750, "{dir}");
     }
-    bed.host.remove_dirs("u1", LIMIT).await.unwrap();
-    bed.host.remove_dirs("u1", LIMIT).await.unwrap();
+    bed.host.dirs().remove("u1", LIMIT).await.unwrap();
+    bed.host.dirs().remove("u1", LIMIT).await.unwrap();
     assert!(bed.at("root/pods").is_dir() && !bed.at("root/pods/u1").exists());
 }
 
@@ -139,9 +140,9 @@ async fn a_uid_that_is_a_path_stays_inside() {
     fs::create_dir_all(bed.at("root")).unwrap();
     fs::write(bed.at("root/precious"), "x").unwrap();
     for uid in ["..", "../..", "", "/"] {
-        bed.host.make_dirs(uid, LIMIT).await.unwrap();
-        bed.host.remove_volumes(uid, LIMIT).await.unwrap();
-        bed.host.remove_dirs(uid, LIMIT).await.unwrap();
+        bed.host.dirs().create(uid, LIMIT).await.unwrap();
+        bed.host.volumes().remove(uid, LIMIT).await.unwrap();
+        bed.host.dirs().remove(uid, LIMIT).await.unwrap();
         assert!(bed.at("root/precious").exists(), "{uid}");
     }
 }
@@ -175,14 +176,14 @@ async fn logs_and_their_links_go_together() {
     bed.prepare(&pod, 0, &[]).await.unwrap();
     fs::write(bed.at("logs/shop_web_u1/app/0.log"), "line").unwrap();
     for id in ["abc", "abc", "def"] {
-        bed.host.link_log(&pod, "app", 0, id, LIMIT).await.unwrap();
+        bed.host.logs().link(&pod, "app", 0, id, LIMIT).await.unwrap();
     }
     assert_eq!(fs::read_to_string(bed.at("links/web_shop_app-abc.log")).unwrap(), "line");
     symlink("/elsewhere", bed.at("links/other")).unwrap();
-    bed.host.unlink_log(&pod, "app", "def", LIMIT).await.unwrap();
+    bed.host.logs().unlink(&pod, "app", "def", LIMIT).await.unwrap();
     assert!(fs::symlink_metadata(bed.at("links/web_shop_app-def.log")).is_err());
-    bed.host.remove_logs(&pod, LIMIT).await.unwrap();
-    bed.host.remove_logs(&pod, LIMIT).await.unwrap();
+    bed.host.logs().remove(&pod, LIMIT).await.unwrap();
+    bed.host.logs().remove(&pod, LIMIT).await.unwrap();
     assert!(!bed.at("logs/shop_web_u1").exists());
     let links: Vec<_> = fs::read_dir(bed.at("links")).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(links, ["other"]);
@@ -194,17 +195,17 @@ async fn leftovers_are_found_and_swept() {
     let pod = pod(json!([{"name": "m", "emptyDir": {"medium": "Memory"}}]));
     bed.set_up(&pod, &["m"]).await;
     bed.prepare(&pod, 0, &[]).await.unwrap();
-    bed.host.link_log(&pod, "app", 0, "abc", LIMIT).await.unwrap();
-    bed.host.make_cgroup(&pod, LIMIT).await.unwrap();
+    bed.host.logs().link(&pod, "app", 0, "abc", LIMIT).await.unwrap();
+    bed.host.cgroups().create(&pod, LIMIT).await.unwrap();
     fs::create_dir_all(bed.at("logs/ns_name_only-logs")).unwrap();
     fs::create_dir_all(bed.at("logs/nonsense")).unwrap();
     fs::create_dir_all(bed.at("cgroup/test/kubepods/besteffort/podonly-cgroup")).unwrap();
     let expected: BTreeSet<PodUid> = ["u1", "only-logs", "only-cgroup"].map(PodUid::from).into();
-    assert_eq!(bed.host.leftovers(LIMIT).await.unwrap(), expected);
+    assert_eq!(bed.host.list_leftovers(LIMIT).await.unwrap(), expected);
     for uid in &expected {
-        bed.host.sweep(uid.as_str(), LIMIT).await.unwrap();
+        bed.host.remove_leftovers(uid.as_str(), LIMIT).await.unwrap();
     }
-    assert_eq!(bed.host.leftovers(LIMIT).await.unwrap(), BTreeSet::new());
+    assert_eq!(bed.host.list_leftovers(LIMIT).await.unwrap(), BTreeSet::new());
     assert_eq!(bed.mounts(), 0);
     assert_eq!(fs::read_dir(bed.at("links")).unwrap().count(), 0);
     assert!(bed.at("logs/nonsense").exists());

@@ -1,37 +1,43 @@
-//! The translator's questions about this machine, answered without touching it.
+//! Paths and values that translation needs from the node, without access to files.
 
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::ResourceFieldSelector;
 use podwright_core::model::Pod;
 
-use super::fieldref::{field_value, resource_value};
-use super::{Host, paths, volume_host_path};
+use super::Host;
+use crate::pod_spec::field_ref::{field_value, resource_value};
+use crate::pod_spec::{FieldRefError, VolumeSpecError, pod_uid, volume_host_path};
 use crate::translate::HostView;
 
 impl HostView for Host {
-    fn volume(&self, pod: &Pod, volume: &str) -> Result<PathBuf, String> {
-        volume_host_path(self.paths(), pod, volume).map_err(|e| e.message)
+    fn volume(&self, pod: &Pod, volume: &str) -> Result<PathBuf, VolumeSpecError> {
+        volume_host_path(self.paths(), pod, volume)
     }
 
     fn sub_path(&self, pod: &Pod, container: &str, index: usize, volume: &str, _sub_path: &str) -> PathBuf {
-        self.paths().subpath(paths::uid(pod), volume, container, index)
+        self.paths().subpath(pod_uid(pod), volume, container, index)
     }
 
     fn hosts_file(&self, pod: &Pod) -> PathBuf {
-        self.paths().etc_hosts(paths::uid(pod))
+        self.paths().etc_hosts(pod_uid(pod))
     }
 
     fn termination_log(&self, pod: &Pod, container: &str, attempt: u32) -> PathBuf {
-        self.paths().termination_log(paths::uid(pod), container, attempt)
+        self.paths().termination_log(pod_uid(pod), container, attempt)
     }
 
-    fn field(&self, pod: &Pod, path: &str, ips: &[String]) -> Result<String, String> {
-        field_value(pod, path, ips, &self.config.host_ips, &self.config.node_name).map_err(|e| e.to_string())
+    fn field(&self, pod: &Pod, path: &str, ips: &[String]) -> Result<String, FieldRefError> {
+        field_value(pod, path, ips, &self.io.config.host_ips, &self.io.config.node_name)
     }
 
-    fn resource_field(&self, pod: &Pod, container: &str, selector: &ResourceFieldSelector) -> Result<String, String> {
+    fn resource_field(
+        &self,
+        pod: &Pod,
+        container: &str,
+        selector: &ResourceFieldSelector,
+    ) -> Result<String, FieldRefError> {
         let divisor = selector.divisor.as_ref();
-        resource_value(pod, container, &selector.resource, divisor, &self.config.allocatable).map_err(|e| e.to_string())
+        resource_value(pod, container, &selector.resource, divisor, &self.io.config.allocatable)
     }
 }

@@ -1,117 +1,115 @@
-//! Volumes: one file a kind. What is not here yet fails with a reason that names it.
+//! Volumes of pods: set up, updated and removed. One submodule per kind.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Volume;
 use podwright_core::model::Pod;
+use podwright_linux::beneath;
 use tokio::time::timeout;
 
-use super::{Host, HostConfig, HostError, HostPaths, paths};
+use super::io::{HostIo, pod_key};
+use super::{HostCause, HostConfig, HostError, subpath};
+use crate::objects::ObjectClient;
+use crate::pod_spec::{SubPath, find_volume, pod_uid, volume_host_path};
 
 mod atomic;
 mod claim;
 mod content;
 mod downward;
 mod empty_dir;
+mod error;
 mod files;
 mod host_path;
 mod keyed;
 mod ownership;
 
+pub use error::{ClaimError, FileError, HostPathError, VolumeError};
+
 use content::Content;
 
-impl Host {
-    /// Sets up one volume of the pod. Doing it again brings its content up to date.
-    pub async fn mount_volume(&self, pod: &Arc<Pod>, volume: &str, limit: Duration) -> Result<(), HostError> {
+/// The pods' volumes.
+#[derive(Clone, Debug)]
+pub(crate) struct PodVolumes {
+    io: HostIo,
+    objects: Arc<dyn ObjectClient>,
+}
+
+impl PodVolumes {
+    pub(super) fn new(io: HostIo, objects: Arc<dyn ObjectClient>) -> Self {
+        Self { io, objects }
+    }
+
+    /// The API objects that volumes refer to.
+    pub(super) fn objects(&self) -> &dyn ObjectClient {
+        &*self.objects
+    }
+
+    /// Sets up one volume of the pod. Repeated, it updates the content.
+    pub(crate) async fn mount(&self, pod: &Arc<Pod>, volume: &str, limit: Duration) -> Result<(), HostError> {
+        self.fetch_and_set_up(pod, volume, limit).await.map_err(HostError::MountVolume)
+    }
+
+    async fn fetch_and_set_up(&self, pod: &Arc<Pod>, volume: &str, limit: Duration) -> Result<(), HostCause> {
         let deadline = Instant::now() + limit;
-        let late = |_| failed(format!("what it shows could not be fetched within {limit:?}"));
-        let content = timeout(limit, self.content(pod, find(pod, volume)?)).await.map_err(late)??;
-        let left = deadline.saturating_duration_since(Instant::now());
+        let remaining = || deadline.saturating_duration_since(Instant::now());
+        let content = timeout(limit, self.content(pod, find_volume(pod, volume)?)).await;
+        let content = content.map_err(|_| VolumeError::FetchTimeout(limit))??;
         let key = match &content {
-            Content::Place(place) => self.path_key(place.path.clone(), left).await?,
-            _ => self.volume_key(pod, volume, left).await?,
+            Content::Local(local) => self.io.path_key(local.path.clone(), remaining()).await?,
+            _ => self.io.volume_key(pod, volume, remaining()).await?,
         };
         let (pod, volume) = (pod.clone(), volume.to_owned());
-        let left = deadline.saturating_duration_since(Instant::now());
-        self.run(&key, left, FAILED, move |config| set_up(config, &pod, find(&pod, &volume)?, content)).await
+        let step = move |config: &HostConfig| Ok(set_up(config, &pod, find_volume(&pod, &volume)?, content)?);
+        self.io.run(&key, remaining(), step).await
+    }
+
+    /// Unmounts and removes all volumes of the pod, subPaths included. Files behind mounts are not touched.
+    pub(crate) async fn remove(&self, uid: &str, limit: Duration) -> Result<(), HostError> {
+        let deadline = Instant::now() + limit;
+        self.io.unmount_all(self.io.paths().pod_dir(uid), deadline).await.map_err(HostError::RemoveVolumes)?;
+        let owned = uid.to_owned();
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        let done = self.io.run(pod_key(uid), remaining, move |config| {
+            let paths = &config.paths;
+            for dir in [paths.subpaths_dir(&owned), paths.volumes_dir(&owned), paths.plugins_dir(&owned)] {
+                beneath::remove_path(&dir)?;
+            }
+            Ok(())
+        });
+        done.await.map_err(HostError::RemoveVolumes)
+    }
+
+    /// Binds one subPath of a container to the path that the runtime gets.
+    pub(super) async fn bind_sub_path(
+        &self,
+        pod: &Pod,
+        container: &str,
+        sub_path: SubPath,
+        limit: Duration,
+    ) -> Result<(), HostError> {
+        let SubPath { index, volume, path } = sub_path;
+        let failed = |source| {
+            let (path, volume, container) = (path.clone(), volume.clone(), container.to_owned());
+            HostError::PrepareContainer(HostCause::SubPath { path, volume, container, source })
+        };
+        let source = volume_host_path(self.io.paths(), pod, &volume).map_err(|e| failed(e.into()))?;
+        let key = self.io.volume_key(pod, &volume, limit).await.map_err(HostError::MountVolume)?;
+        let target = self.io.paths().subpath(pod_uid(pod), &volume, container, index);
+        let inside = path.clone();
+        let bound = self.io.run(&key, limit, move |_| Ok(subpath::bind(&source, &inside, &target))).await;
+        bound.map_err(HostError::PrepareContainer)?.map_err(failed)
     }
 }
 
-/// Where a volume lies once it is set up, or why it can't be.
-pub fn volume_host_path(paths: &HostPaths, pod: &Pod, volume: &str) -> Result<PathBuf, HostError> {
-    let found = find(pod, volume)?;
-    let uid = paths::uid(pod);
-    Ok(match kind(found)? {
-        Kind::EmptyDir => paths.volume_dir(uid, "empty-dir", volume),
-        Kind::HostPath => found.host_path.as_ref().map(|h| PathBuf::from(&h.path)).unwrap_or_default(),
-        Kind::DownwardApi => paths.volume_dir(uid, "downward-api", volume),
-        Kind::Projected => paths.volume_dir(uid, "projected", volume),
-        Kind::ConfigMap => paths.volume_dir(uid, "configmap", volume),
-        Kind::Secret => paths.volume_dir(uid, "secret", volume),
-        Kind::Claim => paths.volume_dir(uid, "local-volume", volume),
-    })
-}
-
-/// Containers get the volume read-only whatever their mounts say: its content is ours to write, or it was claimed so.
-pub fn is_read_only(pod: &Pod, volume: &str) -> bool {
-    let Ok(volume) = find(pod, volume) else { return false };
-    match kind(volume) {
-        Ok(Kind::DownwardApi | Kind::Projected | Kind::ConfigMap | Kind::Secret) => true,
-        Ok(Kind::Claim) => claim::of(pod, volume).is_some_and(|claim| claim.read_only),
-        Ok(Kind::EmptyDir | Kind::HostPath) | Err(_) => false,
-    }
-}
-
-/// The volume of this name.
-pub(super) fn find<'a>(pod: &'a Pod, volume: &str) -> Result<&'a Volume, HostError> {
-    let mut all = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
-    all.find(|v| v.name == volume).ok_or_else(|| failed(format!("the pod has no volume {volume:?}")))
-}
-
-enum Kind {
-    EmptyDir,
-    HostPath,
-    DownwardApi,
-    Projected,
-    ConfigMap,
-    Secret,
-    Claim,
-}
-
-fn kind(volume: &Volume) -> Result<Kind, HostError> {
-    let other = match volume {
-        Volume { empty_dir: Some(_), .. } => return Ok(Kind::EmptyDir),
-        Volume { host_path: Some(_), .. } => return Ok(Kind::HostPath),
-        Volume { downward_api: Some(_), .. } => return Ok(Kind::DownwardApi),
-        Volume { projected: Some(_), .. } => return Ok(Kind::Projected),
-        Volume { config_map: Some(_), .. } => return Ok(Kind::ConfigMap),
-        Volume { secret: Some(_), .. } => return Ok(Kind::Secret),
-        Volume { persistent_volume_claim: Some(_), .. } | Volume { ephemeral: Some(_), .. } => return Ok(Kind::Claim),
-        other => type_name(other),
-    };
-    match other {
-        // A volume without any source is an empty directory.
-        None => Ok(Kind::EmptyDir),
-        Some(other) => Err(failed(format!("volume {:?}: type {other} is not supported", volume.name))),
-    }
-}
-
-/// The manifest's word for a volume's type.
-fn type_name(volume: &Volume) -> Option<String> {
-    let fields = serde_json::to_value(volume).ok()?;
-    fields.as_object()?.keys().find(|key| *key != "name").cloned()
-}
-
-fn set_up(config: &HostConfig, pod: &Pod, volume: &Volume, content: Content) -> Result<(), HostError> {
+fn set_up(config: &HostConfig, pod: &Pod, volume: &Volume, content: Content) -> Result<(), VolumeError> {
     let path = volume_host_path(&config.paths, pod, &volume.name)?;
     match content {
-        Content::Standing => Ok(()),
-        Content::Place(place) => claim::set_up(pod, &place, &path),
+        Content::Mounted => Ok(()),
+        Content::Local(local) => claim::set_up(pod, &local, &path),
         Content::Files { payload, in_memory } => files::set_up(config, pod, &volume.name, &path, &payload, in_memory),
         Content::None => match &volume.host_path {
-            Some(host_path) => host_path::check(&path, host_path.type_.as_deref()),
+            Some(host_path) => Ok(host_path::check(&path, host_path.type_.as_deref())?),
             None => {
                 let source = volume.empty_dir.clone().unwrap_or_default();
                 empty_dir::set_up(config, pod, &volume.name, &path, &source)
@@ -120,19 +118,11 @@ fn set_up(config: &HostConfig, pod: &Pod, volume: &Volume, content: Content) -> 
     }
 }
 
-/// The pod's group for its volumes, and how eagerly it is given to them.
-fn fs_group(pod: &Pod) -> Result<Option<ownership::FsGroup>, HostError> {
+/// The pod's `fsGroup` and `fsGroupChangePolicy`.
+fn fs_group(pod: &Pod) -> Result<Option<ownership::FsGroup>, VolumeError> {
     let context = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
     let Some(gid) = context.and_then(|c| c.fs_group) else { return Ok(None) };
-    let gid = u32::try_from(gid).ok().filter(|gid| *gid != u32::MAX);
-    let gid = gid.ok_or_else(|| failed("fsGroup is not a group id"))?;
+    let gid = u32::try_from(gid).ok().filter(|gid| *gid != u32::MAX).ok_or(VolumeError::InvalidFsGroup)?;
     let policy = context.and_then(|c| c.fs_group_change_policy.as_deref());
     Ok(Some(ownership::FsGroup { gid, only_on_mismatch: policy == Some("OnRootMismatch") }))
 }
-
-fn failed(message: impl Into<String>) -> HostError {
-    HostError::new(FAILED, message)
-}
-
-/// The Go kubelet's event reason.
-const FAILED: &str = "FailedMount";

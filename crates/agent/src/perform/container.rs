@@ -9,9 +9,8 @@ use podwright_cri::v1::{ContainerState, ContainerStateValue, CreateContainerRequ
 use tokio::time::{Instant, timeout};
 
 use super::{CallContext, CallExecutor, create_failure, failure, logs, read_failure, remaining};
-use crate::translate::{
-    ContainerAsk, References, TranslateError, container_config, effective_run_as_user, sandbox_config,
-};
+use crate::pod_spec::effective_run_as_user;
+use crate::translate::{ContainerRequest, References, TranslateError, container_config, sandbox_config};
 
 /// [`podwright_core::model::Call::CreateContainer`], unpacked.
 pub(super) struct CreateCall {
@@ -51,7 +50,7 @@ impl CallExecutor {
         deadline: Instant,
     ) -> Result<CreateContainerRequest, CallError> {
         let found = find_container(pod, call.name.as_str())
-            .ok_or_else(|| TranslateError::container(format!("the pod has no container {:?}", call.name)))?;
+            .ok_or_else(|| TranslateError::NoContainer(call.name.to_string()))?;
         let mut image = ImageFacts { id: call.image_id.clone(), ..ImageFacts::default() };
         // Whom the image runs as matters only when the pod does not say.
         if effective_run_as_user(pod, &found.container).is_none()
@@ -64,11 +63,11 @@ impl CallExecutor {
             None => None,
         };
         let situation = self.situation(uid, pod, remaining(deadline)).await?;
-        let references = timeout(remaining(deadline), References::of(&*self.objects, pod, call.name.as_str())).await;
+        let references = timeout(remaining(deadline), References::fetch(&*self.objects, pod, call.name.as_str())).await;
         let references = references.map_err(|_| {
             CallError::new(CONFIG_REASON, "what the environment refers to could not be fetched in time")
         })?;
-        let config_ask = ContainerAsk {
+        let config_ask = ContainerRequest {
             name: call.name.as_str(),
             attempt: call.attempt,
             image: &image,

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{CallExecutor, http, probe, read_failure, target};
-use crate::translate::display_name;
+use crate::pod_spec::display_name;
 
 /// [`podwright_core::model::Call::Hook`], unpacked.
 pub(super) struct HookCall {

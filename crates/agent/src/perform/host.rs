@@ -27,11 +27,11 @@ impl HostHands for Host {
     }
 
     fn link_log<'a>(&'a self, pod: &'a Pod, container: &'a str, attempt: u32, id: &'a str) -> BoxFuture<'a, ()> {
-        Box::pin(async move { logged(Host::link_log(self, pod, container, attempt, id, LINK_TIME_MAX).await) })
+        Box::pin(async move { logged(self.logs().link(pod, container, attempt, id, LINK_TIME_MAX).await) })
     }
 
     fn unlink_log<'a>(&'a self, pod: &'a Pod, container: &'a str, id: &'a str) -> BoxFuture<'a, ()> {
-        Box::pin(async move { logged(Host::unlink_log(self, pod, container, id, LINK_TIME_MAX).await) })
+        Box::pin(async move { logged(self.logs().unlink(pod, container, id, LINK_TIME_MAX).await) })
     }
 }
 
@@ -39,22 +39,22 @@ async fn work(host: &Host, uid: &str, pod: &Arc<Pod>, call: Call, limit: Duratio
     match call {
         Call::PrepareContainer { name, attempt, ips } => {
             let references = match needs_environment(pod, name.as_str()) {
-                true => References::of(host.objects(), pod, name.as_str()).await,
+                true => References::fetch(host.objects(), pod, name.as_str()).await,
                 false => References::default(),
             };
             let parts = sub_paths(pod, name.as_str(), &ips, &references, host)?;
             host.prepare_container(pod, name.as_str(), attempt, &ips, parts, limit).await?;
         }
-        Call::MakeCgroup => return Ok(Answer::Cgroup { made: host.make_cgroup(pod, limit).await? }),
-        Call::RemoveCgroup => host.remove_cgroup(uid, limit).await?,
-        Call::MakeDirs => host.make_dirs(uid, limit).await?,
-        Call::MountVolume { volume } => host.mount_volume(pod, volume.as_str(), limit).await?,
+        Call::MakeCgroup => return Ok(Answer::Cgroup { made: host.cgroups().create(pod, limit).await? }),
+        Call::RemoveCgroup => host.cgroups().remove(uid, limit).await?,
+        Call::MakeDirs => host.dirs().create(uid, limit).await?,
+        Call::MountVolume { volume } => host.volumes().mount(pod, volume.as_str(), limit).await?,
         Call::RemoveVolumes => {
-            host.remove_volumes(uid, limit).await?;
+            host.volumes().remove(uid, limit).await?;
             host.objects().release(&uid.into());
         }
-        Call::RemoveDirs => host.remove_dirs(uid, limit).await?,
-        Call::RemoveLogs => host.remove_logs(pod, limit).await?,
+        Call::RemoveDirs => host.dirs().remove(uid, limit).await?,
+        Call::RemoveLogs => host.logs().remove(pod, limit).await?,
         other => return Err(CallError::new("", format!("not a call on this machine: {other:?}"))),
     }
     Ok(Answer::Done)
@@ -62,7 +62,7 @@ async fn work(host: &Host, uid: &str, pod: &Arc<Pod>, call: Call, limit: Duratio
 
 fn logged(result: Result<(), HostError>) {
     if let Err(error) = result {
-        tracing::warn!(%error, "a link to a container's log");
+        tracing::warn!(error = error.message(), "log link failed");
     }
 }
 

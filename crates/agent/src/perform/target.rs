@@ -5,14 +5,14 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use podwright_core::model::Pod;
 
 use super::http::Url;
-use crate::translate::NodeFacts;
+use crate::translate::NodeSettings;
 
 /// The address to go to: the handler's own host, else the pod's, else (on the host's network) the node's.
 pub(super) fn host<'a>(
     own: Option<&'a str>,
     pod: &Pod,
     ips: &'a [String],
-    facts: &'a NodeFacts,
+    facts: &'a NodeSettings,
 ) -> Result<&'a str, String> {
     if let Some(host) = own.filter(|host| !host.is_empty()) {
         return Ok(host);
@@ -46,7 +46,7 @@ pub(super) fn url(
     container: &Container,
     pod: &Pod,
     ips: &[String],
-    facts: &NodeFacts,
+    facts: &NodeSettings,
 ) -> Result<Url, String> {
     let tls = match action.scheme.as_deref().unwrap_or("HTTP") {
         scheme if scheme.eq_ignore_ascii_case("http") || scheme.is_empty() => false,

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::fakes::{FakeRuntime, Step};
 use super::*;
-use crate::translate::tests::{TestHost, facts, pod};
+use crate::pod_spec::{FieldRefError, VolumeSpecError};
+use crate::translate::tests::{TestHost, pod, settings};
 
 mod calls;
 mod handlers;
@@ -21,7 +22,7 @@ pub(super) struct FakeHost {
 }
 
 impl HostView for FakeHost {
-    fn volume(&self, pod: &Pod, volume: &str) -> Result<PathBuf, String> {
+    fn volume(&self, pod: &Pod, volume: &str) -> Result<PathBuf, VolumeSpecError> {
         TestHost.volume(pod, volume)
     }
     fn sub_path(&self, pod: &Pod, container: &str, index: usize, volume: &str, sub_path: &str) -> PathBuf {
@@ -33,10 +34,15 @@ impl HostView for FakeHost {
     fn termination_log(&self, pod: &Pod, container: &str, attempt: u32) -> PathBuf {
         TestHost.termination_log(pod, container, attempt)
     }
-    fn field(&self, pod: &Pod, path: &str, ips: &[String]) -> Result<String, String> {
+    fn field(&self, pod: &Pod, path: &str, ips: &[String]) -> Result<String, FieldRefError> {
         TestHost.field(pod, path, ips)
     }
-    fn resource_field(&self, pod: &Pod, container: &str, selector: &ResourceFieldSelector) -> Result<String, String> {
+    fn resource_field(
+        &self,
+        pod: &Pod,
+        container: &str,
+        selector: &ResourceFieldSelector,
+    ) -> Result<String, FieldRefError> {
         TestHost.resource_field(pod, container, selector)
     }
 }
@@ -90,7 +96,7 @@ impl Bench {
     pub(super) fn with(change: impl FnOnce(&mut CallExecutorConfig)) -> Self {
         let fake = Arc::new(FakeRuntime::default());
         let host = Arc::new(FakeHost::default());
-        let node = NodeFacts { resolv_conf: None, ..facts() };
+        let node = NodeSettings { resolv_conf: None, ..settings() };
         let mut config = CallExecutorConfig {
             runtime: Arc::clone(&fake) as Arc<dyn RuntimeService>,
             images: Arc::clone(&fake) as Arc<dyn ImageService>,

@@ -1,5 +1,5 @@
-//! Labels and annotations of sandboxes and containers: the Go kubelet's, to the letter, so that either of us can take the
-//! other's node over.
+//! Labels and annotations of sandboxes and containers. They are exactly the Go kubelet's, so that either agent can take over
+//! a node from the other.
 
 use std::collections::BTreeMap;
 
@@ -7,26 +7,26 @@ use podwright_core::hash::container_hash;
 use podwright_core::model::{Container, Pod};
 use podwright_cri::labels::{self, Owner};
 
-use super::names::{pod_name, pod_namespace, pod_uid};
+use crate::pod_spec::{pod_name, pod_namespace, pod_uid};
 
-/// The pod's own labels, and whose sandbox it is.
+/// The pod's own labels, and those that identify the pod.
 pub(super) fn sandbox_labels(pod: &Pod) -> BTreeMap<String, String> {
     let mut all = pod.metadata.labels.clone().unwrap_or_default();
     all.extend(owner(pod, None).to_labels());
     all
 }
 
-/// The pod's own annotations, `kubernetes.io/config.source` among them.
+/// The pod's own annotations, including `kubernetes.io/config.source`.
 pub(super) fn sandbox_annotations(pod: &Pod) -> BTreeMap<String, String> {
     pod.metadata.annotations.clone().unwrap_or_default()
 }
 
-/// Whose container it is.
+/// The labels that identify the pod and the container.
 pub(super) fn container_labels(pod: &Pod, container: &Container) -> BTreeMap<String, String> {
     owner(pod, Some(&container.name)).to_labels()
 }
 
-/// What is needed to judge and to end the container when its pod is no longer known.
+/// The fields needed to compare and to stop the container when its pod is no longer known.
 pub(super) fn container_annotations(pod: &Pod, container: &Container, attempt: u32) -> BTreeMap<String, String> {
     let mut all: BTreeMap<String, String> = [
         (labels::CONTAINER_HASH, container_hash(container)),
@@ -36,16 +36,16 @@ pub(super) fn container_annotations(pod: &Pod, container: &Container, attempt: u
     ]
     .map(|(key, value)| (key.to_owned(), value))
     .into();
-    let mut also = |key: &str, value: Option<String>| {
+    let mut insert = |key: &str, value: Option<String>| {
         all.extend(value.map(|value| (key.to_owned(), value)));
     };
-    also(labels::POD_DELETION_GRACE_PERIOD, pod.metadata.deletion_grace_period_seconds.map(|s| s.to_string()));
+    insert(labels::POD_DELETION_GRACE_PERIOD, pod.metadata.deletion_grace_period_seconds.map(|s| s.to_string()));
     let grace = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
-    also(labels::POD_TERMINATION_GRACE_PERIOD, grace.map(|seconds| seconds.to_string()));
+    insert(labels::POD_TERMINATION_GRACE_PERIOD, grace.map(|seconds| seconds.to_string()));
     let pre_stop = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref());
-    also(labels::PRE_STOP_HANDLER, pre_stop.and_then(|handler| serde_json::to_string(handler).ok()));
+    insert(labels::PRE_STOP_HANDLER, pre_stop.and_then(|handler| serde_json::to_string(handler).ok()));
     let ports = container.ports.as_ref().filter(|ports| !ports.is_empty());
-    also(labels::CONTAINER_PORTS, ports.and_then(|ports| serde_json::to_string(ports).ok()));
+    insert(labels::CONTAINER_PORTS, ports.and_then(|ports| serde_json::to_string(ports).ok()));
     all
 }
 

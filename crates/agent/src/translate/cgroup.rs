@@ -1,15 +1,15 @@
-//! The name of a pod's cgroup, in the runtime's spelling.
+//! The name of a pod's cgroup as the runtime expects it.
 
 use podwright_core::{model::Pod, qos};
 
-use super::NodeFacts;
+use super::NodeSettings;
 
-/// Who manages cgroups: it decides how they are spelled.
+/// The manager of cgroups, which determines the form of their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CgroupDriver {
     /// Plain directories.
     Cgroupfs,
-    /// Slices of systemd.
+    /// Systemd slices.
     Systemd,
 }
 
@@ -24,11 +24,11 @@ impl CgroupDriver {
 }
 
 /// The pod's cgroup: `/kubepods/burstable/pod<uid>`, or `kubepods-burstable-pod<uid>.slice` with systemd.
-pub fn cgroup_parent(pod: &Pod, facts: &NodeFacts) -> String {
-    let components = qos::pod_cgroup_name(&facts.paths.cgroup_root, pod);
-    match facts.cgroup_driver {
+pub(crate) fn cgroup_parent(pod: &Pod, settings: &NodeSettings) -> String {
+    let components = qos::pod_cgroup_name(&settings.paths.cgroup_root, pod);
+    match settings.cgroup_driver {
         CgroupDriver::Cgroupfs => format!("/{}", components.join("/")),
-        // In a slice's name a dash means "inside of", so those of the uid become underscores.
+        // A dash in a slice name separates parent and child, so the dashes of the UID become underscores.
         CgroupDriver::Systemd => {
             let escaped: Vec<String> = components.iter().map(|part| part.replace('-', "_")).collect();
             format!("{}.slice", escaped.join("-"))

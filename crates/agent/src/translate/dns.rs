@@ -1,37 +1,37 @@
-//! A pod's resolver settings: by its policy from the cluster's servers or the host's file, plus its own.
+//! A pod's resolver settings: from the cluster's servers or the node's resolver file by `dnsPolicy`, plus `dnsConfig`.
 
 use k8s_openapi::api::core::v1::PodDNSConfig;
 use podwright_core::model::Pod;
 use podwright_cri::v1::DnsConfig;
 
-use super::NodeFacts;
-use super::names::{is_host_network, pod_namespace};
+use super::NodeSettings;
+use crate::pod_spec::{is_host_network, pod_namespace};
 
-/// The host's resolver file, parsed.
+/// The node's resolver file, parsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostDns {
-    /// `nameserver` lines, all of them.
+    /// The `nameserver` lines.
     pub servers: Vec<String>,
     /// The last `search` line.
     pub searches: Vec<String>,
-    /// `options`, the last one of a name.
+    /// The `options`; of those with the same name, the last.
     pub options: Vec<String>,
 }
 
 impl HostDns {
-    /// Reads a resolv.conf. What makes no sense is skipped.
+    /// Parses a resolv.conf. Unknown lines are skipped.
     pub fn parse(text: &str) -> Self {
         let mut dns = Self::default();
         for line in text.lines() {
-            let mut words = line.split_whitespace();
-            match words.next() {
-                Some("nameserver") => dns.servers.extend(words.next().map(str::to_owned)),
+            let mut fields = line.split_whitespace();
+            match fields.next() {
+                Some("nameserver") => dns.servers.extend(fields.next().map(str::to_owned)),
                 Some("search") => {
                     // "example.org." and "example.org" are one domain.
-                    let domain = |word: &str| word.strip_suffix('.').unwrap_or(word).to_owned();
-                    dns.searches = words.filter(|word| *word != ".").map(domain).collect();
+                    let without_dot = |domain: &str| domain.strip_suffix('.').unwrap_or(domain).to_owned();
+                    dns.searches = fields.filter(|domain| *domain != ".").map(without_dot).collect();
                 }
-                Some("options") => words.for_each(|option| set_option(&mut dns.options, option)),
+                Some("options") => fields.for_each(|option| set_option(&mut dns.options, option)),
                 _ => {}
             }
         }
@@ -40,32 +40,32 @@ impl HostDns {
 }
 
 /// The pod's resolver settings.
-pub(super) fn pod_dns(pod: &Pod, facts: &NodeFacts, host: &HostDns) -> DnsConfig {
+pub(super) fn pod_dns(pod: &Pod, settings: &NodeSettings, host: &HostDns) -> DnsConfig {
     let spec = pod.spec.as_ref();
     let policy = spec.and_then(|s| s.dns_policy.as_deref()).unwrap_or("ClusterFirst");
     let cluster = match policy {
-        "None" => return limited(with_own(DnsConfig::default(), spec.and_then(|s| s.dns_config.as_ref()))),
+        "None" => return truncated(with_own(DnsConfig::default(), spec.and_then(|s| s.dns_config.as_ref()))),
         "Default" => false,
         "ClusterFirstWithHostNet" => true,
         _ => !is_host_network(pod),
     };
-    // Without a cluster DNS the pod gets the host's: better than a pod that never starts.
-    let dns = if cluster && !facts.cluster_dns.is_empty() {
+    // Without cluster DNS servers the pod gets the node's, so that it can start.
+    let dns = if cluster && !settings.cluster_dns.is_empty() {
         DnsConfig {
-            servers: facts.cluster_dns.clone(),
-            searches: cluster_searches(pod, facts, host),
+            servers: settings.cluster_dns.clone(),
+            searches: cluster_searches(pod, settings, host),
             options: vec!["ndots:5".into()],
         }
-    } else if facts.resolv_conf.is_none() {
-        DnsConfig { servers: own_machine(facts), searches: vec![".".into()], options: Vec::new() }
+    } else if settings.resolv_conf.is_none() {
+        DnsConfig { servers: loopback_servers(settings), searches: vec![".".into()], options: Vec::new() }
     } else {
         DnsConfig { servers: host.servers.clone(), searches: host.searches.clone(), options: host.options.clone() }
     };
-    limited(with_own(dns, spec.and_then(|s| s.dns_config.as_ref())))
+    truncated(with_own(dns, spec.and_then(|s| s.dns_config.as_ref())))
 }
 
-fn cluster_searches(pod: &Pod, facts: &NodeFacts, host: &HostDns) -> Vec<String> {
-    let domain = &facts.cluster_domain;
+fn cluster_searches(pod: &Pod, settings: &NodeSettings, host: &HostDns) -> Vec<String> {
+    let domain = &settings.cluster_domain;
     if domain.is_empty() {
         return host.searches.clone();
     }
@@ -73,10 +73,10 @@ fn cluster_searches(pod: &Pod, facts: &NodeFacts, host: &HostDns) -> Vec<String>
     without_repeats(own.into_iter().chain(host.searches.iter().cloned()))
 }
 
-/// An empty `resolvConf` setting: look nowhere but here.
-fn own_machine(facts: &NodeFacts) -> Vec<String> {
+/// The servers with an empty `resolvConf` setting: the node itself.
+fn loopback_servers(settings: &NodeSettings) -> Vec<String> {
     let loopback = |ip: &String| if ip.contains(':') { "::1".to_owned() } else { "127.0.0.1".to_owned() };
-    let servers: Vec<String> = facts.host_ips.iter().map(loopback).collect();
+    let servers: Vec<String> = settings.host_ips.iter().map(loopback).collect();
     if servers.is_empty() { vec!["127.0.0.1".into()] } else { servers }
 }
 
@@ -95,8 +95,8 @@ fn with_own(mut dns: DnsConfig, own: Option<&PodDNSConfig>) -> DnsConfig {
     dns
 }
 
-/// Resolvers abort or ignore what is beyond these; Kubernetes cuts there.
-fn limited(mut dns: DnsConfig) -> DnsConfig {
+/// Resolvers abort or ignore entries beyond these limits; Kubernetes truncates at them.
+fn truncated(mut dns: DnsConfig) -> DnsConfig {
     dns.servers.truncate(SERVERS_MAX);
     dns.searches.truncate(SEARCHES_MAX);
     dns.searches.retain(|search| search.len() <= SEARCH_LEN_MAX);
@@ -107,7 +107,7 @@ fn limited(mut dns: DnsConfig) -> DnsConfig {
     dns
 }
 
-/// Adds an option; one of the same name gives way.
+/// Adds an option; one of the same name is replaced.
 fn set_option(options: &mut Vec<String>, new: &str) {
     let name = |option: &str| option.split(':').next().unwrap_or_default().to_owned();
     match options.iter_mut().find(|old| name(old) == name(new)) {

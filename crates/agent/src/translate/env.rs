@@ -1,5 +1,5 @@
-//! A container's environment: values, references to objects and to the pod's fields and resources, `$(NAME)` among them, and
-//! the addresses of services.
+//! A container's environment: literal values with `$(NAME)` expanded, references to objects and to the pod's fields and
+//! resources, and the addresses of services.
 
 use std::borrow::Cow;
 
@@ -8,15 +8,15 @@ use podwright_core::model::{Container, Pod};
 use podwright_cri::v1::KeyValue;
 
 use super::expand::{expand, expand_strict};
-use super::names::pod_namespace;
-use super::{HostView, References, TranslateError, service_links};
-use crate::objects::{GetObjectError, unless_optional};
+use super::{HostView, MountError, References, TranslateError, service_links};
+use crate::objects::unless_optional;
+use crate::pod_spec::pod_namespace;
 
 /// Variables in the order they were first named; a later value of a name replaces an earlier one.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Environment {
     vars: Vec<(String, String)>,
-    /// Seen by references, and last in line: whatever the pod says itself wins.
+    /// Visible to references; a variable of the pod takes precedence.
     services: Vec<(String, String)>,
 }
 
@@ -30,10 +30,10 @@ impl Environment {
         host: &dyn HostView,
     ) -> Result<Self, TranslateError> {
         let mut env = Self::default();
-        let services = references.services().map_err(|e| TranslateError::container(e.to_string()))?;
+        let services = references.services()?;
         env.services = service_links::variables(services);
         for source in container.env_from.iter().flatten() {
-            env.take_all(source, references)?;
+            env.put_all(source, references)?;
         }
         for var in container.env.iter().flatten() {
             let value = match (var.value.as_deref().filter(|value| !value.is_empty()), &var.value_from) {
@@ -41,7 +41,7 @@ impl Environment {
                 (None, Some(source)) => resolve(pod, container, var, source, ips, references, host)?,
                 (None, None) => Some(String::new()),
             };
-            // An optional key that is not there: as if the variable were not named.
+            // An optional key is missing: the variable is left out.
             let Some(value) = value else { continue };
             env.put(&var.name, value)?;
         }
@@ -49,15 +49,15 @@ impl Environment {
     }
 
     /// `envFrom`: every key of an object.
-    fn take_all(&mut self, source: &EnvFromSource, references: &References) -> Result<(), TranslateError> {
+    fn put_all(&mut self, source: &EnvFromSource, references: &References) -> Result<(), TranslateError> {
         let prefix = source.prefix.as_deref().unwrap_or_default();
         if let Some(reference) = &source.config_map_ref {
-            let found = unless_optional(references.config_map(&reference.name), reference.optional).map_err(told)?;
+            let found = unless_optional(references.config_map(&reference.name), reference.optional)?;
             for (key, value) in found.iter().flat_map(|object| object.data.iter().flatten()) {
                 self.put(&format!("{prefix}{key}"), value.clone())?;
             }
         } else if let Some(reference) = &source.secret_ref {
-            let found = unless_optional(references.secret(&reference.name), reference.optional).map_err(told)?;
+            let found = unless_optional(references.secret(&reference.name), reference.optional)?;
             for (key, value) in found.iter().flat_map(|object| object.data.iter().flatten()) {
                 self.put(&format!("{prefix}{key}"), text(key, &value.0)?)?;
             }
@@ -75,7 +75,7 @@ impl Environment {
         &self,
         plain: Option<&'a str>,
         expression: Option<&str>,
-    ) -> Result<Cow<'a, str>, String> {
+    ) -> Result<Cow<'a, str>, MountError> {
         match expression.filter(|text| !text.is_empty()) {
             Some(text) => expand_strict(text, |name| self.get(name)).map(Cow::Owned),
             None => Ok(Cow::Borrowed(plain.unwrap_or_default())),
@@ -99,7 +99,7 @@ impl Environment {
 
     fn put(&mut self, name: &str, value: String) -> Result<(), TranslateError> {
         if value.contains('\0') {
-            return Err(TranslateError::container(format!("environment variable {name} has a NUL byte")));
+            return Err(TranslateError::NulInVariable(name.into()));
         }
         match self.vars.iter_mut().find(|(key, _)| key == name) {
             Some((_, old)) => *old = value,
@@ -109,7 +109,7 @@ impl Environment {
     }
 }
 
-/// The value of a `valueFrom`; `None`: it may be missing, and is.
+/// The value of a `valueFrom`; `None`: it is optional and missing.
 fn resolve(
     pod: &Pod,
     container: &Container,
@@ -119,7 +119,7 @@ fn resolve(
     references: &References,
     host: &dyn HostView,
 ) -> Result<Option<String>, TranslateError> {
-    let wrong = |why: String| TranslateError::container(format!("environment variable {}: {why}", var.name));
+    let wrong = |source| TranslateError::FieldRef { name: var.name.clone(), source };
     if let Some(field) = &source.field_ref {
         return host.field(pod, &field.field_path, ips).map(Some).map_err(wrong);
     }
@@ -128,42 +128,38 @@ fn resolve(
         return host.resource_field(pod, name, selector).map(Some).map_err(wrong);
     }
     if let Some(reference) = &source.config_map_key_ref {
-        let found = unless_optional(references.config_map(&reference.name), reference.optional).map_err(told)?;
+        let found = unless_optional(references.config_map(&reference.name), reference.optional)?;
         let Some(object) = found else { return Ok(None) };
         let value = object.data.as_ref().and_then(|data| data.get(&reference.key)).cloned();
         return found_key(value, "ConfigMap", pod, &reference.name, &reference.key, reference.optional);
     }
     if let Some(reference) = &source.secret_key_ref {
-        let found = unless_optional(references.secret(&reference.name), reference.optional).map_err(told)?;
+        let found = unless_optional(references.secret(&reference.name), reference.optional)?;
         let Some(object) = found else { return Ok(None) };
         let value = object.data.as_ref().and_then(|data| data.get(&reference.key));
         let value = value.map(|value| text(&reference.key, &value.0)).transpose()?;
         return found_key(value, "Secret", pod, &reference.name, &reference.key, reference.optional);
     }
-    Err(wrong("this kind of valueFrom is not supported".into()))
+    Err(TranslateError::UnsupportedValueFrom(var.name.clone()))
 }
 
 fn found_key(
     value: Option<String>,
-    kind: &str,
+    kind: &'static str,
     pod: &Pod,
     name: &str,
     key: &str,
     optional: Option<bool>,
 ) -> Result<Option<String>, TranslateError> {
     if value.is_none() && optional != Some(true) {
-        let namespace = pod_namespace(pod);
-        return Err(TranslateError::container(format!("couldn't find key {key} in {kind} {namespace}/{name}")));
+        let (key, namespace, name) = (key.to_owned(), pod_namespace(pod).to_owned(), name.to_owned());
+        return Err(TranslateError::KeyNotFound { key, kind, namespace, name });
     }
     Ok(value)
 }
 
-/// Variables are text. What a secret holds instead is not said.
+/// A Secret's value as a variable, which must be UTF-8. The error does not contain the value.
 fn text(key: &str, value: &[u8]) -> Result<String, TranslateError> {
     let text = std::str::from_utf8(value);
-    text.map(str::to_owned).map_err(|_| TranslateError::container(format!("the secret's key {key} is not text")))
-}
-
-fn told(error: GetObjectError) -> TranslateError {
-    TranslateError::container(error.to_string())
+    text.map(str::to_owned).map_err(|_| TranslateError::SecretNotUtf8(key.into()))
 }

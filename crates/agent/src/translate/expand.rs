@@ -1,10 +1,12 @@
-//! `$(NAME)` in values, commands and subPathExpr.
+//! Expansion of `$(NAME)` in values, commands and `subPathExpr`.
 //!
-//! `$(NAME)` becomes the variable's value, or stays as it is written when there is no such variable; `$$` is one dollar;
-//! any other dollar stands for itself.
+//! `$(NAME)` becomes the variable's value, or stays as written if there is no such variable; `$$` becomes `$`; any other
+//! dollar sign is kept.
+
+use super::MountError;
 
 /// Replaces references; an unknown name stays as written.
-pub fn expand<'v>(text: &str, mut lookup: impl FnMut(&str) -> Option<&'v str>) -> String {
+pub(crate) fn expand<'v>(text: &str, mut lookup: impl FnMut(&str) -> Option<&'v str>) -> String {
     walk(text, |name, out| match lookup(name) {
         Some(value) => out.push_str(value),
         None => {
@@ -15,14 +17,17 @@ pub fn expand<'v>(text: &str, mut lookup: impl FnMut(&str) -> Option<&'v str>) -
     })
 }
 
-/// Replaces references; an unknown name is an error that names it (Go kubelet: ExpandContainerVolumeMounts).
-pub fn expand_strict<'v>(text: &str, mut lookup: impl FnMut(&str) -> Option<&'v str>) -> Result<String, String> {
+/// Replaces references; unknown names are an error (Go kubelet: `ExpandContainerVolumeMounts`).
+pub(super) fn expand_strict<'v>(
+    text: &str,
+    mut lookup: impl FnMut(&str) -> Option<&'v str>,
+) -> Result<String, MountError> {
     let mut missing = Vec::new();
     let expanded = walk(text, |name, out| match lookup(name) {
         Some(value) => out.push_str(value),
         None => missing.push(name.to_owned()),
     });
-    if missing.is_empty() { Ok(expanded) } else { Err(format!("missing value for {}", missing.join(", "))) }
+    if missing.is_empty() { Ok(expanded) } else { Err(MountError::MissingVariables(missing)) }
 }
 
 fn walk(text: &str, mut reference: impl FnMut(&str, &mut String)) -> String {
@@ -51,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_are_replaced_and_everything_else_stays() {
+    fn references_are_replaced_and_other_text_is_kept() {
         let vars = |name: &str| match name {
             "A" => Some("1"),
             "B" => Some("two"),
@@ -82,9 +87,9 @@ mod tests {
     }
 
     #[test]
-    fn strict_expansion_names_what_is_missing() {
+    fn strict_expansion_reports_missing_variables() {
         let vars = |name: &str| (name == "A").then_some("1");
         assert_eq!(expand_strict("$(A)/x", vars), Ok("1/x".into()));
-        assert_eq!(expand_strict("$(B)/$(C)", vars), Err("missing value for B, C".into()));
+        assert_eq!(expand_strict("$(B)/$(C)", vars), Err(MountError::MissingVariables(vec!["B".into(), "C".into()])));
     }
 }

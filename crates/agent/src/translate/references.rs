@@ -1,4 +1,4 @@
-//! The objects that a container's environment refers to, fetched before it is translated.
+//! The objects that a container's environment refers to, fetched before the translation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use futures::future::join_all;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use podwright_core::model::{Container, Pod, find_container};
 
-use super::names::{pod_namespace, pod_uid};
 use crate::objects::{GetObjectError, ObjectClient, Redacted};
+use crate::pod_spec::{pod_namespace, pod_uid};
 
-/// What was found, by name; what was not, with why: it matters only where it is needed.
+/// The result of fetching each object, by name. An error matters only where the object is required.
 #[derive(Debug, Default)]
 pub struct References {
     config_maps: BTreeMap<String, Result<Redacted<ConfigMap>, GetObjectError>>,
@@ -19,8 +19,8 @@ pub struct References {
 }
 
 impl References {
-    /// Asks for all that this container's environment refers to, side by side.
-    pub async fn of(objects: &dyn ObjectClient, pod: &Pod, container: &str) -> Self {
+    /// Fetches everything that the container's environment refers to, concurrently.
+    pub(crate) async fn fetch(objects: &dyn ObjectClient, pod: &Pod, container: &str) -> Self {
         let Some(found) = find_container(pod, container) else { return Self::default() };
         let (uid, namespace) = (pod_uid(pod).into(), pod_namespace(pod));
         let config_maps = config_maps(&found.container);
@@ -42,11 +42,11 @@ impl References {
     }
 
     pub(super) fn config_map(&self, name: &str) -> Result<Redacted<ConfigMap>, GetObjectError> {
-        self.config_maps.get(name).cloned().unwrap_or_else(|| Err(not_asked("configMap", name)))
+        self.config_maps.get(name).cloned().unwrap_or_else(|| Err(not_fetched("configMap", name)))
     }
 
     pub(super) fn secret(&self, name: &str) -> Result<Redacted<Secret>, GetObjectError> {
-        self.secrets.get(name).cloned().unwrap_or_else(|| Err(not_asked("secret", name)))
+        self.secrets.get(name).cloned().unwrap_or_else(|| Err(not_fetched("secret", name)))
     }
 
     pub(super) fn services(&self) -> Result<&[Arc<Service>], GetObjectError> {
@@ -58,8 +58,8 @@ impl References {
     }
 }
 
-fn not_asked(kind: &str, name: &str) -> GetObjectError {
-    GetObjectError::Unavailable { what: format!("{kind} {name}"), why: "nobody asked for it".into() }
+fn not_fetched(kind: &str, name: &str) -> GetObjectError {
+    GetObjectError::Unavailable { what: format!("{kind} {name}"), why: "it was not fetched".into() }
 }
 
 fn config_maps(container: &Container) -> BTreeSet<&str> {

@@ -1,24 +1,24 @@
-//! The sandbox: what all containers of a pod share.
+//! The configuration of a pod's sandbox, which all its containers share.
 
-use podwright_core::model::{Container, Pod};
+use podwright_core::model::{Container, Pod, all_containers};
 use podwright_cri::v1::{
     Int64Value, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, PodSandboxConfig, PodSandboxMetadata, PortMapping,
     Protocol, security_profile::ProfileType,
 };
 
-use super::names::{is_host_network, kernel_hostname, pod_name, pod_namespace, pod_uid};
-use super::{NodeFacts, Situation, TranslateError};
-use super::{annotations, cgroup_parent, dns, path_text, resources, security};
+use super::{NodeSettings, Situation, TranslateError};
+use super::{annotations, cgroup_parent, dns, resources, security, utf8_path};
+use crate::pod_spec::{is_host_network, kernel_hostname, pod_name, pod_namespace, pod_uid};
 
-/// The configuration of a pod's sandbox. The same for every call about one sandbox.
+/// The configuration of a pod's sandbox. Every call about one sandbox sends the same one.
 pub fn sandbox_config(
     pod: &Pod,
     attempt: u32,
-    facts: &NodeFacts,
+    settings: &NodeSettings,
     situation: &Situation,
 ) -> Result<PodSandboxConfig, TranslateError> {
-    // The host's network has the host's name.
-    let hostname = if is_host_network(pod) { String::new() } else { kernel_hostname(pod, &facts.cluster_domain)? };
+    // A pod on the host network has the host's name.
+    let hostname = if is_host_network(pod) { String::new() } else { kernel_hostname(pod, &settings.cluster_domain)? };
     Ok(PodSandboxConfig {
         metadata: Some(PodSandboxMetadata {
             name: pod_name(pod).to_owned(),
@@ -27,20 +27,20 @@ pub fn sandbox_config(
             attempt,
         }),
         hostname,
-        log_directory: path_text(&facts.paths.pod_logs(pod))?,
-        dns_config: Some(dns::pod_dns(pod, facts, &situation.dns)),
+        log_directory: utf8_path(&settings.paths.pod_logs(pod))?,
+        dns_config: Some(dns::pod_dns(pod, settings, &situation.dns)),
         port_mappings: pod.spec.iter().flat_map(|spec| &spec.containers).flat_map(port_mappings).collect(),
         labels: annotations::sandbox_labels(pod),
         annotations: annotations::sandbox_annotations(pod),
-        linux: Some(linux(pod, facts, situation)?),
+        linux: Some(linux(pod, settings, situation)?),
     })
 }
 
-fn linux(pod: &Pod, facts: &NodeFacts, situation: &Situation) -> Result<LinuxPodSandboxConfig, TranslateError> {
+fn linux(pod: &Pod, settings: &NodeSettings, situation: &Situation) -> Result<LinuxPodSandboxConfig, TranslateError> {
     let context = security::pod_context(pod);
     let sysctls = context.and_then(|sc| sc.sysctls.as_deref()).unwrap_or_default();
     Ok(LinuxPodSandboxConfig {
-        cgroup_parent: cgroup_parent(pod, facts),
+        cgroup_parent: cgroup_parent(pod, settings),
         security_context: Some(LinuxSandboxSecurityContext {
             namespace_options: Some(security::namespaces(pod, situation)?),
             selinux_options: context.and_then(|sc| sc.se_linux_options.as_ref()).map(security::se_linux),
@@ -48,14 +48,14 @@ fn linux(pod: &Pod, facts: &NodeFacts, situation: &Situation) -> Result<LinuxPod
             run_as_group: context.and_then(|sc| sc.run_as_group).map(|value| Int64Value { value }),
             supplemental_groups: security::supplemental_groups(context),
             supplemental_groups_policy: security::groups_policy(context, situation.features)?,
-            privileged: podwright_core::model::all_containers(pod).any(|container| is_privileged(&container)),
-            // The sandbox's own process needs no more than this, whatever its containers are allowed.
+            privileged: all_containers(pod).any(|container| is_privileged(&container)),
+            // For the sandbox's own process; containers have their own profile.
             seccomp: Some(security::profile(ProfileType::RuntimeDefault, "")),
             ..Default::default()
         }),
         sysctls: sysctls.iter().map(|sysctl| (sysctl.name.clone(), sysctl.value.clone())).collect(),
-        overhead: Some(resources::overhead(pod, facts)),
-        resources: Some(resources::sandbox_resources(pod, facts)),
+        overhead: Some(resources::overhead(pod, settings)),
+        resources: Some(resources::sandbox_resources(pod, settings)),
     })
 }
 
@@ -63,8 +63,8 @@ fn is_privileged(container: &Container) -> bool {
     container.security_context.as_ref().and_then(|sc| sc.privileged).unwrap_or_default()
 }
 
-/// All ports, mapped or not: the runtime ignores those with host port 0. Of two with the same name, or without names the same
-/// in everything, the first counts.
+/// All ports, mapped or not: the runtime ignores those with host port 0. Of ports with the same name, or unnamed ports that
+/// are equal, the first is used.
 fn port_mappings(container: &Container) -> Vec<PortMapping> {
     let mut seen = Vec::new();
     let mut mappings = Vec::new();

@@ -1,6 +1,7 @@
-//! Users, groups, profiles, namespaces: who a container's processes are and what they may do.
+//! Users, groups, security profiles and namespaces of a pod's processes.
 //!
-//! A container's own setting wins over the pod's, field by field (Go kubelet: determineEffectiveSecurityContext).
+//! A container's own setting takes precedence over the pod's, field by field (Go kubelet:
+//! `DetermineEffectiveSecurityContext`).
 
 use std::path::Path;
 
@@ -13,17 +14,11 @@ use podwright_cri::v1::{
     SecurityProfile, SupplementalGroupsPolicy, UserNamespace, security_profile::ProfileType,
 };
 
-use super::names::{display_name, is_host_network};
-use super::{NodeFacts, RuntimeFeatures, Situation, TranslateError};
+use super::{NodeSettings, NonRootViolation, ProfileError, RuntimeFeatures, Situation, TranslateError};
+use crate::pod_spec::{display_name, effective_run_as_user, is_host_network};
 
-/// The container's `runAsUser`, or the pod's.
-pub fn effective_run_as_user(pod: &Pod, container: &Container) -> Option<i64> {
-    let own = container.security_context.as_ref().and_then(|sc| sc.run_as_user);
-    own.or_else(|| pod_context(pod).and_then(|sc| sc.run_as_user))
-}
-
-/// The user an image runs as: its number, or its name, or root if it says nothing.
-pub fn image_user(image: &ImageFacts) -> (Option<i64>, &str) {
+/// The image's user: its id, else its name, else root.
+fn image_user(image: &ImageFacts) -> (Option<i64>, &str) {
     match image.uid {
         Some(uid) => (Some(uid), ""),
         None if image.username.is_empty() => (Some(0), ""),
@@ -36,7 +31,7 @@ pub(super) fn container_context(
     pod: &Pod,
     container: &Container,
     image: &ImageFacts,
-    facts: &NodeFacts,
+    settings: &NodeSettings,
     situation: &Situation,
 ) -> Result<LinuxContainerSecurityContext, TranslateError> {
     verify_non_root(pod, container, image)?;
@@ -49,7 +44,7 @@ pub(super) fn container_context(
     let (apparmor, apparmor_profile) =
         app_armor(own.app_armor_profile.as_ref().or(of_pod.and_then(|sc| sc.app_armor_profile.as_ref())))?;
     let selinux = own.se_linux_options.as_ref().or(of_pod.and_then(|sc| sc.se_linux_options.as_ref()));
-    #[allow(deprecated)] // containerd 1.6 reads AppArmor only from its older field.
+    #[allow(deprecated)] // containerd 1.6 reads AppArmor only from the deprecated field.
     Ok(LinuxContainerSecurityContext {
         capabilities: own.capabilities.as_ref().map(|caps| Capability {
             add_capabilities: caps.add.clone().unwrap_or_default(),
@@ -69,12 +64,12 @@ pub(super) fn container_context(
         supplemental_groups: supplemental_groups(of_pod),
         supplemental_groups_policy: groups_policy(of_pod, situation.features)?,
         no_new_privs: own.allow_privilege_escalation == Some(false),
-        masked_paths: if unmasked { Vec::new() } else { masked_paths(facts) },
-        readonly_paths: if unmasked { Vec::new() } else { texts(&READONLY_PATHS) },
+        masked_paths: if unmasked { Vec::new() } else { masked_paths(settings) },
+        readonly_paths: if unmasked { Vec::new() } else { to_strings(&READONLY_PATHS) },
         seccomp: Some(seccomp(
             own.seccomp_profile.as_ref().or(of_pod.and_then(|sc| sc.seccomp_profile.as_ref())),
-            &facts.paths.root_dir,
-            facts.seccomp_default,
+            &settings.paths.root_dir,
+            settings.seccomp_default,
         )?),
         apparmor,
         apparmor_profile,
@@ -82,7 +77,7 @@ pub(super) fn container_context(
     })
 }
 
-/// Which namespaces the pod has of its own.
+/// The namespaces: the pod's own or the node's.
 pub(super) fn namespaces(pod: &Pod, situation: &Situation) -> Result<NamespaceOption, TranslateError> {
     let spec = pod.spec.as_ref();
     let mode = |on_host: bool, otherwise: NamespaceMode| if on_host { NamespaceMode::Node } else { otherwise };
@@ -103,18 +98,16 @@ pub(super) fn supplemental_groups(context: Option<&PodSecurityContext>) -> Vec<i
     context.fs_group.into_iter().chain(context.supplemental_groups.iter().flatten().copied()).collect()
 }
 
-/// A runtime that does not know the policy would silently merge groups: `Strict` is refused there.
+/// A runtime that does not implement the policy merges groups silently, so `Strict` is rejected there.
 pub(super) fn groups_policy(
     context: Option<&PodSecurityContext>,
     features: RuntimeFeatures,
 ) -> Result<i32, TranslateError> {
     match context.and_then(|sc| sc.supplemental_groups_policy.as_deref()) {
         None | Some("Merge") => Ok(SupplementalGroupsPolicy::Merge.into()),
-        Some("Strict") if !features.supplemental_groups_policy => {
-            Err(TranslateError::sandbox("supplementalGroupsPolicy Strict: the runtime does not support it"))
-        }
+        Some("Strict") if !features.supplemental_groups_policy => Err(TranslateError::StrictGroupsUnsupported),
         Some("Strict") => Ok(SupplementalGroupsPolicy::Strict.into()),
-        Some(other) => Err(TranslateError::sandbox(format!("unsupported supplementalGroupsPolicy: {other}"))),
+        Some(other) => Err(TranslateError::UnknownGroupsPolicy(other.into())),
     }
 }
 
@@ -140,99 +133,88 @@ fn user_namespace(pod: &Pod, situation: &Situation) -> Result<UserNamespace, Tra
         return Ok(UserNamespace { mode: NamespaceMode::Node.into(), ..Default::default() });
     }
     if !situation.features.user_namespaces {
-        return Err(TranslateError::sandbox(
-            "can't set `spec.hostUsers: false`, runtime does not support user namespaces",
-        ));
+        return Err(TranslateError::UserNamespacesUnsupported);
     }
-    let Some(range) = situation.userns else {
-        return Err(TranslateError::sandbox("no range of user ids is set aside for the pod"));
-    };
+    let Some(range) = situation.userns else { return Err(TranslateError::NoUserIds) };
     let mapping = IdMapping { host_id: range.host_id, container_id: 0, length: range.length };
     Ok(UserNamespace { mode: NamespaceMode::Pod.into(), uids: vec![mapping], gids: vec![mapping] })
 }
 
 fn seccomp(
-    wanted: Option<&SeccompProfile>,
+    requested: Option<&SeccompProfile>,
     root_dir: &Path,
     default_on: bool,
 ) -> Result<SecurityProfile, TranslateError> {
-    let Some(wanted) = wanted else {
+    let Some(requested) = requested else {
         let kind = if default_on { ProfileType::RuntimeDefault } else { ProfileType::Unconfined };
         return Ok(profile(kind, ""));
     };
-    match wanted.type_.as_str() {
+    match requested.type_.as_str() {
         "RuntimeDefault" => Ok(profile(ProfileType::RuntimeDefault, "")),
         "Unconfined" => Ok(profile(ProfileType::Unconfined, "")),
         "Localhost" => {
-            let file = wanted.localhost_profile.as_deref().unwrap_or_default();
+            let file = requested.localhost_profile.as_deref().unwrap_or_default();
             if file.is_empty() {
-                return Err(TranslateError::container(
-                    "localhostProfile must be set if seccompProfile type is Localhost",
-                ));
+                return Err(ProfileError::SeccompFileMissing.into());
             }
             let relative = Path::new(file);
             let inside = relative.components().all(|part| matches!(part, std::path::Component::Normal(_)));
             if !inside {
-                return Err(TranslateError::container(format!(
-                    "localhostProfile {file:?} must be a path inside the seccomp directory"
-                )));
+                return Err(ProfileError::SeccompFileOutside(file.into()).into());
             }
-            let path = super::path_text(&root_dir.join("seccomp").join(relative))?;
+            let path = super::utf8_path(&root_dir.join("seccomp").join(relative))?;
             Ok(profile(ProfileType::Localhost, &path))
         }
-        other => Err(TranslateError::container(format!("unknown seccompProfile type {other:?}"))),
+        other => Err(ProfileError::UnknownSeccompType(other.into()).into()),
     }
 }
 
-/// The profile, and the same in the words of older runtimes.
-fn app_armor(wanted: Option<&AppArmorProfile>) -> Result<(Option<SecurityProfile>, String), TranslateError> {
-    let Some(wanted) = wanted else { return Ok((None, String::new())) };
-    match wanted.type_.as_str() {
+/// The profile, and its form in the deprecated field `apparmor_profile`.
+fn app_armor(requested: Option<&AppArmorProfile>) -> Result<(Option<SecurityProfile>, String), ProfileError> {
+    let Some(requested) = requested else { return Ok((None, String::new())) };
+    match requested.type_.as_str() {
         "RuntimeDefault" => Ok((Some(profile(ProfileType::RuntimeDefault, "")), "runtime/default".into())),
         "Unconfined" => Ok((Some(profile(ProfileType::Unconfined, "")), "unconfined".into())),
-        "Localhost" => match wanted.localhost_profile.as_deref().filter(|name| !name.is_empty()) {
+        "Localhost" => match requested.localhost_profile.as_deref().filter(|name| !name.is_empty()) {
             Some(name) => Ok((Some(profile(ProfileType::Localhost, name)), format!("localhost/{name}"))),
-            None => Err(TranslateError::container("missing localhost apparmor profile name")),
+            None => Err(ProfileError::AppArmorNameMissing),
         },
-        other => Err(TranslateError::container(format!("unknown apparmor profile type: {other:?}"))),
+        other => Err(ProfileError::UnknownAppArmorType(other.into())),
     }
 }
 
-/// `runAsNonRoot` is checked against the user that would really run.
+/// Checks `runAsNonRoot` against the user that the container will run as (Go kubelet: `verifyRunAsNonRoot`).
 fn verify_non_root(pod: &Pod, container: &Container, image: &ImageFacts) -> Result<(), TranslateError> {
     let own = container.security_context.as_ref().and_then(|sc| sc.run_as_non_root);
     if own.or_else(|| pod_context(pod).and_then(|sc| sc.run_as_non_root)) != Some(true) {
         return Ok(());
     }
-    let whom = format!("(pod: {:?}, container: {})", display_name(pod), container.name);
-    let refuse = |why: String| Err(TranslateError::container(format!("{why} {whom}")));
+    let refuse = |violation| {
+        let (pod, container) = (display_name(pod), container.name.clone());
+        Err(TranslateError::NonRoot { violation, pod, container })
+    };
     if let Some(user) = effective_run_as_user(pod, container) {
-        return if user == 0 { refuse("container's runAsUser breaks non-root policy".into()) } else { Ok(()) };
+        return if user == 0 { refuse(NonRootViolation::RunAsUser) } else { Ok(()) };
     }
     match image_user(image) {
-        (None, name) => refuse(format!(
-            "container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is non-root"
-        )),
-        (Some(0), _) => refuse("container has runAsNonRoot and image will run as root".into()),
-        (Some(uid), _) if !(1..=i64::from(i32::MAX)).contains(&uid) => refuse(format!(
-            "container has runAsNonRoot and image has an invalid user id ({uid}). (Must be 1-({}))",
-            i32::MAX
-        )),
+        (None, name) => refuse(NonRootViolation::ImageUserNotNumeric(name.into())),
+        (Some(0), _) => refuse(NonRootViolation::ImageIsRoot),
+        (Some(uid), _) if !(1..=i64::from(i32::MAX)).contains(&uid) => refuse(NonRootViolation::ImageUserInvalid(uid)),
         _ => Ok(()),
     }
 }
 
-fn masked_paths(facts: &NodeFacts) -> Vec<String> {
-    let mut paths = texts(&MASKED_PATHS);
-    paths.extend(facts.thermal_paths.iter().cloned());
+fn masked_paths(settings: &NodeSettings) -> Vec<String> {
+    let mut paths = to_strings(&MASKED_PATHS);
+    paths.extend(settings.thermal_paths.iter().cloned());
     paths
 }
 
-fn texts(paths: &[&str]) -> Vec<String> {
+fn to_strings(paths: &[&str]) -> Vec<String> {
     paths.iter().map(|path| (*path).to_owned()).collect()
 }
 
-/// Kubernetes: what a default /proc hides.
+/// Kubernetes: the masked paths of `procMount: Default`.
 const MASKED_PATHS: [&str; 12] = [
     "/proc/asound",
     "/proc/acpi",
@@ -248,5 +230,5 @@ const MASKED_PATHS: [&str; 12] = [
     "/sys/devices/virtual/powercap",
 ];
 
-/// Kubernetes: what a default /proc shows read-only.
+/// Kubernetes: the read-only paths of `procMount: Default`.
 const READONLY_PATHS: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];

@@ -1,10 +1,10 @@
-//! Variables that tell a container where services are, in the form programs know from Kubernetes and, before it, Docker's links.
+//! The environment variables of services: Kubernetes' own, and those of Docker links.
 
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Service, ServicePort};
 
-/// The variables of all services that have an address.
+/// The variables of all services with a cluster IP (Go kubelet: `envvars.FromServices`).
 pub(super) fn variables(services: &[Arc<Service>]) -> Vec<(String, String)> {
     services.iter().flat_map(|service| of_service(service)).collect()
 }
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_programs_know() {
+    fn a_service_has_the_variables_of_kubernetes_and_of_docker_links() {
         let spec = json!({"clusterIP": "10.0.0.7", "ports": [
             {"name": "sql", "port": 5432}, {"name": "the-stats", "port": 9100, "protocol": "UDP"}]});
         assert_eq!(
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_address_there_is_nothing_to_tell() {
+    fn a_service_without_an_address_or_port_has_no_variables() {
         for spec in [
             json!({"clusterIP": "None", "ports": [{"port": 1}]}),
             json!({"ports": [{"port": 1}]}),

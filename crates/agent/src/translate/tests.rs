@@ -10,9 +10,9 @@ mod sandbox;
 pub(crate) struct TestHost;
 
 impl HostView for TestHost {
-    fn volume(&self, pod: &Pod, volume: &str) -> Result<PathBuf, String> {
+    fn volume(&self, pod: &Pod, volume: &str) -> Result<PathBuf, VolumeSpecError> {
         let known = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()).any(|v| v.name == volume);
-        if known { Ok(format!("/host/volumes/{volume}").into()) } else { Err("there is no such volume".into()) }
+        if known { Ok(format!("/host/volumes/{volume}").into()) } else { Err(VolumeSpecError::NotFound(volume.into())) }
     }
     fn sub_path(&self, _: &Pod, container: &str, index: usize, volume: &str, sub_path: &str) -> PathBuf {
         format!("/host/subpaths/{volume}/{container}/{index}/{sub_path}").into()
@@ -23,14 +23,19 @@ impl HostView for TestHost {
     fn termination_log(&self, _: &Pod, container: &str, attempt: u32) -> PathBuf {
         format!("/host/containers/{container}/{attempt}").into()
     }
-    fn field(&self, pod: &Pod, path: &str, ips: &[String]) -> Result<String, String> {
+    fn field(&self, pod: &Pod, path: &str, ips: &[String]) -> Result<String, FieldRefError> {
         match path {
             "metadata.name" => Ok(pod.metadata.name.clone().unwrap_or_default()),
             "status.podIP" => Ok(ips.first().cloned().unwrap_or_default()),
-            other => Err(format!("unknown field {other}")),
+            other => Err(FieldRefError::Unsupported(other.into())),
         }
     }
-    fn resource_field(&self, _: &Pod, container: &str, selector: &ResourceFieldSelector) -> Result<String, String> {
+    fn resource_field(
+        &self,
+        _: &Pod,
+        container: &str,
+        selector: &ResourceFieldSelector,
+    ) -> Result<String, FieldRefError> {
         Ok(format!("{container}:{}", selector.resource))
     }
 }
@@ -49,6 +54,6 @@ pub(crate) fn pod(spec: serde_json::Value) -> Pod {
     pod
 }
 
-pub(crate) fn facts() -> NodeFacts {
-    NodeFacts { memory_capacity: 8 << 30, ..NodeFacts::default() }
+pub(crate) fn settings() -> NodeSettings {
+    NodeSettings { memory_capacity: 8 << 30, ..NodeSettings::default() }
 }

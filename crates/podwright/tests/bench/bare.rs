@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::ResourceFieldSelector;
 use podwright_agent::host::HostPaths;
+use podwright_agent::pod_spec::{FieldRefError, VolumeSpecError};
 use podwright_agent::translate::{
-    ContainerAsk, HostView, NodeFacts, References, Situation, container_config, sandbox_config,
+    ContainerRequest, HostView, NodeSettings, References, Situation, container_config, sandbox_config,
 };
 use podwright_core::model::{ImageFacts, Pod, Source};
 use podwright_core::static_pod;
@@ -30,7 +31,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub(crate) struct Bare {
     tokio: Runtime,
     runtime: Arc<RemoteRuntime>,
-    facts: NodeFacts,
+    facts: NodeSettings,
     /// A file that stands for every pod's hosts file and last words.
     file: PathBuf,
 }
@@ -63,7 +64,7 @@ impl Bare {
             container_logs_dir: scratch.log_links()?,
             cgroup_root: format!("{}/bare", scratch.cgroup_root()),
         };
-        Ok(Self { tokio, runtime: Arc::new(runtime), facts: NodeFacts { paths, ..NodeFacts::default() }, file })
+        Ok(Self { tokio, runtime: Arc::new(runtime), facts: NodeSettings { paths, ..NodeSettings::default() }, file })
     }
 
     pub(crate) fn census(&self) -> Result<Census> {
@@ -134,7 +135,7 @@ impl Bare {
         let ips = ["127.0.0.1".to_owned()];
         let references = References::default();
         let ask =
-            ContainerAsk { name: "c", attempt: 0, image: &image, ips: &ips, target: None, references: &references };
+            ContainerRequest { name: "c", attempt: 0, image: &image, ips: &ips, target: None, references: &references };
         let files = Files(self.file.clone());
         let asked = Asked {
             sandbox: sandbox_config(pod, 0, &self.facts, &situation)?,
@@ -149,8 +150,8 @@ impl Bare {
 struct Files(PathBuf);
 
 impl HostView for Files {
-    fn volume(&self, _: &Pod, volume: &str) -> Result<PathBuf, String> {
-        Err(format!("there is no volume {volume}"))
+    fn volume(&self, _: &Pod, volume: &str) -> Result<PathBuf, VolumeSpecError> {
+        Err(VolumeSpecError::NotFound(volume.into()))
     }
 
     fn sub_path(&self, _: &Pod, _: &str, _: usize, _: &str, _: &str) -> PathBuf {
@@ -165,12 +166,12 @@ impl HostView for Files {
         self.0.clone()
     }
 
-    fn field(&self, _: &Pod, path: &str, _: &[String]) -> Result<String, String> {
-        Err(format!("there is no field {path}"))
+    fn field(&self, _: &Pod, path: &str, _: &[String]) -> Result<String, FieldRefError> {
+        Err(FieldRefError::Unsupported(path.into()))
     }
 
-    fn resource_field(&self, _: &Pod, _: &str, _: &ResourceFieldSelector) -> Result<String, String> {
-        Err("there is no resource".into())
+    fn resource_field(&self, _: &Pod, _: &str, selector: &ResourceFieldSelector) -> Result<String, FieldRefError> {
+        Err(FieldRefError::UnsupportedResource(selector.resource.clone()))
     }
 }
 

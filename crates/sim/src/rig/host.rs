@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ResourceFieldSelector;
 use podwright_agent::perform::HostHands;
+use podwright_agent::pod_spec::{FieldRefError, VolumeSpecError};
 use podwright_agent::translate::HostView;
 use podwright_core::model::{Answer, Call, CallError, Pod, PodUid};
 use podwright_cri::BoxFuture;
@@ -114,7 +115,7 @@ impl HostHands for FakeHost {
 }
 
 impl HostView for FakeHost {
-    fn volume(&self, pod: &Pod, volume: &str) -> Result<PathBuf, String> {
+    fn volume(&self, pod: &Pod, volume: &str) -> Result<PathBuf, VolumeSpecError> {
         Ok(dir(pod).join("volumes").join(volume))
     }
     fn sub_path(&self, pod: &Pod, container: &str, index: usize, _: &str, _: &str) -> PathBuf {
@@ -126,11 +127,11 @@ impl HostView for FakeHost {
     fn termination_log(&self, pod: &Pod, container: &str, attempt: u32) -> PathBuf {
         dir(pod).join("containers").join(container).join(attempt.to_string())
     }
-    fn field(&self, _: &Pod, path: &str, _: &[String]) -> Result<String, String> {
-        Err(format!("{path} is not known in the box"))
+    fn field(&self, _: &Pod, path: &str, _: &[String]) -> Result<String, FieldRefError> {
+        Err(FieldRefError::Unsupported(path.into()))
     }
-    fn resource_field(&self, _: &Pod, _: &str, selector: &ResourceFieldSelector) -> Result<String, String> {
-        Err(format!("{} is not known in the box", selector.resource))
+    fn resource_field(&self, _: &Pod, _: &str, selector: &ResourceFieldSelector) -> Result<String, FieldRefError> {
+        Err(FieldRefError::UnsupportedResource(selector.resource.clone()))
     }
 }
 

@@ -6,7 +6,7 @@ use super::*;
 async fn cgroups_have_the_pods_limits() {
     let bed = Bed::new();
     let pod = pod(json!([]));
-    bed.host.make_cgroup(&pod, LIMIT).await.unwrap();
+    bed.host.cgroups().create(&pod, LIMIT).await.unwrap();
     let read = |path: &str| fs::read_to_string(bed.at("cgroup/test/kubepods").join(path)).unwrap();
     assert_eq!(read("burstable/podu1/cpu.max"), "50000 100000");
     assert_eq!(read("burstable/podu1/memory.max"), "67108864");
@@ -24,12 +24,12 @@ async fn cgroups_have_the_pods_limits() {
     };
     let (one, two) = (with_request("u1", "250m"), with_request("u2", "750m"));
     for pod in [&one, &two, &two] {
-        bed.host.make_cgroup(pod, LIMIT).await.unwrap();
+        bed.host.cgroups().create(pod, LIMIT).await.unwrap();
     }
     assert_eq!(read("burstable/cpu.weight"), "39", "the class weighs what its pods ask for: one core");
-    assert!(!bed.host.make_cgroup(&pod, LIMIT).await.unwrap(), "it was there");
-    bed.host.remove_cgroup("u1", LIMIT).await.unwrap();
-    bed.host.remove_cgroup("u1", LIMIT).await.unwrap();
+    assert!(!bed.host.cgroups().create(&pod, LIMIT).await.unwrap(), "it was there");
+    bed.host.cgroups().remove("u1", LIMIT).await.unwrap();
+    bed.host.cgroups().remove("u1", LIMIT).await.unwrap();
     assert_eq!(read("burstable/cpu.weight"), "30");
     assert!(!bed.at("cgroup/test/kubepods/burstable/podu1").exists());
     assert!(bed.at("cgroup/test/kubepods/burstable").exists());
@@ -39,13 +39,13 @@ async fn cgroups_have_the_pods_limits() {
 async fn all_pods_together_are_held_anew_at_every_start() {
     let bed = Bed::new();
     let read = |path: &str| fs::read_to_string(bed.at("cgroup/test/kubepods").join(path)).unwrap();
-    bed.host.enforce_node_allocatable(LIMIT).await.unwrap();
+    bed.host.cgroups().enforce_node_allocatable(LIMIT).await.unwrap();
     let held = || [read("memory.max"), read("pids.max"), read("cpu.weight")];
     assert_eq!(held(), ["3221225472", "4000", "79"]);
     fs::write(bed.at("cgroup/test/kubepods/memory.max"), "17").unwrap();
-    bed.host.make_cgroup(&pod(json!([])), LIMIT).await.unwrap();
+    bed.host.cgroups().create(&pod(json!([])), LIMIT).await.unwrap();
     assert_eq!(read("memory.max"), "17", "not with each pod");
-    bed.host.enforce_node_allocatable(LIMIT).await.unwrap();
+    bed.host.cgroups().enforce_node_allocatable(LIMIT).await.unwrap();
     assert_eq!(held(), ["3221225472", "4000", "79"]);
 }
 
@@ -56,7 +56,7 @@ async fn real_cgroups_are_killed_and_removed() {
     let root = podwright_linux::cgroup::CgroupPath::root().join(&name).unwrap();
     let bed = Bed::with(tempfile::tempdir().unwrap(), Some(tree.clone()), &name);
     let pod = pod(json!([]));
-    let made = bed.host.make_cgroup(&pod, LIMIT).await;
+    let made = bed.host.cgroups().create(&pod, LIMIT).await;
     if let Err(e) = made {
         let _ = tree.remove(&root, LIMIT);
         panic!("{e}");
@@ -67,8 +67,8 @@ async fn real_cgroups_are_killed_and_removed() {
     let procs: Vec<_> = mounts.iter().map(|m| m.point.join(&group)).filter(|p| p.exists()).collect();
     procs.iter().for_each(|p| fs::write(p, child.id().to_string()).unwrap());
     let reaper = std::thread::spawn(move || child.wait().unwrap());
-    let found = bed.host.leftovers(LIMIT).await;
-    let removed = bed.host.remove_cgroup("u1", LIMIT).await;
+    let found = bed.host.list_leftovers(LIMIT).await;
+    let removed = bed.host.cgroups().remove("u1", LIMIT).await;
     tree.kill_all(&root, LIMIT).unwrap();
     tree.remove(&root, LIMIT).unwrap();
     reaper.join().unwrap();

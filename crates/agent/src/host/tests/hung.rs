@@ -40,13 +40,13 @@ async fn a_dead_mount_in_a_pod_goes_and_nobody_waits_for_it() {
     let hung = Hung::new(&point);
     // Proof that it hangs.
     let proof = point.clone();
-    let asked = bed.host.pool().run("proof", Duration::from_millis(200), move || fs::metadata(&proof).is_ok()).await;
+    let asked = bed.host.io.pool.run("proof", Duration::from_millis(200), move || fs::metadata(&proof).is_ok()).await;
     assert!(matches!(asked, Err(PoolError::Timeout { .. })), "{asked:?}");
 
     let begun = Instant::now();
-    assert!(bed.host.remove_dirs("u1", LIMIT).await.is_err(), "not while it is mounted");
-    bed.host.remove_volumes("u1", LIMIT).await.unwrap();
-    bed.host.remove_dirs("u1", LIMIT).await.unwrap();
+    assert!(bed.host.dirs().remove("u1", LIMIT).await.is_err(), "not while it is mounted");
+    bed.host.volumes().remove("u1", LIMIT).await.unwrap();
+    bed.host.dirs().remove("u1", LIMIT).await.unwrap();
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     assert_eq!(bed.mounts(), 0);
     drop(hung);
@@ -60,26 +60,26 @@ async fn a_dead_host_path_delays_no_other_pod() {
     let sick = pod(json!([{"name": "x", "hostPath": {"path": path, "type": "Directory"}}]));
     let short = Duration::from_millis(100);
     for _ in 0..2 {
-        let error = bed.host.mount_volume(&sick, "x", short).await.unwrap_err();
-        assert!(error.in_doubt && error.reason == "FailedMount", "{error:?}");
+        let error = bed.host.volumes().mount(&sick, "x", short).await.unwrap_err();
+        assert!(error.in_doubt() && error.reason() == "FailedMount", "{error:?}");
     }
     let begun = Instant::now();
-    let error = bed.host.mount_volume(&sick, "x", LIMIT).await.unwrap_err();
-    assert!(!error.in_doubt && begun.elapsed() < Duration::from_secs(5), "refused at once: {error:?}");
-    assert!(error.message.contains("hangs"), "{error}");
+    let error = bed.host.volumes().mount(&sick, "x", LIMIT).await.unwrap_err();
+    assert!(!error.in_doubt() && begun.elapsed() < Duration::from_secs(5), "refused at once: {error:?}");
+    assert!(error.message().contains("hangs"), "{error}");
 
     let well = pod(json!([{"name": "data", "emptyDir": {}},
         {"name": "h", "hostPath": {"path": bed.at("fine"), "type": "DirectoryOrCreate"}}]));
     let begun = Instant::now();
     bed.set_up(&well, &["data", "h"]).await;
     bed.prepare(&well, 0, &[(0, "h", "sub")]).await.unwrap();
-    bed.host.remove_volumes("u1", LIMIT).await.unwrap();
+    bed.host.volumes().remove("u1", LIMIT).await.unwrap();
     assert!(begun.elapsed() < Duration::from_secs(5));
 
-    assert_eq!(bed.host.pool().stuck(), 2);
+    assert_eq!(bed.host.io.pool.stuck(), 2);
     drop(hung);
     for _ in 0..1000 {
-        if bed.host.pool().stuck() == 0 {
+        if bed.host.io.pool.stuck() == 0 {
             return;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;

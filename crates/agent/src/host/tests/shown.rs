@@ -40,8 +40,8 @@ async fn a_config_map_is_shown_and_follows_its_changes() {
     assert!(!dir.join("raw").exists());
     assert!(is_read_only(&pod, "v"));
     objects.config_maps.lock().unwrap().clear();
-    let error = bed.host.mount_volume(&pod, "v", LIMIT).await.unwrap_err();
-    assert_eq!((error.reason, error.message.as_str()), ("FailedMount", "configmap \"c\" not found"));
+    let error = bed.host.volumes().mount(&pod, "v", LIMIT).await.unwrap_err();
+    assert_eq!((error.reason(), error.message().as_str()), ("FailedMount", "configmap \"c\" not found"));
     assert_eq!(read(&bed, &pod, "v", "a"), "2", "what was shown stays");
 }
 
@@ -74,8 +74,8 @@ async fn a_secret_is_in_memory_only() {
     let dir = volume_host_path(bed.host.paths(), &pod, "v").unwrap();
     assert_eq!(fs::metadata(dir.join("deep/k")).unwrap().mode() & 0o7777, 0o400);
     assert!(!dir.join("other").exists());
-    let error = bed.host.mount_volume(&pod, "bad", LIMIT).await.unwrap_err();
-    assert_eq!(error.message, "references non-existent secret key: no");
+    let error = bed.host.volumes().mount(&pod, "bad", LIMIT).await.unwrap_err();
+    assert_eq!(error.message(), "references non-existent secret key: no");
     let call = Call::RemoveVolumes;
     bed.host.perform("u1".into(), pod.clone(), call, LIMIT, CancellationToken::new()).await.unwrap();
     assert_eq!(bed.mounts(), 0);
@@ -103,12 +103,12 @@ async fn every_api_pod_gets_its_account() {
     assert_eq!((token.uid(), token.mode() & 0o777), (1234, 0o600), "only the pod's one user reads it");
     assert_eq!(fs::metadata(dir.join("ca.crt")).unwrap().mode() & 0o777, 0o644);
     assert_eq!(bed.mounts(), 1);
-    bed.host.remove_volumes("u1", LIMIT).await.unwrap();
+    bed.host.volumes().remove("u1", LIMIT).await.unwrap();
     let any = pod(volumes);
     bed.set_up(&any, &[volume]).await;
     let token = fs::metadata(dir.join("token")).unwrap();
     assert_eq!((token.uid(), token.mode() & 0o777), (0, 0o644));
-    bed.host.remove_volumes("u1", LIMIT).await.unwrap();
+    bed.host.volumes().remove("u1", LIMIT).await.unwrap();
 }
 
 #[tokio::test]
@@ -147,13 +147,13 @@ async fn a_claim_is_bound_to_where_its_volume_lies() {
         ("m", "persistentvolumeclaim \"missing\" not found"),
     ];
     for (volume, why) in table {
-        let error = bed.host.mount_volume(&pod, volume, LIMIT).await.unwrap_err();
-        assert!(error.reason == "FailedMount" && error.message.contains(why), "{error}");
+        let error = bed.host.volumes().mount(&pod, volume, LIMIT).await.unwrap_err();
+        assert!(error.reason() == "FailedMount" && error.message().contains(why), "{error}");
     }
     objects.claims.lock().unwrap().clear();
     bed.set_up(&pod, &["l", "h"]).await;
     assert_eq!(bed.mounts(), 2, "what stands needs no server");
-    bed.host.remove_volumes("u1", LIMIT).await.unwrap();
+    bed.host.volumes().remove("u1", LIMIT).await.unwrap();
     assert_eq!(bed.mounts(), 0);
     assert_eq!(fs::read_to_string(bed.at("disk/file")).unwrap(), "x", "what was claimed stays");
 }
@@ -167,8 +167,8 @@ async fn a_claim_that_can_t_be_given_to_the_group_does_not_stand_half_done() {
     let volumes = json!([{"name": "l", "persistentVolumeClaim": {"claimName": "local"}}]);
     let pod = pod_with(volumes, json!({"fsGroup": 4321}));
     for _ in 0..2 {
-        let error = bed.host.mount_volume(&pod, "l", LIMIT).await.unwrap_err();
-        assert!(error.message.contains("set the group of"), "{error}");
+        let error = bed.host.volumes().mount(&pod, "l", LIMIT).await.unwrap_err();
+        assert!(error.message().contains("set the group of"), "{error}");
     }
     assert_eq!(bed.mounts(), 0);
 }
@@ -189,7 +189,7 @@ async fn a_claim_goes_to_the_group_as_its_policy_says() {
     for (policy, expected, why) in table {
         let pod = pod_with(volumes.clone(), json!({"fsGroup": 4321, "fsGroupChangePolicy": policy}));
         bed.set_up(&pod, &["l"]).await;
-        bed.host.remove_volumes("u1", LIMIT).await.unwrap();
+        bed.host.volumes().remove("u1", LIMIT).await.unwrap();
         assert_eq!(gid(), expected, "{why}");
         std::os::unix::fs::chown(bed.at("disk/file"), None, Some(7)).unwrap();
     }

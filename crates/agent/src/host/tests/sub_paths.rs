@@ -26,7 +26,7 @@ async fn a_sub_path_is_made_and_pinned() {
     bed.prepare(&pod, 2, &[(0, "data", "a/b")]).await.unwrap();
     assert_eq!(fs::read_to_string(&pinned).unwrap(), "now a file");
     assert_eq!(bed.mounts(), 2);
-    bed.host.remove_volumes("u1", LIMIT).await.unwrap();
+    bed.host.volumes().remove("u1", LIMIT).await.unwrap();
     assert_eq!(bed.mounts(), 0);
 }
 
@@ -43,8 +43,8 @@ async fn a_sub_path_cannot_escape() {
     symlink("../../../../../../outside/new", volume.join("dangling")).unwrap();
     for path in ["absolute", "relative", "relative/x", "magic/etc", "dangling", "dangling/x", "../data2", "/etc"] {
         let error = bed.prepare(&pod, 0, &[(0, "data", path)]).await.unwrap_err();
-        assert_eq!(error.reason, "CreateContainerConfigError", "{path}");
-        assert!(error.message.contains("subPath"), "{error}");
+        assert_eq!(error.reason(), "CreateContainerConfigError", "{path}");
+        assert!(error.message().contains("subPath"), "{error}");
     }
     assert_eq!(fs::read_dir(bed.at("outside")).unwrap().count(), 0);
     assert_eq!(bed.mounts(), 0);
@@ -85,5 +85,5 @@ async fn a_sub_path_swapped_all_the_time_never_leads_out() {
     stop.store(true, std::sync::atomic::Ordering::SeqCst);
     attacker.join().unwrap();
     assert!(inside > 0, "{inside} {refused}");
-    bed.host.remove_volumes("u1", LIMIT).await.unwrap();
+    bed.host.volumes().remove("u1", LIMIT).await.unwrap();
 }

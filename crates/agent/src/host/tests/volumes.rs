@@ -15,9 +15,9 @@ async fn an_empty_dir_is_open_to_all_and_made_once() {
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
     bed.set_up(&pod, &["data"]).await;
     assert_eq!(mode(&dir), 0o700, "what the container did to it stays");
-    bed.host.remove_volumes("u1", LIMIT).await.unwrap();
+    bed.host.volumes().remove("u1", LIMIT).await.unwrap();
     assert!(!bed.at("root/pods/u1/volumes").exists());
-    bed.host.remove_dirs("u1", LIMIT).await.unwrap();
+    bed.host.dirs().remove("u1", LIMIT).await.unwrap();
 }
 
 #[tokio::test]
@@ -28,7 +28,7 @@ async fn fs_group_owns_the_volume() {
     let found = fs::metadata(volume_host_path(bed.host.paths(), &pod, "data").unwrap()).unwrap();
     assert_eq!((found.gid(), found.mode() & 0o7777), (4321, 0o2777));
     let pod = pod_with(json!([{"name": "bad", "emptyDir": {}}]), json!({"fsGroup": -1}));
-    assert_eq!(bed.host.mount_volume(&pod, "bad", LIMIT).await.unwrap_err().reason, "FailedMount");
+    assert_eq!(bed.host.volumes().mount(&pod, "bad", LIMIT).await.unwrap_err().reason(), "FailedMount");
 }
 
 #[tokio::test]
@@ -51,10 +51,10 @@ async fn memory_is_bounded_and_goes_with_the_pod() {
     let of_pod = volume_host_path(bed.host.paths(), &pod, "pod").unwrap().canonicalize().unwrap();
     let options = &mounts.iter().find(|m| m.point == of_pod).unwrap().super_options;
     assert!(options.contains("size=65536k"), "the pod's own limit: {options}");
-    assert!(bed.host.remove_dirs("u1", LIMIT).await.is_err(), "not while something is mounted");
-    bed.host.remove_volumes("u1", LIMIT).await.unwrap();
+    assert!(bed.host.dirs().remove("u1", LIMIT).await.is_err(), "not while something is mounted");
+    bed.host.volumes().remove("u1", LIMIT).await.unwrap();
     assert_eq!(bed.mounts(), 0);
-    bed.host.remove_dirs("u1", LIMIT).await.unwrap();
+    bed.host.dirs().remove("u1", LIMIT).await.unwrap();
 }
 
 #[tokio::test]
@@ -70,10 +70,10 @@ async fn a_busy_mount_is_detached_and_what_lies_behind_it_survives() {
     for _ in 0..2 {
         mount::bind(fs::File::open(bed.at("precious")).unwrap(), fs::File::open(&inside).unwrap()).unwrap();
     }
-    bed.host.remove_volumes("u1", LIMIT).await.unwrap();
+    bed.host.volumes().remove("u1", LIMIT).await.unwrap();
     assert_eq!(bed.mounts(), 0);
     assert!(bed.at("precious/file").exists());
-    bed.host.remove_dirs("u1", LIMIT).await.unwrap();
+    bed.host.dirs().remove("u1", LIMIT).await.unwrap();
     drop(user);
 }
 
@@ -87,10 +87,10 @@ async fn host_paths_are_checked_under_their_reason() {
     ]));
     bed.set_up(&pod, &["made"]).await;
     assert!(path.is_dir());
-    let error = bed.host.mount_volume(&pod, "wrong", LIMIT).await.unwrap_err();
-    assert_eq!(error.reason, "FailedMount");
+    let error = bed.host.volumes().mount(&pod, "wrong", LIMIT).await.unwrap_err();
+    assert_eq!(error.reason(), "FailedMount");
     let expected = "hostPath type check failed";
-    assert!(error.message.starts_with(expected), "{error}");
+    assert!(error.message().starts_with(expected), "{error}");
 }
 
 #[tokio::test]
@@ -102,9 +102,9 @@ async fn what_is_not_supported_is_named() {
         {"name": "h", "emptyDir": {"medium": "HugePages"}},
     ]));
     for (volume, word) in [("s", "secret"), ("p", "serviceAccountToken"), ("h", "HugePages"), ("none", "no volume")] {
-        let error = bed.host.mount_volume(&pod, volume, LIMIT).await.unwrap_err();
-        assert_eq!(error.reason, "FailedMount");
-        assert!(error.message.contains(word), "{error}");
+        let error = bed.host.volumes().mount(&pod, volume, LIMIT).await.unwrap_err();
+        assert_eq!(error.reason(), "FailedMount");
+        assert!(error.message().contains(word), "{error}");
     }
 }
 
@@ -146,5 +146,5 @@ async fn a_pod_reads_about_itself() {
     assert_eq!(fs::read_to_string(both.join("uid")).unwrap(), "u1");
     assert_eq!(fs::read_to_string(both.join("note")).unwrap(), "hello");
     assert!(is_read_only(&volumes("web"), "info") && !is_read_only(&volumes("web"), "none"));
-    bed.host.remove_volumes("u1", LIMIT).await.unwrap();
+    bed.host.volumes().remove("u1", LIMIT).await.unwrap();
 }

@@ -1,13 +1,13 @@
-//! Files that change all at once, in the layout programs know from the Go kubelet:
+//! Atomic updates of a volume's files, in the layout of the Go kubelet (`AtomicWriter`):
 //!
 //! ```text
 //! volume/
 //! ├─ ..2026_01_31_12_00_00.123456789/   the files
 //! ├─ ..data → ..2026_01_31_12_00_00.123456789
-//! └─ labels → ..data/labels             a link for each first name
+//! └─ labels → ..data/labels             a link for each top-level name
 //! ```
-//! A new set is written to a new directory; one rename of `..data` makes it the current one. The volume's containers may
-//! have written into it, so nothing found there is followed or believed.
+//! A new set of files is written to a new directory; a rename of `..data` makes it the current one. Containers may have
+//! written to the volume, so links found there are not followed and names are not trusted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,48 +21,48 @@ use podwright_linux::beneath::{Root, remove_tree};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, Uid, mkdirat, openat, readlinkat, renameat, symlinkat, unlinkat};
 use rustix::io::Errno;
 
-use super::failed;
-use crate::host::{HostError, chain};
+use super::VolumeError;
 
-/// One file to be. Prints without its content, which may be secret.
+/// A file to write. `Debug` omits its content, which may be secret.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct File {
+pub(super) struct VolumeFile {
     pub(super) content: Vec<u8>,
     pub(super) mode: u32,
-    /// Whose it is; `None`: root's.
+    /// The owner's UID; `None`: root.
     pub(super) owner: Option<u32>,
 }
 
-impl fmt::Debug for File {
+impl fmt::Debug for VolumeFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "File({} bytes, {:o})", self.content.len(), self.mode)
+        write!(f, "VolumeFile({} bytes, {:o})", self.content.len(), self.mode)
     }
 }
 
-/// All files, by their path inside of the volume.
-pub(super) type Payload = BTreeMap<PathBuf, File>;
+/// All files, by their path inside the volume.
+pub(super) type Payload = BTreeMap<PathBuf, VolumeFile>;
 
-/// Makes the volume show this payload and nothing else. `finish` runs when the files are written and before they are seen.
+/// Replaces the content of the volume with this payload. `finish` runs after the files are written and before they are
+/// visible.
 pub(super) fn write(
     dir: &Path,
     payload: &Payload,
-    finish: impl FnOnce() -> Result<(), HostError>,
-) -> Result<(), HostError> {
-    let told = |e: io::Error| failed(format!("write {}: {e}", dir.display()));
-    let root = Root::open(dir).map_err(told)?;
+    finish: impl FnOnce() -> Result<(), VolumeError>,
+) -> Result<(), VolumeError> {
+    let failed = VolumeError::io("write", dir);
+    let root = Root::open(dir).map_err(&failed)?;
     let mut current = current(&root);
     if !current.as_ref().is_some_and(|name| is_same(&root, name, payload)) {
-        let fresh = new_directory(&root).map_err(told)?;
-        write_files(&root, &fresh, payload).map_err(told)?;
+        let fresh = new_directory(&root).map_err(&failed)?;
+        write_files(&root, &fresh, payload).map_err(&failed)?;
         finish()?;
-        swap(&root, &fresh).map_err(|e| told(e.into()))?;
+        swap(&root, &fresh).map_err(|e| failed(e.into()))?;
         current = Some(fresh);
     }
-    link_names(&root, payload).map_err(|e| told(e.into()))?;
+    link_names(&root, payload).map_err(|e| failed(e.into()))?;
     clean_up(&root, dir, payload, current.as_deref())
 }
 
-/// The directory shown now, if `..data` is a link that we could have made.
+/// The current directory, if `..data` is a link of the form that the agent creates.
 fn current(root: &Root) -> Option<String> {
     let target = readlinkat(root, DATA, Vec::new()).ok()?.into_string().ok()?;
     is_version(&target).then_some(target)
@@ -78,17 +78,17 @@ fn is_same(root: &Root, version: &str, payload: &Payload) -> bool {
     };
     let version = Root::from_fd(fd);
     let mut found = BTreeSet::new();
-    let same = |(path, file): (&PathBuf, &File)| {
+    let same = |(path, file): (&PathBuf, &VolumeFile)| {
         let max = u64::try_from(file.content.len()).unwrap_or(u64::MAX);
         version.read_file(path, max).is_ok_and(|content| content == file.content)
     };
     list(&version, Path::new(""), &mut found, 0).is_ok() && found.iter().eq(payload.keys()) && payload.iter().all(same)
 }
 
-/// All that is no directory.
+/// Adds everything that is not a directory.
 fn list(root: &Root, below: &Path, found: &mut BTreeSet<PathBuf>, depth: usize) -> io::Result<()> {
-    let here = if depth == 0 { Path::new(".") } else { below };
-    let fd = root.open_beneath(here, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
+    let dir = if depth == 0 { Path::new(".") } else { below };
+    let fd = root.open_beneath(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
     for name in names(fd.as_fd())? {
         if found.len() > FILES_MAX || depth > DEPTH_MAX {
             return Err(Errno::TOOBIG.into());
@@ -156,12 +156,12 @@ fn swap(root: &Root, version: &str) -> rustix::io::Result<()> {
     renameat(root, DATA_NEW, root, DATA)
 }
 
-fn firsts(payload: &Payload) -> BTreeSet<&Path> {
+fn top_level_names(payload: &Payload) -> BTreeSet<&Path> {
     payload.keys().filter_map(|p| p.iter().next().map(Path::new)).collect()
 }
 
 fn link_names(root: &Root, payload: &Payload) -> rustix::io::Result<()> {
-    for name in firsts(payload) {
+    for name in top_level_names(payload) {
         let target = Path::new(DATA).join(name);
         match symlinkat(&target, root, name) {
             Err(Errno::EXIST) => {}
@@ -176,7 +176,7 @@ fn link_names(root: &Root, payload: &Payload) -> rustix::io::Result<()> {
                 unlinkat(root, name, AtFlags::empty())?;
                 symlinkat(&target, root, name)?;
             }
-            // Not a link: the place where another volume is mounted. That mount hides ours anyway.
+            // Not a link: a mount point of another volume, whose mount hides this file anyway.
             Err(Errno::INVAL) => {}
             Err(e) => return Err(e),
         }
@@ -184,18 +184,18 @@ fn link_names(root: &Root, payload: &Payload) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// Removes links to names that are no more, and every version but the current one.
-fn clean_up(root: &Root, dir: &Path, payload: &Payload, current: Option<&str>) -> Result<(), HostError> {
-    let wanted = firsts(payload);
-    let told = |e: io::Error| failed(format!("clean up {}: {e}", dir.display()));
-    for (name, is_dir) in names(root).map_err(told)? {
+/// Removes links to names that are gone, and every version but the current one.
+fn clean_up(root: &Root, dir: &Path, payload: &Payload, current: Option<&str>) -> Result<(), VolumeError> {
+    let current_names = top_level_names(payload);
+    let failed = VolumeError::io("clean up", dir);
+    for (name, is_dir) in names(root).map_err(&failed)? {
         let text = name.to_string_lossy();
         if is_dir && is_version(&text) && Some(&*text) != current {
-            remove_tree(root.as_fd(), name.as_os_str(), &dir.join(&name)).map_err(|e| failed(chain(&e)))?;
-        } else if !is_dir && !wanted.contains(&*name) && text != DATA {
-            let ours = readlinkat(root, &*name, Vec::new()).is_ok_and(|t| t.to_bytes().starts_with(b"..data/"));
-            if ours {
-                unlinkat(root, &*name, AtFlags::empty()).map_err(|e| told(e.into()))?;
+            remove_tree(root.as_fd(), name.as_os_str(), &dir.join(&name))?;
+        } else if !is_dir && !current_names.contains(&*name) && text != DATA {
+            let is_own_link = readlinkat(root, &*name, Vec::new()).is_ok_and(|t| t.to_bytes().starts_with(b"..data/"));
+            if is_own_link {
+                unlinkat(root, &*name, AtFlags::empty()).map_err(|e| failed(e.into()))?;
             }
         }
     }
@@ -206,7 +206,7 @@ fn clean_up(root: &Root, dir: &Path, payload: &Payload, current: Option<&str>) -
 pub(super) const DATA: &str = "..data";
 const DATA_NEW: &str = "..data_tmp";
 const ATTEMPTS_MAX: u32 = 16;
-/// Bounds on what is read back; a volume beyond them is simply written anew.
+/// Limits for reading back the current version; a larger volume is written again.
 const FILES_MAX: usize = 10_000;
 const DEPTH_MAX: usize = 64;
 
@@ -217,7 +217,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn payload(files: &[(&str, &str)]) -> Payload {
-        let file = |text: &str| File { content: text.into(), mode: 0o640, owner: None };
+        let file = |text: &str| VolumeFile { content: text.into(), mode: 0o640, owner: None };
         files.iter().map(|(path, text)| (path.into(), file(text))).collect()
     }
 
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_and_its_changes() {
+    fn changed_files_are_written_and_old_versions_removed() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         assert!(put(dir, &[("labels", "a=1"), ("deep/er/file", "x")]));
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(fs::metadata(dir.join("labels")).unwrap().permissions().mode() & 0o7777, 0o640);
         let first = fs::read_link(dir.join(DATA)).unwrap();
 
-        assert!(!put(dir, &[("labels", "a=1"), ("deep/er/file", "x")]), "the same is not written again");
+        assert!(!put(dir, &[("labels", "a=1"), ("deep/er/file", "x")]), "unchanged content is not written again");
         assert_eq!(fs::read_link(dir.join(DATA)).unwrap(), first);
 
         assert!(put(dir, &[("labels", "a=2"), ("new", "y")]));
@@ -256,15 +256,15 @@ mod tests {
         assert!(fs::symlink_metadata(dir.join("deep")).is_err());
         assert_eq!(versions(dir), 1);
 
-        assert!(put(dir, &[("labels", "a=2")]), "less is a change too");
+        assert!(put(dir, &[("labels", "a=2")]), "a removed file is a change too");
         assert!(fs::symlink_metadata(dir.join("new")).is_err());
         fs::remove_file(dir.join("labels")).unwrap();
         put(dir, &[("labels", "a=2")]);
-        assert_eq!(fs::read_to_string(dir.join("labels")).unwrap(), "a=2", "a lost link comes back");
+        assert_eq!(fs::read_to_string(dir.join("labels")).unwrap(), "a=2", "a removed link is restored");
     }
 
     #[test]
-    fn a_reader_never_sees_a_mixture() {
+    fn a_reader_never_sees_files_of_two_versions() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         put(dir, &[("a", "0"), ("b", "0")]);
@@ -278,7 +278,7 @@ mod tests {
                 stop.store(true, std::sync::atomic::Ordering::SeqCst);
             });
             while !stop.load(std::sync::atomic::Ordering::SeqCst) {
-                // As careful readers do: hold the version, then read from it.
+                // Open the version first, then read from it.
                 let Ok(version) = Root::open(&dir.join(DATA)) else { continue };
                 let (a, b) = (version.read_file(Path::new("a"), 9), version.read_file(Path::new("b"), 9));
                 if let (Ok(a), Ok(b)) = (a, b) {
@@ -289,30 +289,30 @@ mod tests {
     }
 
     #[test]
-    fn what_a_container_planted_is_not_followed() {
+    fn links_that_a_container_created_are_not_followed() {
         let all = tempfile::tempdir().unwrap();
         let (dir, outside) = (all.path().join("volume"), all.path().join("outside"));
         fs::create_dir(&dir).unwrap();
         fs::create_dir(&outside).unwrap();
-        fs::write(outside.join("precious"), "x").unwrap();
+        fs::write(outside.join("outside-file"), "x").unwrap();
         symlink("../outside", dir.join(DATA)).unwrap();
         symlink("../outside", dir.join("..2024_fake")).unwrap();
-        symlink("../outside/precious", dir.join("labels")).unwrap();
+        symlink("../outside/outside-file", dir.join("labels")).unwrap();
         symlink("../outside", dir.join(DATA_NEW)).unwrap();
         put(&dir, &[("labels", "a=1")]);
         assert_eq!(fs::read_to_string(dir.join("labels")).unwrap(), "a=1");
-        assert_eq!(fs::read_to_string(outside.join("precious")).unwrap(), "x");
+        assert_eq!(fs::read_to_string(outside.join("outside-file")).unwrap(), "x");
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
     }
 
     #[test]
-    fn nothing_is_seen_when_the_last_step_fails() {
+    fn new_files_are_not_visible_if_the_last_step_fails() {
         let dir = tempfile::tempdir().unwrap();
         put(dir.path(), &[("a", "old")]);
-        let result = write(dir.path(), &payload(&[("a", "new")]), || Err(failed("no")));
-        assert_eq!(result.unwrap_err().message, "no");
+        let result = write(dir.path(), &payload(&[("a", "new")]), || Err(VolumeError::InvalidFsGroup));
+        assert!(matches!(result, Err(VolumeError::InvalidFsGroup)));
         assert_eq!(fs::read_to_string(dir.path().join("a")).unwrap(), "old");
         put(dir.path(), &[("a", "new")]);
-        assert_eq!(versions(dir.path()), 1, "what was left half done is cleaned up");
+        assert_eq!(versions(dir.path()), 1, "the incomplete version is removed");
     }
 }

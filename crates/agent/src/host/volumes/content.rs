@@ -1,165 +1,168 @@
-//! What a volume shows, fetched and put together before any file is touched.
+//! The content of a volume, fetched and assembled before any file is written.
 
 use k8s_openapi::api::core::v1::{ProjectedVolumeSource, ServiceAccountTokenProjection, Volume, VolumeProjection};
 use podwright_core::model::{Pod, PodUid};
 
-use super::atomic::{File, Payload};
-use super::claim::{self, Place};
-use super::keyed::{Entries, Selection};
-use super::{Kind, downward, failed, files, kind};
-use crate::host::{Host, HostError, paths};
-use crate::objects::{GetObjectError, TokenSpec, unless_optional};
-use crate::translate::effective_run_as_user;
+use super::atomic::{Payload, VolumeFile};
+use super::claim::{self, LocalVolume};
+use super::keyed::{KeySelection, ObjectData};
+use super::{PodVolumes, VolumeError, downward, files};
+use crate::host::HostCause;
+use crate::host::io::MOUNT_TABLE_KEY;
+use crate::objects::{TokenSpec, unless_optional};
+use crate::pod_spec::{
+    VolumeKind, effective_run_as_user, pod_namespace, pod_uid, volume_claim, volume_host_path, volume_kind,
+};
 
-/// What is needed to set a volume up.
+/// What a volume is set up from.
 pub(super) enum Content {
-    /// Nothing but the pod.
+    /// The pod's spec alone: emptyDir and hostPath.
     None,
-    /// These files.
+    /// Files that the agent writes.
     Files { payload: Payload, in_memory: bool },
-    /// A claim that is there already.
-    Standing,
-    /// A claim's volume.
-    Place(Place),
+    /// A claim whose volume is mounted already.
+    Mounted,
+    /// A claim's volume on this node.
+    Local(LocalVolume),
 }
 
-/// An object with contents by key, by its name.
-enum Keyed<'a> {
+/// The name of an object with data by key.
+enum DataObject<'a> {
     ConfigMap(&'a str),
     Secret(&'a str),
 }
 
-impl Host {
-    /// Fetches what the volume shows.
-    pub(super) async fn content(&self, pod: &Pod, volume: &Volume) -> Result<Content, HostError> {
+impl PodVolumes {
+    /// Fetches the content of the volume.
+    pub(super) async fn content(&self, pod: &Pod, volume: &Volume) -> Result<Content, HostCause> {
         let mut payload = Payload::new();
-        let in_memory = match kind(volume)? {
-            Kind::EmptyDir | Kind::HostPath => return Ok(Content::None),
-            Kind::Claim => return self.claimed(pod, volume).await,
-            Kind::DownwardApi => {
+        let in_memory = match volume_kind(volume)? {
+            VolumeKind::EmptyDir | VolumeKind::HostPath => return Ok(Content::None),
+            VolumeKind::Claim => return self.claim_content(pod, volume).await,
+            VolumeKind::DownwardApi => {
                 let source = volume.downward_api.clone().unwrap_or_default();
                 let items = source.items.as_deref().unwrap_or_default();
-                downward::collect(&self.config, pod, items, source.default_mode, &mut payload)?;
+                downward::collect(&self.io.config, pod, items, source.default_mode, &mut payload)?;
                 false
             }
-            Kind::ConfigMap => {
+            VolumeKind::ConfigMap => {
                 let source = volume.config_map.clone().unwrap_or_default();
                 let selection = selection(source.items.as_deref(), source.default_mode, source.optional);
-                self.keyed(pod, Keyed::ConfigMap(&source.name), &selection, &mut payload).await?;
+                self.add_object(pod, DataObject::ConfigMap(&source.name), &selection, &mut payload).await?;
                 false
             }
-            Kind::Secret => {
+            VolumeKind::Secret => {
                 let source = volume.secret.clone().unwrap_or_default();
                 let name = source.secret_name.as_deref().unwrap_or_default();
                 let selection = selection(source.items.as_deref(), source.default_mode, source.optional);
-                self.keyed(pod, Keyed::Secret(name), &selection, &mut payload).await?;
+                self.add_object(pod, DataObject::Secret(name), &selection, &mut payload).await?;
                 true
             }
-            Kind::Projected => {
+            VolumeKind::Projected => {
                 let source = volume.projected.clone().unwrap_or_default();
-                self.projected(pod, volume, &source, &mut payload).await?;
+                self.add_projected(pod, volume, &source, &mut payload).await?;
                 source.sources.iter().flatten().any(|part| part.downward_api.is_none() && part.config_map.is_none())
             }
         };
         Ok(Content::Files { payload, in_memory })
     }
 
-    async fn claimed(&self, pod: &Pod, volume: &Volume) -> Result<Content, HostError> {
-        let target = super::volume_host_path(self.paths(), pod, &volume.name)?;
-        let standing = self.run("mountinfo", CHECK_LIMIT, super::FAILED, move |_| claim::is_set_up(&target)).await?;
-        if standing {
-            return Ok(Content::Standing);
+    async fn claim_content(&self, pod: &Pod, volume: &Volume) -> Result<Content, HostCause> {
+        let target = volume_host_path(self.io.paths(), pod, &volume.name)?;
+        let is_set_up = move |_: &_| Ok(claim::is_set_up(&target)?);
+        if self.io.run(MOUNT_TABLE_KEY, CHECK_LIMIT, is_set_up).await? {
+            return Ok(Content::Mounted);
         }
-        let claim = claim::of(pod, volume).ok_or_else(|| failed("the volume claims nothing"))?;
-        let claimed = self.objects().claim(paths::namespace(pod), &claim.name).await.map_err(told)?;
-        let here = claim::Here { node: &self.config.node_name, hostname: self.config.hostname_label.as_deref() };
-        claim::place(pod, &claim, &claimed, here).map(Content::Place)
+        let Some(claim) = volume_claim(pod, volume) else { return Ok(Content::None) };
+        let claimed = self.objects.claim(pod_namespace(pod), &claim.name).await.map_err(VolumeError::Object)?;
+        let config = &self.io.config;
+        let names = claim::NodeNames { node: &config.node_name, hostname: config.hostname_label.as_deref() };
+        Ok(Content::Local(claim::local_volume(pod, &claim, &claimed, names)?))
     }
 
     /// Adds the selected files of a ConfigMap or Secret.
-    async fn keyed(
+    async fn add_object(
         &self,
         pod: &Pod,
-        object: Keyed<'_>,
-        selection: &Selection<'_>,
+        object: DataObject<'_>,
+        selection: &KeySelection<'_>,
         payload: &mut Payload,
-    ) -> Result<(), HostError> {
-        let (uid, namespace, optional) = (uid(pod), paths::namespace(pod), Some(selection.optional));
+    ) -> Result<(), VolumeError> {
+        let (uid, namespace, optional) = (uid(pod), pod_namespace(pod), Some(selection.optional));
         match object {
-            Keyed::ConfigMap(name) => {
-                let found = unless_optional(self.objects().config_map(&uid, namespace, name).await, optional);
-                Entries::of_config_map(found.map_err(told)?.as_deref()).collect(selection, payload)
+            DataObject::ConfigMap(name) => {
+                let found = unless_optional(self.objects.config_map(&uid, namespace, name).await, optional);
+                ObjectData::of_config_map(found?.as_deref()).collect(selection, payload)
             }
-            Keyed::Secret(name) => {
-                let found = unless_optional(self.objects().secret(&uid, namespace, name).await, optional);
-                Entries::of_secret(found.map_err(told)?.as_deref()).collect(selection, payload)
+            DataObject::Secret(name) => {
+                let found = unless_optional(self.objects.secret(&uid, namespace, name).await, optional);
+                ObjectData::of_secret(found?.as_deref()).collect(selection, payload)
             }
         }
     }
 
-    async fn projected(
+    async fn add_projected(
         &self,
         pod: &Pod,
         volume: &Volume,
         source: &ProjectedVolumeSource,
         payload: &mut Payload,
-    ) -> Result<(), HostError> {
+    ) -> Result<(), VolumeError> {
         for part in source.sources.iter().flatten() {
             let mode = source.default_mode;
             if let Some(items) = &part.downward_api {
                 let items = items.items.as_deref().unwrap_or_default();
-                downward::collect(&self.config, pod, items, mode, payload)?;
+                downward::collect(&self.io.config, pod, items, mode, payload)?;
             } else if let Some(part) = &part.config_map {
                 let selection = selection(part.items.as_deref(), mode, part.optional);
-                self.keyed(pod, Keyed::ConfigMap(&part.name), &selection, payload).await?;
+                self.add_object(pod, DataObject::ConfigMap(&part.name), &selection, payload).await?;
             } else if let Some(part) = &part.secret {
                 let selection = selection(part.items.as_deref(), mode, part.optional);
-                self.keyed(pod, Keyed::Secret(&part.name), &selection, payload).await?;
+                self.add_object(pod, DataObject::Secret(&part.name), &selection, payload).await?;
             } else if let Some(part) = &part.service_account_token {
                 let token = self.token(pod, part).await?;
-                add_own(pod, &part.path, token, mode, payload)?;
+                add_private(pod, &part.path, token, mode, payload)?;
             } else if let Some(part) = &part.cluster_trust_bundle {
-                let found = self.objects().trust_bundle(&uid(pod), part).await;
-                let found = unless_optional(found, part.optional).map_err(told)?;
+                let found = self.objects.trust_bundle(&uid(pod), part).await;
+                let found = unless_optional(found, part.optional)?;
                 let pem = found.map(|pem| pem.as_bytes().to_vec()).unwrap_or_default();
-                add_own(pod, &part.path, pem, mode, payload)?;
+                add_private(pod, &part.path, pem, mode, payload)?;
             } else {
                 let kind = projection_name(part);
-                return Err(failed(format!("volume {:?}: projected source {kind:?} is not supported", volume.name)));
+                return Err(VolumeError::UnsupportedProjection { volume: volume.name.clone(), kind });
             }
         }
         Ok(())
     }
 
-    async fn token(&self, pod: &Pod, part: &ServiceAccountTokenProjection) -> Result<Vec<u8>, HostError> {
+    async fn token(&self, pod: &Pod, part: &ServiceAccountTokenProjection) -> Result<Vec<u8>, VolumeError> {
         let ask = TokenSpec {
             audience: part.audience.clone().unwrap_or_default(),
             expiration_seconds: part.expiration_seconds.unwrap_or(TOKEN_SECONDS),
         };
-        let token = self.objects().token(pod, ask).await.map_err(told)?;
+        let token = self.objects.token(pod, ask).await?;
         Ok(token.as_bytes().to_vec())
     }
 }
 
-/// Adds a file that is the pod's own: with one user or a group that all its containers share, nobody else may read it (Go
-/// kubelet: collectData).
-fn add_own(
+/// Adds a file that only the pod may read, if all its containers share a user or a group (Go kubelet: `collectData`).
+fn add_private(
     pod: &Pod,
     path: &str,
     content: Vec<u8>,
     default_mode: Option<i32>,
     payload: &mut Payload,
-) -> Result<(), HostError> {
-    let told = |e: String| failed(format!("file {path:?}: {e}"));
-    let owner = only_user(pod);
+) -> Result<(), VolumeError> {
+    let failed = VolumeError::file(path);
+    let owner = common_user(pod);
     let is_private = owner.is_some() || super::fs_group(pod)?.is_some();
-    let mode = if is_private { 0o600 } else { files::mode(None, default_mode).map_err(told)? };
-    payload.insert(files::clean(path).map_err(told)?, File { content, mode, owner });
+    let mode = if is_private { 0o600 } else { files::mode(None, default_mode).map_err(&failed)? };
+    payload.insert(files::clean(path).map_err(&failed)?, VolumeFile { content, mode, owner });
     Ok(())
 }
 
-/// The user that all containers run as, if they say so and agree (Go kubelet: FsUserFrom).
-fn only_user(pod: &Pod) -> Option<u32> {
+/// The `runAsUser` of all containers, if it is set and the same for all (Go kubelet: `FsUserFrom`).
+fn common_user(pod: &Pod) -> Option<u32> {
     let spec = pod.spec.as_ref()?;
     let mut users =
         spec.init_containers.iter().flatten().chain(&spec.containers).map(|c| effective_run_as_user(pod, c));
@@ -171,16 +174,12 @@ fn selection(
     items: Option<&[k8s_openapi::api::core::v1::KeyToPath]>,
     default_mode: Option<i32>,
     optional: Option<bool>,
-) -> Selection<'_> {
-    Selection { items, default_mode, optional: optional.unwrap_or_default() }
+) -> KeySelection<'_> {
+    KeySelection { items, default_mode, optional: optional.unwrap_or_default() }
 }
 
 fn uid(pod: &Pod) -> PodUid {
-    paths::uid(pod).into()
-}
-
-fn told(error: GetObjectError) -> HostError {
-    failed(error.to_string())
+    pod_uid(pod).into()
 }
 
 fn projection_name(part: &VolumeProjection) -> String {
@@ -188,7 +187,7 @@ fn projection_name(part: &VolumeProjection) -> String {
     fields.as_object().and_then(|fields| fields.keys().next().cloned()).unwrap_or_default()
 }
 
-/// The API's default.
+/// Kubernetes: the default of `expirationSeconds`.
 const TOKEN_SECONDS: i64 = 3600;
-/// The kernel's own list is read in no time.
+/// For reading the mount table.
 const CHECK_LIMIT: std::time::Duration = std::time::Duration::from_secs(5);

@@ -1,23 +1,23 @@
-//! downwardAPI: files that tell a pod about itself.
+//! downwardAPI: files with fields and resources of the pod.
 
 use k8s_openapi::api::core::v1::DownwardAPIVolumeFile;
 use podwright_core::model::Pod;
 
-use super::atomic::{File, Payload};
-use super::{failed, files};
-use crate::host::fieldref::{metadata_value, resource_value};
-use crate::host::{HostConfig, HostError};
+use super::atomic::{Payload, VolumeFile};
+use super::{FileError, VolumeError, files};
+use crate::host::HostConfig;
+use crate::pod_spec::field_ref::{metadata_value, resource_value};
 
-/// Adds the files these items ask for.
+/// Adds the files of these items.
 pub(super) fn collect(
     config: &HostConfig,
     pod: &Pod,
     items: &[DownwardAPIVolumeFile],
     default_mode: Option<i32>,
     payload: &mut Payload,
-) -> Result<(), HostError> {
+) -> Result<(), VolumeError> {
     for item in items {
-        let told = |e: String| failed(format!("file {:?}: {e}", item.path));
+        let failed = VolumeError::file(&item.path);
         let content = if let Some(field) = &item.field_ref {
             metadata_value(pod, &field.field_path)
         } else if let Some(r) = &item.resource_field_ref {
@@ -26,9 +26,9 @@ pub(super) fn collect(
         } else {
             Ok(String::new())
         };
-        let content = content.map_err(|e| told(e.to_string()))?.into_bytes();
-        let mode = files::mode(item.mode, default_mode).map_err(told)?;
-        payload.insert(files::clean(&item.path).map_err(told)?, File { content, mode, owner: None });
+        let content = content.map_err(|e| failed(FileError::FieldRef(e)))?.into_bytes();
+        let mode = files::mode(item.mode, default_mode).map_err(&failed)?;
+        payload.insert(files::clean(&item.path).map_err(&failed)?, VolumeFile { content, mode, owner: None });
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Volumes whose content is written here: downwardAPI, configMap, secret, projected.
+//! Volumes whose files the agent writes: downwardAPI, configMap, secret, projected.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -6,10 +6,10 @@ use podwright_core::model::{Container, Pod};
 use podwright_linux::beneath::Root;
 
 use super::atomic::{self, Payload};
-use super::{empty_dir, failed, fs_group, ownership};
-use crate::host::{HostConfig, HostError, dirs};
+use super::{FileError, VolumeError, empty_dir, fs_group, ownership};
+use crate::host::{HostConfig, dirs};
 
-/// Writes the files into the volume; what holds secrets is never on a disk.
+/// Writes the files into the volume; `in_memory` for secrets, which must not be written to a disk.
 pub(super) fn set_up(
     config: &HostConfig,
     pod: &Pod,
@@ -17,32 +17,31 @@ pub(super) fn set_up(
     dir: &Path,
     payload: &Payload,
     in_memory: bool,
-) -> Result<(), HostError> {
-    dirs::make_all(dir, 0o755).map_err(|(path, e)| failed(format!("make {path}: {e}")))?;
+) -> Result<(), VolumeError> {
+    dirs::create_dir_all(dir, 0o755).map_err(VolumeError::io("create", dir))?;
     if in_memory {
-        empty_dir::mount_memory(config, pod, dir, None)?;
+        empty_dir::mount_tmpfs(config, pod, dir, None)?;
     }
     let group = fs_group(pod)?;
-    // The first set-up opens the directory itself; later ones leave what fsGroup did to it.
+    // Only the first time: later, the mode may have been changed for fsGroup.
     if std::fs::symlink_metadata(dir.join(atomic::DATA)).is_err() {
-        dirs::make_exactly(dir, DIR_MODE).map_err(|(path, e)| failed(format!("make {path}: {e}")))?;
+        dirs::create_dir_exact(dir, DIR_MODE).map_err(VolumeError::io("create", dir))?;
     }
-    nested_mount_points(pod, volume, dir)?;
+    create_nested_mount_points(pod, volume, dir)?;
     atomic::write(dir, payload, || match group {
-        // New files are outside of the top directory's word: always all of it.
+        // The top directory's group says nothing about new files, so `OnRootMismatch` does not apply.
         Some(group) => ownership::apply(dir, ownership::FsGroup { only_on_mismatch: false, ..group }, true),
         None => Ok(()),
     })
 }
 
-/// Makes the places where other volumes are mounted inside of this one: it is read-only to the runtime.
-fn nested_mount_points(pod: &Pod, volume: &str, dir: &Path) -> Result<(), HostError> {
+/// Creates the mount points of other volumes inside this one: the runtime can't, because this volume is read-only.
+fn create_nested_mount_points(pod: &Pod, volume: &str, dir: &Path) -> Result<(), VolumeError> {
     let Some(spec) = &pod.spec else { return Ok(()) };
-    let root = Root::open(dir).map_err(|e| failed(format!("{}: {e}", dir.display())))?;
+    let root = Root::open(dir).map_err(VolumeError::io("open", dir))?;
     for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
         for inside in nested(container, volume) {
-            root.make_dirs(&inside, 0o755)
-                .map_err(|e| failed(format!("make mount point {} in volume {volume:?}: {e}", inside.display())))?;
+            root.make_dirs(&inside, 0o755).map_err(VolumeError::io("create mount point", &dir.join(&inside)))?;
         }
     }
     Ok(())
@@ -64,34 +63,34 @@ fn nested(container: &Container, volume: &str) -> Vec<PathBuf> {
     found
 }
 
-/// A path inside of the volume, in its shortest form. Names that begin with two dots are the writer's own.
-pub(super) fn clean(path: &str) -> Result<PathBuf, String> {
+/// A path inside the volume, normalised. Names with two leading dots are reserved for [`atomic`].
+pub(super) fn clean(path: &str) -> Result<PathBuf, FileError> {
     let mut clean = PathBuf::new();
     for part in Path::new(path).components() {
         match part {
             Component::Normal(name) => clean.push(name),
             Component::CurDir => {}
-            _ => return Err("the path must be relative and must not contain '..'".into()),
+            _ => return Err(FileError::PathNotRelative),
         }
     }
     if clean.as_os_str().is_empty() || path.len() > PATH_LEN_MAX {
-        return Err("the path must have between 1 and 4096 characters".into());
+        return Err(FileError::PathLength);
     }
     if clean.to_string_lossy().starts_with("..") {
-        return Err("the path must not begin with '..'".into());
+        return Err(FileError::PathReserved);
     }
     Ok(clean)
 }
 
-/// A file's mode: its own, else the volume's, else the API's default.
-pub(super) fn mode(own: Option<i32>, default: Option<i32>) -> Result<u32, String> {
+/// A file's mode: its own, else the volume's `defaultMode`, else the API's default.
+pub(super) fn mode(own: Option<i32>, default: Option<i32>) -> Result<u32, FileError> {
     let mode = own.or(default).map_or(Ok(DEFAULT_MODE), u32::try_from);
-    mode.ok().filter(|mode| *mode <= 0o777).ok_or_else(|| "mode must lie between 0 and 0777".into())
+    mode.ok().filter(|mode| *mode <= 0o777).ok_or(FileError::Mode)
 }
 
 /// The API's default.
 const DEFAULT_MODE: u32 = 0o644;
-/// The Go kubelet wraps an emptyDir, whose directory is open to all.
+/// As an emptyDir, which the Go kubelet uses for these volumes.
 const DIR_MODE: u32 = 0o777;
 const PATH_LEN_MAX: usize = 4096;
 
@@ -100,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_stay_inside() {
+    fn paths_that_leave_the_volume_are_rejected() {
         assert_eq!(clean("a/./b//c").unwrap(), Path::new("a/b/c"));
         for bad in ["", ".", "..", "../a", "a/../b", "/a", "..data", "..2024/x", &"x".repeat(5000)] {
             assert!(clean(bad).is_err(), "{bad}");
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn mounts_inside_of_a_volume() {
+    fn mount_points_inside_a_volume_are_found() {
         let container: Container = serde_json::from_value(serde_json::json!({"name": "c", "volumeMounts": [
             {"name": "info", "mountPath": "/etc/info"},
             {"name": "data", "mountPath": "/etc/info/a/b"},

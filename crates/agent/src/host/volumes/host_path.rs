@@ -1,39 +1,37 @@
-//! hostPath: something of the machine itself. Nothing is set up but what `…OrCreate` asks for.
+//! hostPath: a path of the node. Nothing is created except with the types `…OrCreate`.
 
 use std::fs::{self, DirBuilder, FileType, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Component, Path};
 
-use super::failed;
-use crate::host::HostError;
+use super::HostPathError;
 
-/// Checks, or makes, what the volume says it is.
-pub(super) fn check(path: &Path, kind: Option<&str>) -> Result<(), HostError> {
-    let shown = path.display();
+/// Checks the type of the path, or creates it with `…OrCreate`.
+pub(super) fn check(path: &Path, kind: Option<&str>) -> Result<(), HostPathError> {
     if !path.is_absolute() || path.components().any(|c| c == Component::ParentDir) {
-        return Err(failed(format!("hostPath {shown} must be an absolute path without '..'")));
+        return Err(HostPathError::NotAbsolute(path.into()));
     }
-    let (is_right, word): (fn(&FileType) -> bool, _) = match kind.unwrap_or_default() {
+    let (matches, expected): (fn(&FileType) -> bool, _) = match kind.unwrap_or_default() {
         "" => return Ok(()),
         "DirectoryOrCreate" | "Directory" => (FileType::is_dir, "directory"),
         "FileOrCreate" | "File" => (FileType::is_file, "file"),
         "Socket" => (FileTypeExt::is_socket, "socket file"),
         "CharDevice" => (FileTypeExt::is_char_device, "character device"),
         "BlockDevice" => (FileTypeExt::is_block_device, "block device"),
-        other => return Err(failed(format!("{other} is an invalid volume type"))),
+        other => return Err(HostPathError::UnknownType(other.into())),
     };
     match fs::metadata(path) {
-        Ok(found) if is_right(&found.file_type()) => Ok(()),
+        Ok(found) if matches(&found.file_type()) => Ok(()),
         Err(e) if e.kind() == io::ErrorKind::NotFound && kind.is_some_and(|k| k.ends_with("OrCreate")) => {
-            create(path, word == "directory").map_err(|e| failed(format!("make {shown}: {e}")))
+            create(path, expected == "directory").map_err(|source| HostPathError::Create { path: path.into(), source })
         }
-        Ok(_) => Err(failed(format!("hostPath type check failed: {shown} is not a {word}"))),
-        Err(e) => Err(failed(format!("hostPath type check failed: {shown} is not a {word}: {e}"))),
+        Ok(_) => Err(HostPathError::WrongType { path: path.into(), expected }),
+        Err(source) => Err(HostPathError::Check { path: path.into(), expected, source }),
     }
 }
 
-/// A file's directory must exist; a directory's parents are made too. As the Go kubelet does.
+/// As the Go kubelet does: a directory is created with its parents, a file only in an existing directory.
 fn create(path: &Path, directory: bool) -> io::Result<()> {
     if directory {
         return DirBuilder::new().recursive(true).mode(0o755).create(path);
@@ -48,7 +46,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn every_type_takes_its_own_and_nothing_else() {
+    fn every_type_accepts_only_paths_of_its_type() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         fs::create_dir(at("directory")).unwrap();
@@ -74,15 +72,14 @@ mod tests {
         }
         for kind in ["Directory", "File", "Socket", "CharDevice", "BlockDevice"] {
             let error = check(&at("none"), Some(kind)).unwrap_err();
-            assert_eq!(error.reason, "FailedMount");
-            assert!(error.message.contains("hostPath type check failed"), "{error}");
+            assert!(error.to_string().contains("hostPath type check failed"), "{error}");
         }
         check(&at("none"), Some("")).unwrap();
         assert!(!at("none").exists());
     }
 
     #[test]
-    fn or_create_makes_what_is_missing() {
+    fn or_create_creates_a_missing_path() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         check(&at("a/b"), Some("DirectoryOrCreate")).unwrap();
@@ -96,9 +93,9 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_paths_and_types_are_rejected() {
         assert!(check(Path::new("relative"), None).is_err());
         assert!(check(Path::new("/a/../etc"), None).is_err());
-        assert!(check(Path::new("/"), Some("Door")).unwrap_err().message.contains("invalid volume type"));
+        assert!(check(Path::new("/"), Some("Door")).unwrap_err().to_string().contains("invalid volume type"));
     }
 }

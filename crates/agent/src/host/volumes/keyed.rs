@@ -1,30 +1,30 @@
-//! Files from ConfigMaps and Secrets: one per key, or those the volume names.
+//! Files of ConfigMaps and Secrets: one per key, or those in `items`.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{ConfigMap, KeyToPath, Secret};
 
-use super::atomic::{File, Payload};
-use super::{failed, files};
-use crate::host::HostError;
+use super::atomic::{Payload, VolumeFile};
+use super::{FileError, VolumeError, files};
 
-/// Which keys become which files.
-pub(super) struct Selection<'a> {
-    /// Named keys; `None` or empty: all.
+/// The mapping of keys to files.
+pub(super) struct KeySelection<'a> {
+    /// `None` or empty: all keys.
     pub(super) items: Option<&'a [KeyToPath]>,
     pub(super) default_mode: Option<i32>,
     /// A named key may be missing.
     pub(super) optional: bool,
 }
 
-/// The contents by key, and how a missing key is told.
-pub(super) struct Entries<'a> {
+/// The data of an object, by key.
+pub(super) struct ObjectData<'a> {
     entries: BTreeMap<&'a str, &'a [u8]>,
+    /// The Go kubelet's message for a missing key.
     missing: &'static str,
 }
 
-impl<'a> Entries<'a> {
-    /// A ConfigMap's, text and binary; `None`: it is missing and may be.
+impl<'a> ObjectData<'a> {
+    /// `data` and `binaryData` of a ConfigMap; `None`: it is optional and missing.
     pub(super) fn of_config_map(object: Option<&'a ConfigMap>) -> Self {
         let text = object.into_iter().flat_map(|o| o.data.iter().flatten());
         let binary = object.into_iter().flat_map(|o| o.binary_data.iter().flatten());
@@ -33,7 +33,7 @@ impl<'a> Entries<'a> {
         Self { entries: text.chain(binary).collect(), missing: "configmap references non-existent config key" }
     }
 
-    /// A Secret's.
+    /// The data of a Secret; `None`: it is optional and missing.
     pub(super) fn of_secret(object: Option<&'a Secret>) -> Self {
         let data = object.into_iter().flat_map(|o| o.data.iter().flatten());
         let entries = data.map(|(key, value)| (key.as_str(), value.0.as_slice())).collect();
@@ -41,7 +41,7 @@ impl<'a> Entries<'a> {
     }
 
     /// Adds the selected files.
-    pub(super) fn collect(&self, selection: &Selection<'_>, payload: &mut Payload) -> Result<(), HostError> {
+    pub(super) fn collect(&self, selection: &KeySelection<'_>, payload: &mut Payload) -> Result<(), VolumeError> {
         let items = selection.items.unwrap_or_default();
         if items.is_empty() {
             for (key, content) in &self.entries {
@@ -52,23 +52,24 @@ impl<'a> Entries<'a> {
             match self.entries.get(item.key.as_str()) {
                 Some(content) => add(&item.path, content, files::mode(item.mode, selection.default_mode), payload)?,
                 None if selection.optional => {}
-                None => return Err(failed(format!("{}: {}", self.missing, item.key))),
+                None => return Err(VolumeError::KeyNotFound { message: self.missing, key: item.key.clone() }),
             }
         }
         Ok(())
     }
 }
 
-fn add(path: &str, content: &[u8], mode: Result<u32, String>, payload: &mut Payload) -> Result<(), HostError> {
-    let told = |e: String| failed(format!("file {path:?}: {e}"));
-    let file = File { content: content.to_vec(), mode: mode.map_err(told)?, owner: None };
-    payload.insert(files::clean(path).map_err(told)?, file);
+fn add(path: &str, content: &[u8], mode: Result<u32, FileError>, payload: &mut Payload) -> Result<(), VolumeError> {
+    let failed = VolumeError::file(path);
+    let file = VolumeFile { content: content.to_vec(), mode: mode.map_err(&failed)?, owner: None };
+    payload.insert(files::clean(path).map_err(failed)?, file);
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error_chain::error_chain;
     use serde_json::json;
 
     fn config_map() -> ConfigMap {
@@ -77,14 +78,16 @@ mod tests {
 
     fn collect(items: serde_json::Value, optional: bool) -> Result<Vec<(String, Vec<u8>, u32)>, String> {
         let items: Vec<KeyToPath> = serde_json::from_value(items).unwrap();
-        let selection = Selection { items: Some(&items), default_mode: Some(0o440), optional };
+        let selection = KeySelection { items: Some(&items), default_mode: Some(0o440), optional };
         let mut payload = Payload::new();
-        Entries::of_config_map(Some(&config_map())).collect(&selection, &mut payload).map_err(|e| e.message)?;
+        ObjectData::of_config_map(Some(&config_map()))
+            .collect(&selection, &mut payload)
+            .map_err(|e| error_chain(&e))?;
         Ok(payload.into_iter().map(|(path, f)| (path.display().to_string(), f.content, f.mode)).collect())
     }
 
     #[test]
-    fn all_keys_or_the_named_ones() {
+    fn all_keys_or_the_selected_ones_become_files() {
         let all = collect(json!([]), false).unwrap();
         assert_eq!(
             all,
@@ -95,14 +98,14 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_key_is_named_unless_it_may_be_missing() {
+    fn a_missing_key_is_an_error_unless_it_is_optional() {
         let items = json!([{"key": "no", "path": "x"}]);
         assert_eq!(collect(items.clone(), false).unwrap_err(), "configmap references non-existent config key: no");
         assert_eq!(collect(items, true).unwrap(), []);
     }
 
     #[test]
-    fn no_path_leads_out() {
+    fn paths_that_leave_the_volume_are_rejected() {
         for path in ["../x", "/etc/passwd", "..data", "a/../../b"] {
             assert!(collect(json!([{"key": "a", "path": path}]), false).unwrap_err().contains("path must"), "{path}");
         }
@@ -110,11 +113,11 @@ mod tests {
     }
 
     #[test]
-    fn content_is_not_printed() {
+    fn debug_output_does_not_contain_the_content() {
         let mut payload = Payload::new();
         let secret: Secret = serde_json::from_value(json!({"data": {"k": "aHVudGVyMg=="}})).unwrap();
-        let selection = Selection { items: None, default_mode: None, optional: false };
-        Entries::of_secret(Some(&secret)).collect(&selection, &mut payload).unwrap();
+        let selection = KeySelection { items: None, default_mode: None, optional: false };
+        ObjectData::of_secret(Some(&secret)).collect(&selection, &mut payload).unwrap();
         assert_eq!(payload.values().next().unwrap().content, b"hunter2");
         let printed = format!("{payload:?}");
         assert!(!printed.contains("104, 117") && !printed.contains("hunter2"), "{printed}");

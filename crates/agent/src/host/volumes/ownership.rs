@@ -1,7 +1,7 @@
-//! fsGroup: a volume and all in it belong to a group, whose members may write (Go kubelet: changeFilePermission).
+//! fsGroup: gives a volume and its files to a group whose members may write (Go kubelet: `changeFilePermission`).
 //!
-//! The tree may have been written by a container, so every entry is opened without following links, looked at, and changed
-//! through its descriptor.
+//! A container may have written the tree, so every entry is opened without following links, checked, and changed through its
+//! file descriptor.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -13,33 +13,32 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::failed;
-use crate::host::HostError;
+use super::VolumeError;
 
-/// The group, and when to give it.
+/// `fsGroup` and its change policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FsGroup {
     pub(super) gid: u32,
-    /// `OnRootMismatch`: leave everything if the top directory is already right.
+    /// `OnRootMismatch`: change nothing if the top directory has the right group and mode.
     pub(super) only_on_mismatch: bool,
 }
 
 /// Gives the tree to the group.
-pub(super) fn apply(dir: &Path, group: FsGroup, read_only: bool) -> Result<(), HostError> {
-    let told = |e: Errno| failed(format!("set the group of {}: {e}", dir.display()));
+pub(super) fn apply(dir: &Path, group: FsGroup, read_only: bool) -> Result<(), VolumeError> {
+    let failed = VolumeError::io("set the group of", dir);
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let top = openat(CWD, dir, flags, Mode::empty()).map_err(told)?;
-    if group.only_on_mismatch && is_right(top.as_fd(), group.gid, read_only).map_err(told)? {
+    let top = openat(CWD, dir, flags, Mode::empty()).map_err(&failed)?;
+    if group.only_on_mismatch && is_applied(top.as_fd(), group.gid, read_only).map_err(&failed)? {
         return Ok(());
     }
-    walk(top.as_fd(), group.gid, read_only, 0).map_err(told)
+    walk(top.as_fd(), group.gid, read_only, 0).map_err(failed)
 }
 
-/// The top directory has the group, its permissions and the bit that hands the group on.
-fn is_right(top: BorrowedFd<'_>, gid: u32, read_only: bool) -> rustix::io::Result<bool> {
+/// Whether the top directory has the group, its permissions and the setgid bit.
+fn is_applied(top: BorrowedFd<'_>, gid: u32, read_only: bool) -> rustix::io::Result<bool> {
     let found = fstat(top)?;
-    let wanted = bits(FileType::Directory, read_only);
-    Ok(found.st_gid == gid && found.st_mode & wanted == wanted)
+    let expected = bits(FileType::Directory, read_only);
+    Ok(found.st_gid == gid && found.st_mode & expected == expected)
 }
 
 fn walk(dir: BorrowedFd<'_>, gid: u32, read_only: bool, depth: usize) -> rustix::io::Result<()> {
@@ -55,7 +54,7 @@ fn walk(dir: BorrowedFd<'_>, gid: u32, read_only: bool, depth: usize) -> rustix:
             continue;
         }
         let fd = match open_entry(dir, name) {
-            // It went away, or something is mounted there, which is not of this volume.
+            // It was removed, or another file system is mounted there.
             Err(Errno::NOENT | Errno::XDEV) => continue,
             other => other?,
         };
@@ -64,7 +63,7 @@ fn walk(dir: BorrowedFd<'_>, gid: u32, read_only: bool, depth: usize) -> rustix:
             kind => change(fd.as_fd(), kind, gid, read_only)?,
         }
     }
-    // The directory last, so that its own state says that all below it is done.
+    // The directory last, so that its state implies that everything below it is done.
     change(dir, FileType::Directory, gid, read_only)
 }
 
@@ -78,9 +77,9 @@ fn change(fd: BorrowedFd<'_>, kind: FileType, gid: u32, read_only: bool) -> rust
     if kind == FileType::Symlink {
         return Ok(());
     }
-    // Asked after the change of owner, which takes setuid and setgid bits off files.
+    // Read after the change of owner, which clears the setuid and setgid bits of files.
     let mode = fstat(fd)?.st_mode & 0o7777 | bits(kind, read_only);
-    // The descriptor was opened by path only, and such ones take no fchmod; this name leads to the same inode.
+    // fchmod does not work on O_PATH descriptors; this path leads to the same inode.
     chmod(format!("/proc/self/fd/{}", fd.as_raw_fd()), Mode::from_raw_mode(mode))
 }
 
@@ -89,7 +88,7 @@ fn bits(kind: FileType, read_only: bool) -> u32 {
     if kind == FileType::Directory { access | 0o2110 } else { access }
 }
 
-/// Each level holds two descriptors. Volumes made here are shallow; a deeper one is refused rather than half done unseen.
+/// Each level holds two descriptors. A deeper volume is an error, because it would be changed only in part.
 const DEPTH_MAX: usize = 128;
 
 #[cfg(test)]
@@ -98,7 +97,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-    fn about(path: &Path) -> (u32, u32) {
+    fn group_and_mode(path: &Path) -> (u32, u32) {
         let found = fs::symlink_metadata(path).unwrap();
         (found.gid(), found.mode() & 0o7777)
     }
@@ -110,7 +109,7 @@ mod tests {
     const ALWAYS: FsGroup = FsGroup { gid: 4321, only_on_mismatch: false };
 
     #[test]
-    fn all_of_the_tree_and_nothing_behind_a_link() {
+    fn the_whole_tree_is_changed_and_links_are_not_followed() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join("volume").join(name);
         fs::create_dir_all(at("sub")).unwrap();
@@ -123,11 +122,11 @@ mod tests {
         set_mode(&outside, 0o600);
         symlink("../outside", at("link")).unwrap();
         apply(&at(""), ALWAYS, false).unwrap();
-        assert_eq!(about(&at("")), (4321, 0o2777));
-        assert_eq!(about(&at("sub")), (4321, 0o2770));
-        assert_eq!(about(&at("sub/file")), (4321, 0o660));
-        assert_eq!(about(&at("link")).0, 4321);
-        assert_eq!(about(&outside), (0, 0o600));
+        assert_eq!(group_and_mode(&at("")), (4321, 0o2777));
+        assert_eq!(group_and_mode(&at("sub")), (4321, 0o2770));
+        assert_eq!(group_and_mode(&at("sub/file")), (4321, 0o660));
+        assert_eq!(group_and_mode(&at("link")).0, 4321);
+        assert_eq!(group_and_mode(&outside), (0, 0o600));
     }
 
     #[test]
@@ -137,11 +136,11 @@ mod tests {
         fs::write(&file, "").unwrap();
         set_mode(&file, 0o400);
         apply(dir.path(), ALWAYS, true).unwrap();
-        assert_eq!(about(&file), (4321, 0o440));
+        assert_eq!(group_and_mode(&file), (4321, 0o440));
     }
 
     #[test]
-    fn on_root_mismatch_trusts_the_top() {
+    fn on_root_mismatch_checks_the_top_directory_only() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         let group = FsGroup { only_on_mismatch: true, ..ALWAYS };
@@ -149,9 +148,9 @@ mod tests {
         fs::write(&file, "").unwrap();
         rustix::fs::chown(&file, None, Some(Gid::from_raw(0))).unwrap();
         apply(dir.path(), group, false).unwrap();
-        assert_eq!(about(&file).0, 0, "the top was right");
+        assert_eq!(group_and_mode(&file).0, 0, "the top was right");
         set_mode(dir.path(), 0o700);
         apply(dir.path(), group, false).unwrap();
-        assert_eq!(about(&file).0, 4321, "the top was wrong");
+        assert_eq!(group_and_mode(&file).0, 4321, "the top was wrong");
     }
 }

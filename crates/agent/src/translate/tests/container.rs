@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::objects::fake::FakeObjects;
 use crate::objects::{NoApiServer, ObjectClient};
+use podwright_core::model::find_container;
 
 mod security;
 
@@ -20,10 +21,10 @@ fn translate_with(
     objects: &dyn ObjectClient,
 ) -> Result<ContainerConfig, TranslateError> {
     let (pod, ips) = (pod(spec), ["10.1.2.3".to_owned()]);
-    let references = References::of(objects, &pod, "web").now_or_never();
+    let references = References::fetch(objects, &pod, "web").now_or_never();
     let references = &references.expect("nobody here lets one wait");
-    let ask = ContainerAsk { name: "web", attempt: 3, image, ips: &ips, target: None, references };
-    container_config(&pod, &ask, &facts(), situation, &TestHost)
+    let ask = ContainerRequest { name: "web", attempt: 3, image, ips: &ips, target: None, references };
+    container_config(&pod, &ask, &settings(), situation, &TestHost)
 }
 
 fn image() -> ImageFacts {
@@ -44,8 +45,8 @@ fn config_in(mut container: Value, mut spec: Value) -> ContainerConfig {
 fn refused(mut container: Value) -> String {
     container["name"] = json!("web");
     let error = translate(json!({"containers": [container]}), &image(), &Situation::default()).expect_err("is refused");
-    assert_eq!(error.reason, "CreateContainerConfigError");
-    error.message
+    assert_eq!(error.reason(), "CreateContainerConfigError");
+    error.message()
 }
 
 #[test]
@@ -131,7 +132,7 @@ fn an_environment_that_cannot_be_made_is_a_config_error() {
     let table = [
         (
             json!({"env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "metadata.nope"}}}]}),
-            "X: unknown field",
+            "X: unsupported fieldPath: metadata.nope",
         ),
         (
             json!({"env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}),
@@ -165,8 +166,8 @@ fn environment(mut container: Value) -> Result<Vec<String>, String> {
     container["name"] = json!("web");
     let spec = json!({"containers": [container]});
     let config = translate_with(spec, &image(), &Situation::default(), &objects()).map_err(|error| {
-        assert_eq!(error.reason, "CreateContainerConfigError");
-        error.message
+        assert_eq!(error.reason(), "CreateContainerConfigError");
+        error.message()
     })?;
     let all = config.envs.iter().map(|kv| format!("{}={}", kv.key, String::from_utf8_lossy(&kv.value)));
     Ok(all.filter(|var| !var.starts_with("KUBERNETES_PORT_443")).collect())
@@ -265,7 +266,7 @@ fn mounts() {
 #[test]
 fn mounts_that_cannot_be_made() {
     let table = [
-        (json!({"name": "nope", "mountPath": "/x"}), "there is no such volume"),
+        (json!({"name": "nope", "mountPath": "/x"}), "the pod has no volume"),
         (json!({"name": "data", "mountPath": "/x", "subPath": "/abs"}), "must not be an absolute path"),
         (json!({"name": "data", "mountPath": "/x", "subPath": "a/../../b"}), "must not contain '..'"),
         (json!({"name": "data", "mountPath": "/x", "subPathExpr": "$(NOPE)"}), "missing value for NOPE"),
@@ -280,7 +281,7 @@ fn mounts_that_cannot_be_made() {
         let spec = json!({"volumes": [{"name": "data", "emptyDir": {}}],
             "containers": [{"name": "web", "volumeMounts": [mount]}]});
         let error = translate(spec, &image(), &Situation::default()).expect_err("is refused");
-        assert!(error.message.contains(expected), "{mount}: {}", error.message);
+        assert!(error.message().contains(expected), "{mount}: {}", error.message());
     }
 }
 
@@ -320,9 +321,10 @@ fn only_our_own_files_get_a_label() {
     let (pod, image) = (pod(spec), image());
     let references = References::default();
     let ips = ["10.0.0.5".to_owned()];
-    let ask = ContainerAsk { name: "web", attempt: 0, image: &image, ips: &ips, target: None, references: &references };
+    let ask =
+        ContainerRequest { name: "web", attempt: 0, image: &image, ips: &ips, target: None, references: &references };
     let labelled = |selinux: bool| -> Vec<String> {
-        let node = NodeFacts { selinux, ..facts() };
+        let node = NodeSettings { selinux, ..settings() };
         let config = container_config(&pod, &ask, &node, &Situation::default(), &TestHost).unwrap();
         config.mounts.into_iter().filter(|m| m.selinux_relabel).map(|m| m.container_path).collect()
     };
@@ -337,7 +339,7 @@ fn containers_get_no_swap_where_it_can_be_limited() {
     for (v2, limits, both, max) in
         [(false, false, 0, None), (false, true, 64 << 20, None), (true, false, 0, None), (true, true, 0, Some("0"))]
     {
-        let node = NodeFacts { cgroup_v2: v2, swap_limits: limits, ..facts() };
+        let node = NodeSettings { cgroup_v2: v2, swap_limits: limits, ..settings() };
         let resources = crate::translate::resources::container_resources(&pod, container, &node);
         assert_eq!(resources.memory_swap_limit_in_bytes, both, "v2: {v2}, {limits}");
         assert_eq!(resources.unified.get("memory.swap.max").map(String::as_str), max, "v2: {v2}, {limits}");
@@ -346,12 +348,16 @@ fn containers_get_no_swap_where_it_can_be_limited() {
 
 #[test]
 fn resources_depend_on_the_node() {
-    let node =
-        NodeFacts { cgroup_v2: true, cpu_cfs_period_us: 50_000, hugepage_sizes: vec![2 << 20, 1 << 30], ..facts() };
+    let node = NodeSettings {
+        cgroup_v2: true,
+        cpu_cfs_period_us: 50_000,
+        hugepage_sizes: vec![2 << 20, 1 << 30],
+        ..settings()
+    };
     let pod = pod(json!({"containers": [{"name": "web", "resources": {
         "limits": {"cpu": "1", "hugepages-2Mi": "4Mi"}, "requests": {"hugepages-2Mi": "4Mi"}}}]}));
     let image = image();
-    let ask = ContainerAsk {
+    let ask = ContainerRequest {
         name: "web",
         attempt: 0,
         image: &image,
@@ -359,7 +365,7 @@ fn resources_depend_on_the_node() {
         target: None,
         references: &References::default(),
     };
-    let translated = |node: &NodeFacts| {
+    let translated = |node: &NodeSettings| {
         let config = container_config(&pod, &ask, node, &Situation::default(), &TestHost).unwrap();
         config.linux.unwrap().resources.unwrap()
     };
@@ -368,7 +374,7 @@ fn resources_depend_on_the_node() {
     assert_eq!(resources.unified["memory.oom.group"], "1");
     let pages: Vec<_> = resources.hugepage_limits.iter().map(|l| (l.page_size.as_str(), l.limit)).collect();
     assert_eq!(pages, [("2MB", 4 << 20), ("1GB", 0)]);
-    let unenforced = translated(&NodeFacts { cpu_cfs_quota: false, single_process_oom_kill: true, ..node });
+    let unenforced = translated(&NodeSettings { cpu_cfs_quota: false, single_process_oom_kill: true, ..node });
     assert_eq!((unenforced.cpu_quota, unenforced.cpu_period, unenforced.unified.len()), (0, 0, 0));
 }
 
@@ -389,7 +395,7 @@ fn init_and_ephemeral_containers_are_containers_too() {
     let pod = pod(spec);
     let image = image();
     let target = ContainerId::from("c-1");
-    let ask = ContainerAsk {
+    let ask = ContainerRequest {
         name: "debug",
         attempt: 0,
         image: &image,
@@ -397,12 +403,12 @@ fn init_and_ephemeral_containers_are_containers_too() {
         target: Some(&target),
         references: &References::default(),
     };
-    let config = container_config(&pod, &ask, &facts(), &Situation::default(), &TestHost).unwrap();
+    let config = container_config(&pod, &ask, &settings(), &Situation::default(), &TestHost).unwrap();
     let namespaces = config.linux.unwrap().security_context.unwrap().namespace_options.unwrap();
     assert_eq!((namespaces.pid(), namespaces.target_id.as_str()), (NamespaceMode::Target, "c-1"));
     assert_eq!(config.command, ["sh"]);
-    assert_eq!(podwright_core::model::find_container(&pod, "debug").unwrap().target, Some("app"));
-    assert_eq!(podwright_core::model::find_container(&pod, "setup").unwrap().container.image.as_deref(), Some("i"));
-    let unknown = ContainerAsk { name: "nope", ..ask };
-    assert!(container_config(&pod, &unknown, &facts(), &Situation::default(), &TestHost).is_err());
+    assert_eq!(find_container(&pod, "debug").unwrap().target, Some("app"));
+    assert_eq!(find_container(&pod, "setup").unwrap().container.image.as_deref(), Some("i"));
+    let unknown = ContainerRequest { name: "nope", ..ask };
+    assert!(container_config(&pod, &unknown, &settings(), &Situation::default(), &TestHost).is_err());
 }

@@ -4,13 +4,13 @@ use serde_json::{Value, json};
 use super::*;
 
 fn config(spec: Value) -> PodSandboxConfig {
-    sandbox_config(&pod(spec), 2, &facts(), &Situation::default()).expect("translates")
+    sandbox_config(&pod(spec), 2, &settings(), &Situation::default()).expect("translates")
 }
 
 fn refused(spec: Value) -> String {
-    let error = sandbox_config(&pod(spec), 0, &facts(), &Situation::default()).expect_err("is refused");
-    assert_eq!(error.reason, "CreatePodSandboxError");
-    error.message
+    let error = sandbox_config(&pod(spec), 0, &settings(), &Situation::default()).expect_err("is refused");
+    assert_eq!(error.reason(), "CreatePodSandboxError");
+    error.message()
 }
 
 #[test]
@@ -45,13 +45,13 @@ fn hostnames() {
     ];
     for (mut spec, expected) in table {
         spec["containers"] = json!([]);
-        let facts = NodeFacts { cluster_domain: "example".into(), ..facts() };
-        let config = sandbox_config(&pod(spec.clone()), 0, &facts, &Situation::default()).unwrap();
+        let settings = NodeSettings { cluster_domain: "example".into(), ..settings() };
+        let config = sandbox_config(&pod(spec.clone()), 0, &settings, &Situation::default()).unwrap();
         assert_eq!(config.hostname, expected, "{spec}");
     }
     let mut named = pod(json!({"containers": []}));
     named.metadata.name = Some(long);
-    let config = sandbox_config(&named, 0, &facts(), &Situation::default()).unwrap();
+    let config = sandbox_config(&named, 0, &settings(), &Situation::default()).unwrap();
     assert_eq!(config.hostname, "a".repeat(62), "cut at 63, without the dash");
     assert!(refused(json!({"containers": [], "hostname": "Not_A_Label"})).contains("not a valid DNS label"));
     let spec = json!({"containers": [], "hostname": "h".repeat(60), "subdomain": "s", "setHostnameAsFQDN": true});
@@ -62,11 +62,12 @@ fn hostnames() {
 fn dns_policies() {
     let host = HostDns::parse("# ours\nnameserver 9.9.9.9\nsearch a.example. .\noptions ndots:2 ndots:3 rotate\n");
     assert_eq!(host.options, ["ndots:3", "rotate"]);
-    let cluster = NodeFacts { cluster_dns: vec!["10.0.0.10".into()], cluster_domain: "c.local".into(), ..facts() };
-    let dns = |facts: &NodeFacts, mut spec: Value| {
+    let cluster =
+        NodeSettings { cluster_dns: vec!["10.0.0.10".into()], cluster_domain: "c.local".into(), ..settings() };
+    let dns = |settings: &NodeSettings, mut spec: Value| {
         spec["containers"] = json!([]);
         let situation = Situation { dns: host.clone(), ..Situation::default() };
-        sandbox_config(&pod(spec), 0, facts, &situation).unwrap().dns_config.unwrap()
+        sandbox_config(&pod(spec), 0, settings, &situation).unwrap().dns_config.unwrap()
     };
     let lines =
         |dns: DnsConfig| format!("{} | {} | {}", dns.servers.join(" "), dns.searches.join(" "), dns.options.join(" "));
@@ -77,7 +78,7 @@ fn dns_policies() {
         (&cluster, json!({"dnsPolicy": "ClusterFirst", "hostNetwork": true}), of_host),
         (&cluster, json!({"dnsPolicy": "ClusterFirstWithHostNet", "hostNetwork": true}), of_cluster),
         (&cluster, json!({"dnsPolicy": "Default"}), of_host),
-        (&facts(), json!({"dnsPolicy": "ClusterFirst"}), of_host),
+        (&settings(), json!({"dnsPolicy": "ClusterFirst"}), of_host),
         (&cluster, json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["1.1.1.1"]}}), "1.1.1.1 |  | "),
         (
             &cluster,
@@ -91,13 +92,13 @@ fn dns_policies() {
                 "searches": ["x".repeat(254), "ok"]}}),
             "1.1.1.1 1.1.1.2 1.1.1.3 | ok | ",
         ),
-        (&NodeFacts { resolv_conf: None, ..facts() }, json!({"dnsPolicy": "Default"}), "127.0.0.1 | . | "),
+        (&NodeSettings { resolv_conf: None, ..settings() }, json!({"dnsPolicy": "Default"}), "127.0.0.1 | . | "),
     ];
-    for (facts, spec, expected) in table {
-        assert_eq!(lines(dns(facts, spec.clone())), expected, "{spec}");
+    for (settings, spec, expected) in table {
+        assert_eq!(lines(dns(settings, spec.clone())), expected, "{spec}");
     }
     let many: Vec<String> = (0..40).map(|n| format!("{n:02}{}", "d".repeat(98))).collect();
-    let cut = dns(&facts(), json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": [], "searches": many}}));
+    let cut = dns(&settings(), json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": [], "searches": many}}));
     assert_eq!(cut.searches.len(), 20, "32 paths at most, of 2048 characters node_allocatable");
 }
 
@@ -128,7 +129,7 @@ fn a_user_namespace_needs_a_runtime_that_has_it() {
         userns: Some(IdRange { host_id: 131_072, length: 65_536 }),
         ..Default::default()
     };
-    let config = sandbox_config(&pod(spec), 0, &facts(), &situation).unwrap();
+    let config = sandbox_config(&pod(spec), 0, &settings(), &situation).unwrap();
     let userns = config.linux.unwrap().security_context.unwrap().namespace_options.unwrap().userns_options.unwrap();
     assert_eq!(userns.mode(), NamespaceMode::Pod);
     assert_eq!((userns.uids[0].host_id, userns.uids[0].container_id, userns.uids[0].length), (131_072, 0, 65_536));
@@ -185,7 +186,7 @@ fn strict_groups_are_refused_where_the_runtime_would_merge_them() {
     assert!(refused(spec.clone()).contains("Strict"));
     let features = RuntimeFeatures { supplemental_groups_policy: true, ..Default::default() };
     let situation = Situation { features, ..Default::default() };
-    let config = sandbox_config(&pod(spec), 0, &facts(), &situation).unwrap();
+    let config = sandbox_config(&pod(spec), 0, &settings(), &situation).unwrap();
     assert_eq!(config.linux.unwrap().security_context.unwrap().supplemental_groups_policy, 1);
 }
 
@@ -194,9 +195,9 @@ fn slices_of_systemd() {
     let mut guaranteed = pod(json!({"containers": [{"name": "web",
         "resources": {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1", "memory": "1Gi"}}}]}));
     guaranteed.metadata.uid = Some("a-b-c".into());
-    let systemd = NodeFacts { cgroup_driver: CgroupDriver::Systemd, ..facts() };
+    let systemd = NodeSettings { cgroup_driver: CgroupDriver::Systemd, ..settings() };
     assert_eq!(cgroup_parent(&guaranteed, &systemd), "kubepods-poda_b_c.slice");
-    let mut below = facts();
+    let mut below = settings();
     below.paths.cgroup_root = "/test".into();
     assert_eq!(cgroup_parent(&guaranteed, &below), "/test/kubepods/poda-b-c");
     let best_effort = pod(json!({"containers": [{"name": "web"}]}));

@@ -41,9 +41,9 @@ fn the_containers_security_wins_over_the_pods() {
 
 #[test]
 fn seccomp_without_a_word_is_unconfined_or_the_default() {
-    let seccomp = |facts: &NodeFacts| {
+    let seccomp = |settings: &NodeSettings| {
         let image = image();
-        let ask = ContainerAsk {
+        let ask = ContainerRequest {
             name: "web",
             attempt: 0,
             image: &image,
@@ -52,11 +52,11 @@ fn seccomp_without_a_word_is_unconfined_or_the_default() {
             references: &References::default(),
         };
         let pod = pod(json!({"containers": [{"name": "web"}]}));
-        let config = container_config(&pod, &ask, facts, &Situation::default(), &TestHost).unwrap();
+        let config = container_config(&pod, &ask, settings, &Situation::default(), &TestHost).unwrap();
         config.linux.unwrap().security_context.unwrap().seccomp.unwrap().profile_type
     };
-    assert_eq!(seccomp(&facts()), 1);
-    assert_eq!(seccomp(&NodeFacts { seccomp_default: true, ..facts() }), 0);
+    assert_eq!(seccomp(&settings()), 1);
+    assert_eq!(seccomp(&NodeSettings { seccomp_default: true, ..settings() }), 0);
     for file in ["/etc/passwd", "../up.json", ""] {
         let message =
             refused(json!({"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": file}}}));
@@ -66,8 +66,8 @@ fn seccomp_without_a_word_is_unconfined_or_the_default() {
 
 #[test]
 fn the_images_user_runs_unless_the_pod_names_one() {
-    let user = |facts: ImageFacts| {
-        let config = translate(json!({"containers": [{"name": "web"}]}), &facts, &Situation::default()).unwrap();
+    let user = |image: ImageFacts| {
+        let config = translate(json!({"containers": [{"name": "web"}]}), &image, &Situation::default()).unwrap();
         let context = config.linux.unwrap().security_context.unwrap();
         (context.run_as_user.map(|user| user.value), context.run_as_username)
     };
@@ -97,9 +97,9 @@ fn run_as_non_root_is_checked_against_the_image() {
         match expected {
             Some(text) => {
                 let error = result.expect_err("is refused");
-                assert_eq!(error.reason, "CreateContainerConfigError");
-                assert!(error.message.contains(text), "{context} {image:?}: {}", error.message);
-                assert!(error.message.contains("\"shop_default(u-1)\", container: web"), "{}", error.message);
+                assert_eq!(error.reason(), "CreateContainerConfigError");
+                assert!(error.message().contains(text), "{context} {image:?}: {}", error.message());
+                assert!(error.message().contains("\"shop_default(u-1)\", container: web"), "{}", error.message());
             }
             None => assert!(result.is_ok(), "{context} {image:?}"),
         }

@@ -1,30 +1,33 @@
-//! Where a pod's things lie on this machine, as the Go kubelet lays them out, so that a node can change hands.
+//! The paths of a pod's directories and files on the node, in the layout of the Go kubelet, so that either agent can take
+//! over a node from the other.
 //!
 //! ```text
 //! <root dir>/pods/<uid>/
 //! ├─ volumes/kubernetes.io~<kind>/<volume>/
 //! ├─ volume-subpaths/<volume>/<container>/<index>
 //! ├─ plugins/kubernetes.io~empty-dir/<volume>/ready
-//! ├─ containers/<container>/<8 hex digits>        the last words of one attempt
+//! ├─ containers/<container>/<8 hex digits>        the termination message of one attempt
 //! └─ etc-hosts
 //! <pod logs dir>/<namespace>_<name>_<uid>/<container>/<attempt>.log
 //! <container logs dir>/<name>_<namespace>_<container>-<id>.log → the log file
 //! ```
-//! Names come from manifests. Those that could leave their directory are spelled with `%XX`, so that no path made here can.
+//! Names come from manifests. A name that could leave its directory is escaped with `%XX`, so that every path stays inside.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use podwright_core::model::Pod;
 
-/// The directories everything lies in.
+use super::{pod_name, pod_namespace, pod_uid};
+
+/// The directories below which the agent keeps the pods' files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPaths {
     /// `--root-dir`.
     pub root_dir: PathBuf,
     /// `podLogsDir`.
     pub pod_logs_dir: PathBuf,
-    /// Where links to the logs of all containers are: `/var/log/containers`.
+    /// The directory of links to the logs of all containers: `/var/log/containers`.
     pub container_logs_dir: PathBuf,
     /// The cgroup above `kubepods`.
     pub cgroup_root: String,
@@ -36,50 +39,50 @@ impl HostPaths {
         self.root_dir.join("pods")
     }
 
-    /// Everything of one pod but its logs.
+    /// The directory of one pod: everything but its logs.
     pub fn pod_dir(&self, uid: &str) -> PathBuf {
-        self.pods_dir().join(&*part(uid))
+        self.pods_dir().join(&*path_component(uid))
     }
 
-    /// Its volumes.
+    /// The directory of a pod's volumes.
     pub fn volumes_dir(&self, uid: &str) -> PathBuf {
         self.pod_dir(uid).join("volumes")
     }
 
-    /// One volume of a kind: `empty-dir`, `downward-api`, `projected`.
+    /// The directory of one volume; `kind` as the Go kubelet spells it: `empty-dir`, `downward-api`, `projected`.
     pub fn volume_dir(&self, uid: &str, kind: &str, volume: &str) -> PathBuf {
-        self.volumes_dir(uid).join(format!("kubernetes.io~{kind}")).join(&*part(volume))
+        self.volumes_dir(uid).join(format!("kubernetes.io~{kind}")).join(&*path_component(volume))
     }
 
-    /// What the volumes' makers note down.
+    /// The directory of markers about volumes.
     pub fn plugins_dir(&self, uid: &str) -> PathBuf {
         self.pod_dir(uid).join("plugins")
     }
 
-    /// The file that says that an emptyDir is complete.
+    /// The marker file of an emptyDir that was set up completely.
     pub fn ready_file(&self, uid: &str, volume: &str) -> PathBuf {
-        self.plugins_dir(uid).join("kubernetes.io~empty-dir").join(&*part(volume)).join("ready")
+        self.plugins_dir(uid).join("kubernetes.io~empty-dir").join(&*path_component(volume)).join("ready")
     }
 
-    /// The bind mounts that stand for subPaths.
+    /// The directory of the bind mounts of subPaths.
     pub fn subpaths_dir(&self, uid: &str) -> PathBuf {
         self.pod_dir(uid).join("volume-subpaths")
     }
 
-    /// The one for the `index`th volume mount of a container.
+    /// The bind mount of the `index`th volume mount of a container.
     pub fn subpath(&self, uid: &str, volume: &str, container: &str, index: usize) -> PathBuf {
-        self.subpaths_dir(uid).join(&*part(volume)).join(&*part(container)).join(index.to_string())
+        self.subpaths_dir(uid).join(&*path_component(volume)).join(&*path_component(container)).join(index.to_string())
     }
 
-    /// What belongs to one container.
+    /// The directory of one container.
     pub fn container_dir(&self, uid: &str, container: &str) -> PathBuf {
-        self.pod_dir(uid).join("containers").join(&*part(container))
+        self.pod_dir(uid).join("containers").join(&*path_component(container))
     }
 
-    /// The file for the last words of one attempt of a container. The Go kubelet draws the name; ours is a hash, so that who
-    /// makes it and who mounts it agree without talking.
+    /// The termination message file of one attempt of a container. The Go kubelet uses a random name; here it is a hash, so
+    /// that the code that creates the file and the code that mounts it need no shared state.
     pub fn termination_log(&self, uid: &str, container: &str, attempt: u32) -> PathBuf {
-        let hash = fnv([uid.as_bytes(), b"/", container.as_bytes(), &attempt.to_be_bytes()]);
+        let hash = fnv1a([uid.as_bytes(), b"/", container.as_bytes(), &attempt.to_be_bytes()]);
         self.container_dir(uid, container).join(format!("{hash:08x}"))
     }
 
@@ -88,25 +91,27 @@ impl HostPaths {
         self.pod_dir(uid).join("etc-hosts")
     }
 
-    /// The pod's logs.
+    /// The pod's log directory.
     pub fn pod_logs(&self, pod: &Pod) -> PathBuf {
-        let (namespace, name, uid) = (namespace(pod), name(pod), uid(pod));
-        self.pod_logs_dir.join(&*part(&format!("{namespace}_{name}_{uid}")))
+        let (namespace, name, uid) = (pod_namespace(pod), pod_name(pod), pod_uid(pod));
+        self.pod_logs_dir.join(&*path_component(&format!("{namespace}_{name}_{uid}")))
     }
 
-    /// The logs of a container.
+    /// The log directory of a container.
     pub fn container_logs(&self, pod: &Pod, container: &str) -> PathBuf {
-        self.pod_logs(pod).join(&*part(container))
+        self.pod_logs(pod).join(&*path_component(container))
     }
 
-    /// The log of one attempt of a container.
+    /// The log file of one attempt of a container.
     pub fn log_file(&self, pod: &Pod, container: &str, attempt: u32) -> PathBuf {
         self.container_logs(pod, container).join(format!("{attempt}.log"))
     }
 
-    /// The link to it, named by the runtime's id. Cut to what a file name may have, as the Go kubelet does.
+    /// The link to a container's log, named by the runtime's container id. Truncated to the longest file name, as in the
+    /// Go kubelet.
     pub fn log_link(&self, pod: &Pod, container: &str, id: &str) -> PathBuf {
-        let mut link = part(&format!("{}_{}_{container}-{id}", name(pod), namespace(pod))).into_owned();
+        let mut link =
+            path_component(&format!("{}_{}_{container}-{id}", pod_name(pod), pod_namespace(pod))).into_owned();
         let mut end = link.len().min(NAME_LEN_MAX - ".log".len());
         while !link.is_char_boundary(end) {
             end -= 1;
@@ -116,23 +121,8 @@ impl HostPaths {
     }
 }
 
-/// The pod's name.
-pub(super) fn name(pod: &Pod) -> &str {
-    pod.metadata.name.as_deref().unwrap_or_default()
-}
-
-/// The pod's namespace.
-pub(super) fn namespace(pod: &Pod) -> &str {
-    pod.metadata.namespace.as_deref().unwrap_or_default()
-}
-
-/// The pod's UID.
-pub(super) fn uid(pod: &Pod) -> &str {
-    pod.metadata.uid.as_deref().unwrap_or_default()
-}
-
-/// A name as one part of a path.
-fn part(name: &str) -> Cow<'_, str> {
+/// A name as one component of a path, escaped if needed.
+fn path_component(name: &str) -> Cow<'_, str> {
     let safe = !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']);
     if safe {
         return name.into();
@@ -141,21 +131,21 @@ fn part(name: &str) -> Cow<'_, str> {
         '/' | '\0' | '.' | '%' => format!("%{:02X}", u32::from(c)),
         c => c.to_string(),
     };
-    // The empty name needs some spelling too; none of the others can be this one.
+    // The empty name must not collide with an escaped one: those have hex digits after the percent sign.
     if name.is_empty() { "%".into() } else { name.chars().map(escape).collect::<String>().into() }
 }
 
-/// Whether a name stands for itself in a path, so that it can be read back from one.
-pub(super) fn is_plain(name: &str) -> bool {
-    matches!(part(name), Cow::Borrowed(_)) && Path::new(name).components().count() == 1
+/// Whether a name is used unescaped in a path, so that it can be read back from one.
+pub(crate) fn is_plain_name(name: &str) -> bool {
+    matches!(path_component(name), Cow::Borrowed(_)) && Path::new(name).components().count() == 1
 }
 
-/// FNV-1a: short, and the same in every version of this program.
-fn fnv<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u32 {
+/// FNV-1a: short, and stable across versions of the agent.
+fn fnv1a<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u32 {
     parts.into_iter().flatten().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
-/// What ext4 and most others take.
+/// The limit of ext4 and most other file systems, in bytes.
 const NAME_LEN_MAX: usize = 255;
 
 #[cfg(test)]
@@ -180,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_is_the_kubelets() {
+    fn the_layout_is_that_of_the_go_kubelet() {
         let (paths, pod) = (paths(), pod("ns", "web", "u1"));
         let seen = [
             paths.volume_dir("u1", "empty-dir", "data"),
@@ -202,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn last_words_have_a_place_per_attempt() {
+    fn every_attempt_has_its_own_termination_message_file() {
         let of = |uid, container, attempt| paths().termination_log(uid, container, attempt);
         let first = of("u", "app", 0);
         assert!(first.starts_with("/r/pods/u/containers/app"));
@@ -212,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_leads_out() {
+    fn no_name_leaves_its_directory() {
         for bad in ["..", ".", "", "../../etc", "/etc", "a/../../b", "a\0b"] {
             let (paths, pod) = (paths(), pod(bad, bad, bad));
             for path in [
@@ -226,13 +216,13 @@ mod tests {
             }
             assert_eq!(paths.log_link(&pod, bad, bad).parent(), Some(Path::new("/c")));
             assert_eq!(paths.pod_logs(&pod).parent(), Some(Path::new("/l")));
-            assert!(!is_plain(bad), "{bad:?}");
+            assert!(!is_plain_name(bad), "{bad:?}");
         }
-        assert!(is_plain("0f8fad5b-d9cb-469f-a165-70867728950e"));
+        assert!(is_plain_name("0f8fad5b-d9cb-469f-a165-70867728950e"));
     }
 
     #[test]
-    fn a_link_is_never_too_long_a_name() {
+    fn the_name_of_a_log_link_is_truncated() {
         let link = paths().log_link(&pod("ns", &"ü".repeat(200), "u"), "app", "id");
         assert!(link.file_name().unwrap().len() <= 255);
         assert!(link.to_str().unwrap().ends_with(".log"));

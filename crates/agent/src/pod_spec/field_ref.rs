@@ -1,4 +1,4 @@
-//! What a pod can be told about itself: `fieldRef` and `resourceFieldRef`, in the environment and in files.
+//! Values of `fieldRef` and `resourceFieldRef`, for environment variables and for files of downwardAPI volumes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,9 +8,9 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use podwright_core::model::{Pod, find_container};
 use podwright_core::quantity::{Amount, QuantityError};
 
-use super::paths;
+use super::{pod_name, pod_namespace, pod_uid};
 
-/// What the node has for pods: the limit of a container that has none of its own.
+/// The node's allocatable resources: the reported limit of a container without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocatable {
     /// Thousandths of a core.
@@ -21,37 +21,37 @@ pub struct Allocatable {
     pub ephemeral_storage: i64,
 }
 
-/// Why there is no value.
+/// A reference without a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FieldError {
-    /// No such field can be asked for.
+pub enum FieldRefError {
+    /// A field path that Kubernetes does not offer.
     #[error("unsupported fieldPath: {0}")]
     Unsupported(String),
-    /// A key in brackets where there is no map.
+    /// A subscript after a field that is not a map.
     #[error("fieldPath {0:?} does not support subscript")]
-    NoMap(String),
-    /// A key that no label or annotation can have.
+    NotAMap(String),
+    /// A subscript that is not a qualified name.
     #[error("invalid key subscript in {0}")]
-    BadKey(String),
-    /// No such container.
+    InvalidKey(String),
+    /// The pod has no container of this name.
     #[error("container {0} not found")]
     NoContainer(String),
-    /// No such resource can be asked for.
+    /// A resource that Kubernetes does not offer.
     #[error("unsupported container resource: {0}")]
     UnsupportedResource(String),
-    /// A quantity that is none.
-    #[error("{0}")]
+    /// A limit, request or divisor that is not a quantity.
+    #[error(transparent)]
     Quantity(#[from] QuantityError),
 }
 
-/// A field of the pod, for the environment.
+/// The value of a `fieldRef` in an environment variable. `ips` are the pod's addresses.
 pub fn field_value(
     pod: &Pod,
     path: &str,
     ips: &[String],
     host_ips: &[String],
     node_name: &str,
-) -> Result<String, FieldError> {
+) -> Result<String, FieldRefError> {
     let spec = pod.spec.as_ref();
     Ok(match path {
         "spec.nodeName" => {
@@ -67,47 +67,47 @@ pub fn field_value(
     })
 }
 
-/// A field of the pod that files may show: its metadata (Go kubelet: ExtractFieldPathAsString).
-pub fn metadata_value(pod: &Pod, path: &str) -> Result<String, FieldError> {
+/// The value of a `fieldRef` in a downwardAPI volume, which offers metadata only (Go kubelet: `ExtractFieldPathAsString`).
+pub fn metadata_value(pod: &Pod, path: &str) -> Result<String, FieldRefError> {
     let meta = &pod.metadata;
     if let Some((map, key)) = path.strip_suffix("']").and_then(|p| p.split_once("['")) {
         let map = match map {
             "metadata.annotations" => &meta.annotations,
             "metadata.labels" => &meta.labels,
-            _ => return Err(FieldError::NoMap(path.into())),
+            _ => return Err(FieldRefError::NotAMap(path.into())),
         };
         if !is_qualified_name(key) {
-            return Err(FieldError::BadKey(path.into()));
+            return Err(FieldRefError::InvalidKey(path.into()));
         }
         return Ok(map.as_ref().and_then(|m| m.get(key)).cloned().unwrap_or_default());
     }
     Ok(match path {
         "metadata.annotations" => lines(meta.annotations.as_ref()),
         "metadata.labels" => lines(meta.labels.as_ref()),
-        "metadata.name" => paths::name(pod).into(),
-        "metadata.namespace" => paths::namespace(pod).into(),
-        "metadata.uid" => paths::uid(pod).into(),
-        _ => return Err(FieldError::Unsupported(path.into())),
+        "metadata.name" => pod_name(pod).into(),
+        "metadata.namespace" => pod_namespace(pod).into(),
+        "metadata.uid" => pod_uid(pod).into(),
+        _ => return Err(FieldRefError::Unsupported(path.into())),
     })
 }
 
-/// A request or limit of a container, in units of the divisor, rounded up.
+/// The value of a `resourceFieldRef`: a request or limit of a container in units of the divisor, rounded up.
 pub fn resource_value(
     pod: &Pod,
     container: &str,
     resource: &str,
     divisor: Option<&Quantity>,
     node: &Allocatable,
-) -> Result<String, FieldError> {
-    let found = find_container(pod, container).ok_or_else(|| FieldError::NoContainer(container.into()))?;
-    let unsupported = || FieldError::UnsupportedResource(resource.into());
+) -> Result<String, FieldRefError> {
+    let found = find_container(pod, container).ok_or_else(|| FieldRefError::NoContainer(container.into()))?;
+    let unsupported = || FieldRefError::UnsupportedResource(resource.into());
     let (kind, name) = resource.split_once('.').ok_or_else(unsupported)?;
     let known = matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
     if !known || !matches!(kind, "limits" | "requests") {
         return Err(unsupported());
     }
     let own = amount_of(found.container.resources.as_ref(), kind, name)?.filter(|a| !a.is_zero());
-    // A container without a limit may use what its pod may (Go kubelet: `defaultPodLimitsForDownwardAPI`).
+    // A container without a limit has that of its pod (Go kubelet: `defaultPodLimitsForDownwardAPI`).
     let of_pod = match (own, kind, name) {
         (None, "limits", "cpu" | "memory") => {
             amount_of(pod.spec.as_ref().and_then(|s| s.resources.as_ref()), kind, name)?
@@ -132,26 +132,30 @@ pub fn resource_value(
     Ok(div_up(value, divisor).to_string())
 }
 
-fn amount_of(resources: Option<&ResourceRequirements>, kind: &str, name: &str) -> Result<Option<Amount>, FieldError> {
+fn amount_of(
+    resources: Option<&ResourceRequirements>,
+    kind: &str,
+    name: &str,
+) -> Result<Option<Amount>, FieldRefError> {
     let Some(resources) = resources else { return Ok(None) };
     let map = if kind == "limits" { &resources.limits } else { &resources.requests };
     Ok(map.as_ref().and_then(|m| m.get(name)).map(Amount::try_from).transpose()?)
 }
 
-/// Never zero: a divisor that was zero has become one.
+/// Rounds up. `by` is not zero: the caller replaces a zero divisor with one.
 fn div_up(value: i64, by: i64) -> i64 {
     let (value, by) = (i128::from(value), i128::from(by));
     let up = i128::from(value % by != 0 && (value < 0) == (by < 0));
     i64::try_from(value / by + up).unwrap_or(i64::MAX)
 }
 
-/// `key="value"` lines in the order of the keys, without a newline at the end.
+/// `key="value"` lines, sorted by key, without a trailing newline.
 fn lines(map: Option<&BTreeMap<String, String>>) -> String {
     let lines: Vec<String> = map.into_iter().flatten().map(|(k, v)| format!("{k}={}", quoted(v))).collect();
     lines.join("\n")
 }
 
-/// A text as Go's `%q` writes it: what programs that read these files expect.
+/// A string as Go's `%q` writes it, which programs that read these files expect.
 fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -168,7 +172,7 @@ fn quoted(text: &str) -> String {
             '\u{b}' => "\\v",
             _ => "",
         };
-        // Beside control characters: other blanks, formatting characters, private use.
+        // In addition to control characters: other spaces, formatting characters, private use.
         let invisible = matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
             | '\u{e000}'..='\u{f8ff}' | '\u{feff}' | '\u{e0000}'..);
         let unprintable = c.is_control() || invisible || (c.is_whitespace() && c != ' ');
@@ -185,7 +189,7 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// `[prefix/]name`, as keys of labels and annotations are; an annotation's may have capitals in its prefix.
+/// Whether a key of a label or annotation has the form `[prefix/]name`; annotations may have capitals in the prefix.
 fn is_qualified_name(key: &str) -> bool {
     let alphanumeric = |b: u8| b.is_ascii_alphanumeric();
     let is_name = |name: &str, max: usize, others: &[u8]| {
@@ -229,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn fields() {
+    fn field_refs_have_the_values_of_the_pod() {
         let ips = ["10.0.0.5".to_owned(), "fd00::5".to_owned()];
         let host_ips = ["192.0.2.1".to_owned(), "2001:db8::1".to_owned()];
         for (path, value) in [
@@ -256,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_asked_for() {
+    fn unsupported_field_paths_are_rejected() {
         for path in
             ["spec.containers", "metadata.labels['']", "metadata.labels['a b']", "spec['x']", "status.podIP", ""]
         {
@@ -265,20 +269,20 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_the_whole_pod_comes_before_the_nodes() {
+    fn a_pod_level_limit_takes_precedence_over_the_nodes_allocatable() {
         let mut pod = pod();
         let whole = json!({"limits": {"cpu": "2", "memory": "0", "hugepages-2Mi": "2Mi"}, "requests": {"cpu": "1"}});
         pod.spec.as_mut().unwrap().resources = Some(serde_json::from_value(whole).unwrap());
         let value = |container, resource| resource_value(&pod, container, resource, None, &NODE).unwrap();
         assert_eq!(value("bare", "limits.cpu"), "2");
-        assert_eq!(value("bare", "limits.memory"), (1 << 30).to_string(), "nothing is no limit");
-        assert_eq!(value("app", "limits.memory"), "104857600", "its own comes first");
+        assert_eq!(value("bare", "limits.memory"), (1 << 30).to_string(), "zero is no limit");
+        assert_eq!(value("app", "limits.memory"), "104857600", "the container's own limit takes precedence");
         assert_eq!(value("bare", "limits.hugepages-2Mi"), "0");
         assert_eq!(value("bare", "requests.cpu"), "0");
     }
 
     #[test]
-    fn resources() {
+    fn resource_field_refs_are_divided_and_rounded_up() {
         let value = |container, resource, divisor: Option<&str>| {
             let divisor = divisor.map(|d| Quantity(d.into()));
             resource_value(&pod(), container, resource, divisor.as_ref(), &NODE)
@@ -308,6 +312,6 @@ mod tests {
         for (container, resource) in [("none", "limits.cpu"), ("app", "limits.gpu"), ("app", "cpu"), ("app", "x.cpu")] {
             assert!(value(container, resource, None).is_err(), "{container} {resource}");
         }
-        assert!(matches!(value("app", "limits.cpu", Some("many")), Err(FieldError::Quantity(_))));
+        assert!(matches!(value("app", "limits.cpu", Some("many")), Err(FieldRefError::Quantity(_))));
     }
 }
