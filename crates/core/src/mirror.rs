@@ -1,7 +1,7 @@
-//! Mirror pods: read-only shadows that show static pods in the API.
+//! Mirror pods: read-only objects that show static pods in the API.
 //!
-//! A mirror never has a worker, and nothing that is done to it reaches its static pod: one that was deleted, or shows something
-//! else, is replaced; one without a static pod is removed. Nothing here delays a pod.
+//! A mirror pod has no worker, and no change of it reaches its static pod: a mirror that was deleted or has another config hash
+//! is replaced, one without a static pod is deleted. Nothing here delays a pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use crate::model::{
 use crate::record::pairs;
 use crate::static_pod::{CONFIG_HASH, CONFIG_MIRROR};
 
-/// The first wait after a failure; it doubles.
+/// First delay after a failure; it doubles.
 const RETRY: Duration = Duration::from_secs(1);
-/// And ends here.
+/// Upper bound of the delay.
 const RETRY_MAX: Duration = Duration::from_secs(30);
-/// A store that asks for more patience than this gets this.
-const PATIENCE_MAX: Duration = Duration::from_secs(60);
-/// The API server shows within this time that a mirror is gone.
-const SHOWN_GONE: Duration = Duration::from_secs(10);
+/// Upper bound of a `Retry-After` that the API server asks for.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+/// Within this time the watch shows a deletion.
+const DELETE_OBSERVED_WITHIN: Duration = Duration::from_secs(10);
 
 /// All mirrors of this node's static pods.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -32,54 +32,55 @@ pub(crate) struct Mirrors {
     #[serde(with = "pairs")]
     by_name: BTreeMap<FullName, Mirror>,
     #[serde(with = "pairs")]
-    tries: BTreeMap<FullName, Try>,
-    asked: BTreeMap<RequestId, FullName>,
-    /// Names to which something happened.
-    touched: BTreeSet<FullName>,
+    request_states: BTreeMap<FullName, RequestState>,
+    requests: BTreeMap<RequestId, FullName>,
+    /// Names to compare again.
+    dirty: BTreeSet<FullName>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Mirror {
     pod: Arc<Pod>,
-    /// We have removed it; its source has not said so yet.
-    gone: bool,
-    /// The API server did not find it. If it is still shown then, it is there: a server that has just started finds little.
-    doubted: Option<Time>,
+    /// We have deleted it; the watch has not shown that yet.
+    deleted: bool,
+    /// The API server answered NotFound. If the watch still has the mirror at this time, it exists: a server that has just
+    /// started may answer NotFound for existing objects.
+    recheck_at: Option<Time>,
 }
 
-/// What was asked about one name.
+/// State of the requests for one name.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Try {
-    under_way: Option<RequestId>,
-    /// The mirror that is to be removed; `None`: one is being made.
-    removes: Option<PodUid>,
-    /// The mirror that was shown and is gone, while the answer that it was made is on its way.
-    came_and_went: Option<String>,
+struct RequestState {
+    in_flight: Option<RequestId>,
+    /// UID of the mirror that the request deletes; `None` for a create.
+    deleting_uid: Option<PodUid>,
+    /// UID of a mirror that the watch showed as deleted while a request is in flight: the response of its create is outdated.
+    deleted_meanwhile: Option<String>,
     failures: u32,
-    at: Option<Time>,
+    retry_at: Option<Time>,
 }
 
-/// What should be shown under a name.
+/// The mirror that should exist under a name.
 #[derive(Clone, Debug)]
-pub(crate) enum Wanted {
-    /// This static pod.
-    Shown(Arc<Pod>),
-    /// What is there stays: its static pod ends, or nobody can tell yet.
-    AsIs,
-    /// Nothing: its static pod is gone.
-    Nothing,
+pub(crate) enum DesiredMirror {
+    /// The mirror of this static pod.
+    Present(Arc<Pod>),
+    /// No change: the static pod terminates, or its source is not synced.
+    Unchanged,
+    /// None: the static pod is gone.
+    Absent,
 }
 
-/// The Node object, which owns every mirror.
+/// The Node object, owner of every mirror.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Owner<'a> {
+pub(crate) struct NodeOwner<'a> {
     pub(crate) name: &'a str,
     pub(crate) uid: &'a str,
 }
 
 impl Mirrors {
-    /// The API server shows a mirror.
-    pub(crate) fn seen(&mut self, pod: Arc<Pod>) {
+    /// The watch shows a mirror.
+    pub(crate) fn observe(&mut self, pod: Arc<Pod>) {
         let name = full_name(&pod);
         let had = self.by_name.get(&name);
         let version = |pod: &Pod| pod.metadata.resource_version.clone();
@@ -87,14 +88,14 @@ impl Mirrors {
             return;
         }
         let same = had.filter(|m| m.pod.metadata.uid == pod.metadata.uid);
-        let (gone, doubted) = same.map_or((false, None), |m| (m.gone, m.doubted));
-        self.touched.insert(name.clone());
-        self.by_name.insert(name, Mirror { pod, gone, doubted });
+        let (deleted, recheck_at) = same.map_or((false, None), |m| (m.deleted, m.recheck_at));
+        self.dirty.insert(name.clone());
+        self.by_name.insert(name, Mirror { pod, deleted, recheck_at });
     }
 
-    /// An answer shows a mirror that is known: a pod that begins anew under it must not begin at old news. One that is gone stays
-    /// gone. `is_newest`: whatever its version says.
-    pub(crate) fn answered_with(&mut self, pod: &Arc<Pod>, is_newest: bool) {
+    /// Takes over the object of a response, so that a pod that starts again under this mirror starts from its newest state. A
+    /// deleted mirror stays deleted. `is_newest`: regardless of its resource version.
+    pub(crate) fn update_from_response(&mut self, pod: &Arc<Pod>, is_newest: bool) {
         let known = self.by_name.get_mut(&full_name(pod)).filter(|m| m.pod.metadata.uid == pod.metadata.uid);
         if let Some(mirror) = known {
             let (new, had) = (&pod.metadata.resource_version, &mirror.pod.metadata.resource_version);
@@ -104,210 +105,219 @@ impl Mirrors {
         }
     }
 
-    /// A mirror was made. Whatever had its name before is gone, and its version with it.
-    fn made(&mut self, pod: &Arc<Pod>) {
-        self.by_name.retain(|_, m| !m.gone || full_name(&m.pod) != full_name(pod));
-        self.seen(Arc::clone(pod));
+    /// A mirror was created. An earlier one of this name is gone, and so is its resource version.
+    fn on_created(&mut self, pod: &Arc<Pod>) {
+        self.by_name.retain(|_, m| !m.deleted || full_name(&m.pod) != full_name(pod));
+        self.observe(Arc::clone(pod));
     }
 
-    /// The API server's history was set back: versions that are known mean nothing.
+    /// The API server's history was reset: known resource versions are void.
     pub(crate) fn history_reset(&mut self) {
         self.by_name.values_mut().for_each(|m| clear_resource_version(&mut m.pod));
     }
 
-    /// These are all there are.
+    /// The list of all mirrors.
     pub(crate) fn set(&mut self, pods: Vec<Arc<Pod>>) {
         let uids: BTreeSet<Option<String>> = pods.iter().map(|p| p.metadata.uid.clone()).collect();
-        let lost = self.by_name.iter().filter(|(_, m)| !uids.contains(&m.pod.metadata.uid));
-        let lost: Vec<FullName> = lost.map(|(name, _)| name.clone()).collect();
-        for name in lost {
-            self.lose(name);
+        let gone = self.by_name.iter().filter(|(_, m)| !uids.contains(&m.pod.metadata.uid));
+        let gone: Vec<FullName> = gone.map(|(name, _)| name.clone()).collect();
+        for name in gone {
+            self.on_deleted(name);
         }
-        pods.into_iter().for_each(|pod| self.seen(pod));
+        pods.into_iter().for_each(|pod| self.observe(pod));
     }
 
-    /// This object is gone. False if it is no mirror.
-    pub(crate) fn removed(&mut self, uid: &PodUid) -> bool {
-        let is_it = |m: &Mirror| m.pod.metadata.uid.as_deref() == Some(uid.as_str());
-        let Some(name) = self.by_name.iter().find(|(_, m)| is_it(m)).map(|(name, _)| name.clone()) else {
+    /// This object is gone. False if it is not a mirror.
+    pub(crate) fn remove(&mut self, uid: &PodUid) -> bool {
+        let has_uid = |m: &Mirror| m.pod.metadata.uid.as_deref() == Some(uid.as_str());
+        let Some(name) = self.by_name.iter().find(|(_, m)| has_uid(m)).map(|(name, _)| name.clone()) else {
             return false;
         };
-        self.lose(name);
+        self.on_deleted(name);
         true
     }
 
-    fn lose(&mut self, name: FullName) {
+    fn on_deleted(&mut self, name: FullName) {
         let uid = self.by_name.remove(&name).and_then(|mirror| mirror.pod.metadata.uid.clone());
-        if let Some(trial) = self.tries.get_mut(&name).filter(|t| t.under_way.is_some()) {
-            trial.came_and_went = uid;
+        if let Some(state) = self.request_states.get_mut(&name).filter(|t| t.in_flight.is_some()) {
+            state.deleted_meanwhile = uid;
         }
-        self.touched.insert(name);
+        self.dirty.insert(name);
     }
 
-    /// Something happened that concerns this name.
-    pub(crate) fn touch(&mut self, name: &FullName) {
-        self.touched.insert(name.clone());
+    /// Compare this name again.
+    pub(crate) fn mark_dirty(&mut self, name: &FullName) {
+        self.dirty.insert(name.clone());
     }
 
-    /// Look at every mirror again.
-    pub(crate) fn touch_all(&mut self) {
-        self.touched.extend(self.by_name.keys().cloned());
+    /// Compare every mirror again.
+    pub(crate) fn mark_all_dirty(&mut self) {
+        self.dirty.extend(self.by_name.keys().cloned());
     }
 
-    /// Names to be looked at.
-    pub(crate) fn take_touched(&mut self) -> BTreeSet<FullName> {
-        std::mem::take(&mut self.touched)
+    /// Names to compare; clears the set.
+    pub(crate) fn take_dirty(&mut self) -> BTreeSet<FullName> {
+        std::mem::take(&mut self.dirty)
     }
 
-    /// The mirror that shows this very pod.
-    pub(crate) fn of(&self, pod: &Pod) -> Option<&Arc<Pod>> {
-        let mirror = self.by_name.get(&full_name(pod)).filter(|m| !m.gone)?;
+    /// The mirror with the config hash of this static pod.
+    pub(crate) fn mirror_of(&self, pod: &Pod) -> Option<&Arc<Pod>> {
+        let mirror = self.by_name.get(&full_name(pod)).filter(|m| !m.deleted)?;
         (annotation(&mirror.pod, CONFIG_MIRROR) == Some(hash(pod))).then_some(&mirror.pod)
     }
 
-    /// The name of the static pod that the mirror of this UID shows.
-    pub(crate) fn name_of(&self, uid: &PodUid) -> Option<&FullName> {
-        let is_it = |m: &Mirror| m.pod.metadata.uid.as_deref() == Some(uid.as_str());
-        self.by_name.iter().find(|(_, m)| is_it(m)).map(|(name, _)| name)
+    /// The name of the static pod whose mirror has this UID.
+    pub(crate) fn static_pod_name(&self, uid: &PodUid) -> Option<&FullName> {
+        let has_uid = |m: &Mirror| m.pod.metadata.uid.as_deref() == Some(uid.as_str());
+        self.by_name.iter().find(|(_, m)| has_uid(m)).map(|(name, _)| name)
     }
 
-    /// A mirror by its name.
     pub(crate) fn get(&self, name: &FullName) -> Option<&Arc<Pod>> {
-        self.by_name.get(name).filter(|m| !m.gone).map(|m| &m.pod)
+        self.by_name.get(name).filter(|m| !m.deleted).map(|m| &m.pod)
     }
 
-    /// What is to be asked of the API server about this name now, if anything.
-    pub(crate) fn next(
+    /// The request to send for this name now, if any.
+    pub(crate) fn next_request(
         &mut self,
         name: &FullName,
-        wanted: &Wanted,
-        owner: Option<Owner<'_>>,
+        desired: &DesiredMirror,
+        owner: Option<NodeOwner<'_>>,
         now: Time,
-        draw: &mut u64,
+        last_id: &mut u64,
     ) -> Option<(RequestId, ObjectRequest)> {
-        let request = self.missing(name, wanted, owner);
+        let request = self.needed_request(name, desired, owner);
         let Some(request) = request else {
-            // Nothing is missing: what failed before is forgiven.
-            self.tries.retain(|n, t| n != name || t.under_way.is_some());
+            // Nothing to do: earlier failures no longer count.
+            self.request_states.retain(|n, t| n != name || t.in_flight.is_some());
             return None;
         };
-        let trial = self.tries.entry(name.clone()).or_default();
-        if trial.under_way.is_some() || trial.at.is_some_and(|at| now < at) {
+        let state = self.request_states.entry(name.clone()).or_default();
+        if state.in_flight.is_some() || state.retry_at.is_some_and(|at| now < at) {
             return None;
         }
-        *draw += 1;
-        let id = RequestId(*draw);
-        trial.under_way = Some(id);
-        trial.removes = match &request {
+        *last_id += 1;
+        let id = RequestId(*last_id);
+        state.in_flight = Some(id);
+        state.deleting_uid = match &request {
             ObjectRequest::DeleteMirror { object } => Some(object.uid.clone()),
             _ => None,
         };
-        self.asked.insert(id, name.clone());
+        self.requests.insert(id, name.clone());
         Some((id, request))
     }
 
-    fn missing(&self, name: &FullName, wanted: &Wanted, owner: Option<Owner<'_>>) -> Option<ObjectRequest> {
-        let there = self.by_name.get(name).filter(|m| !m.gone).map(|m| &m.pod);
-        let remove = |pod: &Pod| {
+    fn needed_request(
+        &self,
+        name: &FullName,
+        desired: &DesiredMirror,
+        owner: Option<NodeOwner<'_>>,
+    ) -> Option<ObjectRequest> {
+        let existing = self.by_name.get(name).filter(|m| !m.deleted).map(|m| &m.pod);
+        let delete = |pod: &Pod| {
             let uid = PodUid::from(pod.metadata.uid.as_deref()?);
             Some(ObjectRequest::DeleteMirror { object: ObjectRef { full_name: name.clone(), uid } })
         };
-        match (wanted, there) {
-            (Wanted::Nothing, Some(mirror)) => remove(mirror),
-            (Wanted::Shown(pod), Some(mirror)) => {
-                let same = annotation(mirror, CONFIG_MIRROR) == Some(hash(pod));
-                let stays = same && mirror.metadata.deletion_timestamp.is_none();
-                if stays { None } else { remove(mirror) }
+        match (desired, existing) {
+            (DesiredMirror::Absent, Some(mirror)) => delete(mirror),
+            (DesiredMirror::Present(pod), Some(mirror)) => {
+                let same_hash = annotation(mirror, CONFIG_MIRROR) == Some(hash(pod));
+                let stays = same_hash && mirror.metadata.deletion_timestamp.is_none();
+                if stays { None } else { delete(mirror) }
             }
-            (Wanted::Shown(pod), None) => {
-                owner.map(|owner| ObjectRequest::CreateMirror { pod: Arc::new(mirror(pod, owner)) })
+            (DesiredMirror::Present(pod), None) => {
+                owner.map(|owner| ObjectRequest::CreateMirror { pod: Arc::new(build_mirror(pod, owner)) })
             }
-            (Wanted::Nothing, None) | (Wanted::AsIs, _) => None,
+            (DesiredMirror::Absent, None) | (DesiredMirror::Unchanged, _) => None,
         }
     }
 
-    /// The API server answers; `None` if it was not asked from here. The text is for people.
-    pub(crate) fn answered(
+    /// The API server responds; `None` if the request was not made here. The text is for a warning event.
+    pub(crate) fn on_response(
         &mut self,
         id: RequestId,
         result: &ObjectResult,
         now: Time,
     ) -> Option<(FullName, Option<String>)> {
-        let name = self.asked.remove(&id)?;
-        self.touched.insert(name.clone());
-        let trial = self.tries.get_mut(&name)?;
-        trial.under_way.take_if(|under_way| *under_way == id)?;
-        let (removed, gone) = (trial.removes.take(), trial.came_and_went.take());
-        let first = trial.failures == 0;
-        let mut told = None;
-        match (result, removed) {
-            // Made, and gone before we heard of it.
+        let name = self.requests.remove(&id)?;
+        self.dirty.insert(name.clone());
+        let state = self.request_states.get_mut(&name)?;
+        state.in_flight.take_if(|in_flight| *in_flight == id)?;
+        let (deleted_uid, gone) = (state.deleting_uid.take(), state.deleted_meanwhile.take());
+        let first = state.failures == 0;
+        let mut warning = None;
+        match (result, deleted_uid) {
+            // Created, and deleted again before the response arrived.
             (Ok(Some(pod)), None) if gone.is_some() && gone == pod.metadata.uid => {}
-            // Made: known before the watch shows it.
-            (Ok(Some(pod)), None) => self.made(pod),
+            // Created: known before the watch shows it.
+            (Ok(Some(pod)), None) => self.on_created(pod),
             (Ok(None), None) => {}
-            (Ok(_) | Err(ObjectError::OtherUid), Some(uid)) => self.is_removed(&name, &uid, None),
-            (Err(ObjectError::NotFound), Some(uid)) => self.is_removed(&name, &uid, Some(now + SHOWN_GONE)),
+            (Ok(_) | Err(ObjectError::OtherUid), Some(uid)) => self.mark_deleted(&name, &uid, None),
+            (Err(ObjectError::NotFound), Some(uid)) => {
+                self.mark_deleted(&name, &uid, Some(now + DELETE_OBSERVED_WITHIN))
+            }
             (Err(error), _) => {
-                trial.fail(error, now, &name);
-                told = first.then(|| explain(error)).flatten();
-                // A server that has just started may call what it has not read yet "not found": then it is there still.
+                state.fail(error, now, &name);
+                warning = first.then(|| explain(error)).flatten();
+                // The earlier NotFound was wrong: a server that has just started had not read the object yet.
                 if let Some(mirror) = self.by_name.get_mut(&name).filter(|_| *error == ObjectError::OtherUid) {
-                    mirror.gone = false;
+                    mirror.deleted = false;
                 }
             }
         }
-        Some((name, told))
+        Some((name, warning))
     }
 
-    fn is_removed(&mut self, name: &FullName, uid: &PodUid, doubted: Option<Time>) {
+    fn mark_deleted(&mut self, name: &FullName, uid: &PodUid, recheck_at: Option<Time>) {
         let mirror = self.by_name.get_mut(name).filter(|m| m.pod.metadata.uid.as_deref() == Some(uid.as_str()));
         if let Some(mirror) = mirror {
-            (mirror.gone, mirror.doubted) = (true, doubted);
+            (mirror.deleted, mirror.recheck_at) = (true, recheck_at);
         }
     }
 
-    /// What could not be done because the API server was away is done now.
+    /// Requests that failed because the API server was unavailable are retried now.
     pub(crate) fn store_reconnected(&mut self, now: Time) {
-        for trial in self.tries.values_mut().filter(|t| t.at.is_some()) {
-            // It was told once; only the waits begin anew.
-            (trial.at, trial.failures) = (Some(now), trial.failures.min(1));
+        for state in self.request_states.values_mut().filter(|t| t.retry_at.is_some()) {
+            // The failure was reported once already; only the back-off starts again.
+            (state.retry_at, state.failures) = (Some(now), state.failures.min(1));
         }
     }
 
-    /// Names whose retry has come are looked at again.
+    /// Marks the names whose retry is due.
     pub(crate) fn due(&mut self, now: Time) {
-        let due = self.tries.iter_mut().filter_map(|(name, t)| t.at.take_if(|at| *at <= now).map(|_| name.clone()));
-        self.touched.extend(due);
+        let due = self
+            .request_states
+            .iter_mut()
+            .filter_map(|(name, t)| t.retry_at.take_if(|at| *at <= now).map(|_| name.clone()));
+        self.dirty.extend(due);
         for (name, mirror) in &mut self.by_name {
-            if mirror.doubted.take_if(|at| *at <= now).is_some() {
-                mirror.gone = false;
-                self.touched.insert(name.clone());
+            if mirror.recheck_at.take_if(|at| *at <= now).is_some() {
+                mirror.deleted = false;
+                self.dirty.insert(name.clone());
             }
         }
     }
 
-    /// When to look again.
+    /// When [`Self::due`] should be called next.
     pub(crate) fn wake(&self) -> Option<Time> {
-        let doubted = self.by_name.values().filter_map(|m| m.doubted);
-        self.tries.values().filter_map(|t| t.at).chain(doubted).min()
+        let recheck_at = self.by_name.values().filter_map(|m| m.recheck_at);
+        self.request_states.values().filter_map(|t| t.retry_at).chain(recheck_at).min()
     }
 }
 
-impl Try {
+impl RequestState {
     fn fail(&mut self, error: &ObjectError, now: Time, name: &FullName) {
-        let asked = match error {
-            ObjectError::Unavailable { after, .. } => after.unwrap_or_default().min(PATIENCE_MAX),
+        let requested = match error {
+            ObjectError::Unavailable { after, .. } => after.unwrap_or_default().min(RETRY_AFTER_MAX),
             ObjectError::Refused(_) => RETRY_MAX,
             ObjectError::NotFound | ObjectError::OtherUid => Duration::ZERO,
         };
-        let wait = (RETRY * 2u32.pow(self.failures.min(5))).min(RETRY_MAX).max(asked);
+        let wait = (RETRY * 2u32.pow(self.failures.min(5))).min(RETRY_MAX).max(requested);
         self.failures += 1;
-        self.at = Some(now + wait + wait.mul_f64(0.5 * jitter(&name.name, u64::from(self.failures))));
+        self.retry_at = Some(now + wait + wait.mul_f64(0.5 * jitter(&name.name, u64::from(self.failures))));
     }
 }
 
-/// This pod is a mirror.
+/// The pod is a mirror pod.
 pub(crate) fn is_mirror(pod: &Pod) -> bool {
     annotation(pod, CONFIG_MIRROR).is_some()
 }
@@ -316,13 +326,13 @@ pub(crate) fn annotation<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
     pod.metadata.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
-/// What tells one content of a static pod from another.
+/// The config hash of a static pod, which changes with its manifest; its UID where the annotation is missing.
 fn hash(pod: &Pod) -> &str {
     annotation(pod, CONFIG_HASH).or(pod.metadata.uid.as_deref()).unwrap_or_default()
 }
 
-/// The mirror of a static pod: its spec, labels and annotations, and who it belongs to.
-fn mirror(pod: &Pod, owner: Owner<'_>) -> Pod {
+/// The mirror object of a static pod: its spec, labels and annotations, owned by the Node.
+fn build_mirror(pod: &Pod, owner: NodeOwner<'_>) -> Pod {
     let mut annotations = pod.metadata.annotations.clone().unwrap_or_default();
     annotations.insert(CONFIG_MIRROR.into(), hash(pod).to_owned());
     let owner = OwnerReference {
@@ -347,12 +357,12 @@ fn mirror(pod: &Pod, owner: Owner<'_>) -> Pod {
     }
 }
 
-/// What people should hear: a server that is away speaks for itself.
+/// Text of the event. Unavailability is reported elsewhere.
 fn explain(error: &ObjectError) -> Option<String> {
     match error {
-        ObjectError::Refused(message) => Some(format!("the API server refuses its mirror: {message}")),
-        ObjectError::OtherUid => Some("another pod has the name of its mirror".into()),
-        ObjectError::NotFound => Some("the namespace of its mirror does not exist".into()),
+        ObjectError::Refused(message) => Some(format!("the API server refuses its mirror pod: {message}")),
+        ObjectError::OtherUid => Some("another pod has the name of its mirror pod".into()),
+        ObjectError::NotFound => Some("the namespace of its mirror pod does not exist".into()),
         ObjectError::Unavailable { .. } => None,
     }
 }

@@ -171,7 +171,7 @@ impl Node {
         let is_static = machine.is_static();
         if is_static {
             let name = machine.full_name().clone();
-            self.mirrors.touch(&name);
+            self.mirrors.mark_dirty(&name);
         }
         if machine.is_gone() {
             let waiting = self.forget(&uid, now, out);

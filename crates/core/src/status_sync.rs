@@ -1,15 +1,16 @@
-//! Keeping the objects of pods at the statuses we have: what is sent when, and when an object may go.
+//! Status manager: keeps the status of each pod object in its store (API server or local store) equal to local, and deletes the
+//! object once its pod has finished.
 //!
 //! ```text
-//!  our status ─┐                                    ┌─ done ─▶ the newest known of the object: base of the next patch
-//!              ├─▶ merge ─ differs? ─▶ one ask ────┤
-//!  the object ─┘      └─ equal, finished, deleted,  └─ failed ─▶ later
-//!                        store's phase terminal ─▶ Delete
+//!  our status ─┐                                       ┌─ ok ─▶ the object in the response is the base of the next patch
+//!              ├─▶ merge ─ differs? ─▶ one request ───┤
+//!  the object ─┘      └─ equal, finished, deleted,     └─ failed ─▶ retry
+//!                        phase in the store terminal ─▶ Delete
 //! ```
 //!
-//! At most one ask per pod is under way, and each is made from what is known when it is made: the newest always wins, and
-//! nothing has to be queued. All this is per object: a mirror made anew gets everything. A store that drops a field is not
-//! asked for it again and again.
+//! At most one request per pod is in flight, and each is built from the newest state at the time it is sent, so nothing is
+//! queued. State is per object: a mirror pod that was created again gets a full patch. A patch that had no effect, because the
+//! store drops a field, is not repeated.
 
 mod merge;
 mod object;
@@ -29,146 +30,145 @@ use crate::model::{
     Time,
 };
 
-pub use merge::{keep_ends, merge};
-use object::{Object, Presence, Turn, UnderWay};
+pub use merge::{keep_final_terminations, merge};
+use object::{InFlightRequest, Permit, Presence, TrackedObject};
 pub use patch::patch;
 use token_bucket::TokenBucket;
 use urgency::{Urgency, is_urgent, urgency};
 
-/// Everything is compared so often, whatever was heard.
+/// All objects are compared with their pods at this interval, also without an event.
 const COMPARE: Duration = Duration::from_secs(10);
-/// An answer is waited for so long.
+/// Timeout of a request.
 pub(crate) const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 
 /// The objects of our pods.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct StatusSync {
-    /// By the pod's own UID; of a static pod it is its mirror.
-    objects: BTreeMap<PodUid, Object>,
-    asked: BTreeMap<RequestId, PodUid>,
-    /// Ordinary news: a few at once, then five a second.
-    pace: TokenBucket<200, 10>,
-    /// Pods that begin: fifty a second.
+    /// By the UID of the pod; the object of a static pod is its mirror pod.
+    objects: BTreeMap<PodUid, TrackedObject>,
+    requests: BTreeMap<RequestId, PodUid>,
+    /// Ordinary updates: a burst of 10, then five per second.
+    update_limiter: TokenBucket<200, 10>,
+    /// Updates of pods that have just started: fifty per second.
     #[serde(default)]
     start_limiter: TokenBucket<20, 50>,
     compare_at: Time,
 }
 
-/// What the pod has to say.
+/// The state of one pod that its object should show.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ours<'a> {
+pub(crate) struct LocalStatus<'a> {
     pub(crate) full_name: &'a FullName,
     pub(crate) spec: Option<&'a PodSpec>,
     pub(crate) status: &'a PodStatus,
-    /// Its clean-up is done: the object may go.
+    /// Its clean-up is done: the object may be deleted.
     pub(crate) finished: bool,
 }
 
-/// An answer that was waited for.
+/// Outcome of a request that was in flight.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Answered {
-    /// Whose.
+pub(crate) struct RequestOutcome {
     pub(crate) uid: PodUid,
-    /// What people should hear of it.
-    pub(crate) told: Option<String>,
-    /// It shows the object as it is now: nothing else was heard of it since the ask.
+    /// Text of a warning event, the first time a request is refused.
+    pub(crate) warning: Option<String>,
+    /// The response is the newest state of the object: the watch has shown nothing else since the request was sent.
     pub(crate) is_newest: bool,
 }
 
 impl StatusSync {
-    /// The source shows an object of this pod.
-    pub(crate) fn seen(&mut self, pod: &PodUid, store: Source, object: &Pod, is_mirror: bool) {
+    /// The watch shows an object of this pod.
+    pub(crate) fn observe(&mut self, pod: &PodUid, store: Source, object: &Pod, is_mirror: bool) {
         let uid = PodUid::from(object.metadata.uid.as_deref().unwrap_or_default());
         match self.objects.get_mut(pod) {
-            Some(had) if had.uid == uid => had.shown(object),
+            Some(had) if had.uid == uid => had.observe(object),
             _ => {
-                self.objects.insert(pod.clone(), Object::new(store, uid, object, is_mirror));
+                self.objects.insert(pod.clone(), TrackedObject::new(store, uid, object, is_mirror));
             }
         }
     }
 
-    /// There is no object of this pod any more.
+    /// The object of this pod is gone.
     pub(crate) fn forget(&mut self, pod: &PodUid) {
         self.objects.remove(pod);
-        self.pace.leave(pod);
-        self.start_limiter.leave(pod);
+        self.update_limiter.cancel(pod);
+        self.start_limiter.cancel(pod);
     }
 
-    /// A store has said everything it has: these.
+    /// A store has listed all its objects: those of these pods.
     pub(crate) fn retain(&mut self, store: Source, pods: &BTreeSet<PodUid>) {
         self.objects.retain(|uid, o| o.store != store || o.is_mirror || pods.contains(uid));
     }
 
-    /// What is to be asked of the store now, if anything.
-    pub(crate) fn next(
+    /// The request to send now, if any.
+    pub(crate) fn next_request(
         &mut self,
         pod: &PodUid,
-        ours: Ours<'_>,
+        local: LocalStatus<'_>,
         now: Time,
-        draw: &mut u64,
+        last_id: &mut u64,
     ) -> Option<(Source, RequestId, ObjectRequest)> {
         let object = self.objects.get_mut(pod)?;
-        if object.under_way.is_some() || object.presence != Presence::Yes {
+        if object.in_flight.is_some() || object.presence != Presence::Present {
             return None;
         }
-        let urgency = if ours.finished { Urgency::Urgent } else { urgency(&object.kept.status, ours.status) };
-        if object.turn.is_waited_for(urgency) {
+        let urgency = if local.finished { Urgency::Urgent } else { urgency(&object.last_seen.status, local.status) };
+        if object.permit.covers(urgency) {
             return None;
         }
-        let status = object.to_send(ours);
-        if status.as_ref().is_some_and(|status| object.retry.waits(status, now)) {
+        let status = object.to_send(local);
+        if status.as_ref().is_some_and(|status| object.retry.is_delayed(status, now)) {
             return None;
         }
         let is_new = status.is_some();
         let status = status.filter(|status| object.differs(status));
         if status.is_some() {
-            let turn = object.turn_for(urgency);
-            let may_tell = match turn {
-                Turn::Has => true,
-                Turn::WaitsToBegin => self.start_limiter.take(pod, now),
-                Turn::Waits | Turn::NotAsked => self.pace.take(pod, now),
+            let permit = object.permit_for(urgency);
+            let may_send = match permit {
+                Permit::Granted => true,
+                Permit::WaitsForStart => self.start_limiter.acquire(pod, now),
+                Permit::WaitsForUpdate | Permit::None => self.update_limiter.acquire(pod, now),
             };
-            // What is told takes along what waited; what waits is in one line only.
-            let had = std::mem::replace(&mut object.turn, if may_tell { Turn::NotAsked } else { turn });
-            if had == Turn::Waits {
-                self.pace.leave(pod);
+            // A patch also carries the changes that waited for a permit; a pod waits for one limiter only.
+            let had = std::mem::replace(&mut object.permit, if may_send { Permit::None } else { permit });
+            if had == Permit::WaitsForUpdate {
+                self.update_limiter.cancel(pod);
             }
-            if had == Turn::WaitsToBegin {
-                self.start_limiter.leave(pod);
+            if had == Permit::WaitsForStart {
+                self.start_limiter.cancel(pod);
             }
-            if !may_tell {
+            if !may_send {
                 return None;
             }
         }
-        let name = || ObjectRef { full_name: ours.full_name.clone(), uid: object.uid.clone() };
+        let name = || ObjectRef { full_name: local.full_name.clone(), uid: object.uid.clone() };
         let (request, sent) = if let Some(status) = status {
-            let (base, urgent) = (Arc::clone(&object.kept.status), is_urgent(&object.kept.status, &status));
+            let (base, urgent) = (Arc::clone(&object.last_seen.status), is_urgent(&object.last_seen.status, &status));
             let sent = Some((Arc::clone(&base), Arc::clone(&status)));
             (ObjectRequest::PatchStatus { object: name(), base, status, urgent }, sent)
-        } else if object.may_go(ours.finished) {
+        } else if object.may_delete(local.finished) {
             (ObjectRequest::Delete { object: name() }, None)
         } else {
             if is_new {
-                object.last_equal_status = Some(ours.status.clone());
+                object.last_equal_status = Some(local.status.clone());
             }
             return None;
         };
-        *draw += 1;
-        let id = RequestId(*draw);
-        object.under_way = Some(UnderWay { id, sent, overtaken: false });
-        self.asked.insert(id, pod.clone());
+        *last_id += 1;
+        let id = RequestId(*last_id);
+        object.in_flight = Some(InFlightRequest { id, sent, superseded: false });
+        self.requests.insert(id, pod.clone());
         Some((object.store, id, request))
     }
 
-    /// A store answers; `None` if it was not asked from here, or nobody waits for it any more.
-    pub(crate) fn answered(&mut self, id: RequestId, result: &ObjectResult, now: Time) -> Option<Answered> {
-        let uid = self.asked.remove(&id)?;
+    /// A store responds. `None` if the request was not made here or its object has been replaced since.
+    pub(crate) fn on_response(&mut self, id: RequestId, result: &ObjectResult, now: Time) -> Option<RequestOutcome> {
+        let uid = self.requests.remove(&id)?;
         let object = self.objects.get_mut(&uid)?;
-        let UnderWay { sent, overtaken, .. } = object.under_way.take_if(|u| u.id == id)?;
+        let InFlightRequest { sent, superseded, .. } = object.in_flight.take_if(|u| u.id == id)?;
         let deleted = sent.is_none();
-        let told = match result {
-            Ok(kept) => {
-                object.done(sent, kept.as_deref(), overtaken);
+        let warning = match result {
+            Ok(object_state) => {
+                object.done(sent, object_state.as_deref(), superseded);
                 None
             }
             Err(ObjectError::NotFound) => {
@@ -176,13 +176,13 @@ impl StatusSync {
                 None
             }
             Err(ObjectError::OtherUid) => {
-                object.presence = Presence::Over;
+                object.presence = Presence::Gone;
                 None
             }
             Err(ObjectError::Refused(message)) => {
-                let first = !object.retry.told;
+                let first = !object.retry.reported;
                 object.retry.refuse(sent.map(|(_, status)| status), now);
-                let what = if deleted { "end" } else { "status" };
+                let what = if deleted { "deletion" } else { "status" };
                 first.then(|| format!("the store of this pod's object refuses its {what}: {message}"))
             }
             Err(ObjectError::Unavailable { after, .. }) => {
@@ -190,48 +190,49 @@ impl StatusSync {
                 None
             }
         };
-        Some(Answered { uid, told, is_newest: !overtaken && !deleted })
+        Some(RequestOutcome { uid, warning, is_newest: !superseded && !deleted })
     }
 
-    /// A store's history was set back: versions and deletions that are known mean nothing.
+    /// A store's history was reset: known resource versions and deletions are void.
     pub(crate) fn history_reset(&mut self, store: Source) {
         for object in self.objects.values_mut().filter(|o| o.store == store) {
-            (object.kept.version, object.kept.deleting) = (None, false);
+            (object.last_seen.resource_version, object.last_seen.deleting) = (None, false);
         }
     }
 
-    /// What could not be told because the store was away is told now.
+    /// Requests that failed because the store was unavailable are retried now.
     pub(crate) fn store_reconnected(&mut self, store: Source, now: Time) {
         let objects = self.objects.values_mut().filter(|o| o.store == store);
         objects.for_each(|o| o.retry.store_reconnected(now));
     }
 
-    /// Pods whose retry has come; from time to time, all.
+    /// Pods whose retry is due or whose permit was granted; every `COMPARE`, all.
     pub(crate) fn due(&mut self, now: Time) -> Vec<PodUid> {
         let all = self.compare_at <= now;
         if all {
             self.compare_at = now + COMPARE;
-            // A server that has just started says of much that it is not there.
+            // An API server that has just started may answer NotFound for objects that exist.
             let unfound = self.objects.values_mut().filter(|o| o.presence == Presence::NotFound);
-            unfound.for_each(|o| o.presence = Presence::Yes);
+            unfound.for_each(|o| o.presence = Presence::Present);
         }
-        let mut turns = self.start_limiter.turns(now);
-        turns.extend(self.pace.turns(now));
-        for uid in &turns {
+        let mut granted = self.start_limiter.grant_due(now);
+        granted.extend(self.update_limiter.grant_due(now));
+        for uid in &granted {
             if let Some(object) = self.objects.get_mut(uid) {
-                object.turn = Turn::Has;
+                object.permit = Permit::Granted;
             }
         }
-        let due = |o: &mut Object| o.retry.at.take_if(|at| *at <= now).is_some();
-        let due = |(uid, o): (&PodUid, &mut Object)| (due(o) || all || turns.contains(uid)).then(|| uid.clone());
+        let due = |o: &mut TrackedObject| o.retry.retry_at.take_if(|at| *at <= now).is_some();
+        let due =
+            |(uid, o): (&PodUid, &mut TrackedObject)| (due(o) || all || granted.contains(uid)).then(|| uid.clone());
         self.objects.iter_mut().filter_map(due).collect()
     }
 
-    /// When to look again.
+    /// When [`Self::due`] should be called next.
     pub(crate) fn wake(&self) -> Option<Time> {
-        let retries = self.objects.values().filter_map(|o| o.retry.at);
+        let retries = self.objects.values().filter_map(|o| o.retry.retry_at);
         let compare = (!self.objects.is_empty()).then_some(self.compare_at);
-        retries.chain(compare).chain(self.pace.wake()).chain(self.start_limiter.wake()).min()
+        retries.chain(compare).chain(self.update_limiter.wake()).chain(self.start_limiter.wake()).min()
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Node;
-use crate::mirror::{Owner, Wanted, annotation, is_mirror};
+use crate::mirror::{DesiredMirror, NodeOwner, annotation, is_mirror};
 use crate::model::{
     Effect, FullName, KubeEvent, Manifest, Now, ObjectResult, Out, Pod, PodUid, RequestId, Source, SourceChange,
     full_name,
@@ -12,7 +12,7 @@ use crate::model::{
 use crate::pod::{Machine, State};
 use crate::sources::uid_of;
 use crate::static_pod::CONFIG_SOURCE;
-use crate::status_sync::{Ours, REQUEST_LIMIT};
+use crate::status_sync::{LocalStatus, REQUEST_LIMIT};
 
 impl Node {
     /// What a store says, before the pods hear of it: mirrors are taken out, other nodes' pods are refused, and the objects
@@ -35,7 +35,7 @@ impl Node {
             }
             SourceChange::Put(manifest) if is_mirror(&manifest.pod) => {
                 if source == Source::Api {
-                    self.mirrors.seen(manifest.pod);
+                    self.mirrors.observe(manifest.pod);
                 }
                 // No worker hears of it: as if nothing had been said.
                 SourceChange::Remove(PodUid::from(""))
@@ -48,7 +48,7 @@ impl Node {
                 SourceChange::Put(manifest)
             }
             SourceChange::Remove(uid) => {
-                if source != Source::Api || !self.mirrors.removed(&uid) {
+                if source != Source::Api || !self.mirrors.remove(&uid) {
                     self.status_sync.forget(&uid);
                 }
                 SourceChange::Remove(uid)
@@ -86,7 +86,7 @@ impl Node {
 
     fn note_object(&mut self, source: Source, manifest: &Manifest) {
         if let Some(uid) = uid_of(manifest) {
-            self.status_sync.seen(&uid, source, &manifest.pod, false);
+            self.status_sync.observe(&uid, source, &manifest.pod, false);
         }
     }
 
@@ -95,31 +95,33 @@ impl Node {
         let Some(machine) = self.workers.get(uid) else { return };
         let record = machine.record();
         if machine.is_static() {
-            match self.mirrors.of(&record.pod) {
-                Some(mirror) => self.status_sync.seen(uid, Source::Api, mirror, true),
+            match self.mirrors.mirror_of(&record.pod) {
+                Some(mirror) => self.status_sync.observe(uid, Source::Api, mirror, true),
                 None => return self.status_sync.forget(uid),
             }
         }
         let Some(status) = &record.status else { return };
         let spec = record.pod.spec.as_ref();
-        let ours = Ours { full_name: machine.full_name(), spec, status, finished: record.finished };
-        if let Some((store, id, request)) = self.status_sync.next(uid, ours, now.boot, &mut self.sequences.request) {
+        let local = LocalStatus { full_name: machine.full_name(), spec, status, finished: record.finished };
+        if let Some((store, id, request)) =
+            self.status_sync.next_request(uid, local, now.boot, &mut self.sequences.request)
+        {
             out.effects.push(Effect::RequestObject { id, store, request, limit: REQUEST_LIMIT });
         }
     }
 
     /// A store answers.
     pub(super) fn answered(&mut self, id: RequestId, result: &ObjectResult, now: Now, out: &mut Out) {
-        let answered = self.status_sync.answered(id, result, now.boot);
+        let answered = self.status_sync.on_response(id, result, now.boot);
         if let Ok(Some(object)) = result {
-            self.mirrors.answered_with(object, answered.as_ref().is_some_and(|answered| answered.is_newest));
+            self.mirrors.update_from_response(object, answered.as_ref().is_some_and(|answered| answered.is_newest));
         }
         if let Some(answered) = answered {
-            if let Some((message, machine)) = answered.told.zip(self.workers.get(&answered.uid)) {
+            if let Some((message, machine)) = answered.warning.zip(self.workers.get(&answered.uid)) {
                 out.effects.push(warning(answered.uid.clone(), machine.full_name().clone(), "FailedSync", message));
             }
             self.report(&answered.uid, now, out);
-        } else if let Some((name, Some(message))) = self.mirrors.answered(id, result, now.boot) {
+        } else if let Some((name, Some(message))) = self.mirrors.on_response(id, result, now.boot) {
             let shown = self.workers.of_name(&name).first().cloned().unwrap_or_else(|| PodUid::from(""));
             out.effects.push(warning(shown, name, "FailedSync", message));
         }
@@ -153,13 +155,13 @@ impl Node {
     /// Every static pod and every mirror is to be compared.
     pub(super) fn look_at_mirrors(&mut self) {
         let names = self.workers.iter().filter(|(_, m)| m.is_static()).map(|(_, m)| m.full_name());
-        names.for_each(|name| self.mirrors.touch(name));
-        self.mirrors.touch_all();
+        names.for_each(|name| self.mirrors.mark_dirty(name));
+        self.mirrors.mark_all_dirty();
     }
 
     /// Make, replace and remove mirrors where something happened, and tell those there are how their pods are.
     pub(super) fn mirror(&mut self, now: Now, out: &mut Out) {
-        let touched = self.mirrors.take_touched();
+        let touched = self.mirrors.take_dirty();
         if !self.config.sources.contains(&Source::Api) {
             return;
         }
@@ -168,9 +170,9 @@ impl Node {
             if self.sources.is_ready(Source::Api) {
                 let wanted = self.wanted_mirror(&name);
                 let uid = self.node_uid.as_deref();
-                let owner = uid.map(|uid| Owner { name: &self.config.node_name, uid });
+                let owner = uid.map(|uid| NodeOwner { name: &self.config.node_name, uid });
                 if let Some((id, request)) =
-                    self.mirrors.next(&name, &wanted, owner, now.boot, &mut self.sequences.request)
+                    self.mirrors.next_request(&name, &wanted, owner, now.boot, &mut self.sequences.request)
                 {
                     out.effects.push(Effect::RequestObject { id, store: Source::Api, request, limit: REQUEST_LIMIT });
                 }
@@ -182,18 +184,18 @@ impl Node {
     }
 
     /// What should be shown under a name: the pod whose turn it is, as long as it is wanted.
-    fn wanted_mirror(&self, name: &FullName) -> Wanted {
+    fn wanted_mirror(&self, name: &FullName) -> DesiredMirror {
         if self.workers.is_static_terminating(name) {
-            return Wanted::AsIs;
+            return DesiredMirror::Unchanged;
         }
         let machines = self.workers.of_name(name).iter().filter_map(|uid| self.workers.get(uid));
         let wanted: Vec<&Machine> = machines.filter(|m| m.is_static() && m.has_config()).collect();
         let living = wanted.iter().find(|m| m.state() < State::Terminating);
         if let Some(shown) = living.or_else(|| wanted.first()) {
-            return Wanted::Shown(Arc::clone(&shown.record().pod));
+            return DesiredMirror::Present(Arc::clone(&shown.record().pod));
         }
         let heard = self.mirrors.get(name).is_none_or(|mirror| self.source_of_mirror_spoke(mirror));
-        if heard { Wanted::Nothing } else { Wanted::AsIs }
+        if heard { DesiredMirror::Absent } else { DesiredMirror::Unchanged }
     }
 
     /// The source whose pod this mirror shows has reported; where none is named, all have.
@@ -207,8 +209,9 @@ impl Node {
         if self.workers.get(uid).is_some() {
             return Some(uid.clone());
         }
-        let shown = self.workers.of_name(self.mirrors.name_of(uid)?).iter();
-        let pod = |uid: &&PodUid| self.workers.get(uid).is_some_and(|m| self.mirrors.of(&m.record().pod).is_some());
+        let shown = self.workers.of_name(self.mirrors.static_pod_name(uid)?).iter();
+        let pod =
+            |uid: &&PodUid| self.workers.get(uid).is_some_and(|m| self.mirrors.mirror_of(&m.record().pod).is_some());
         shown.clone().find(pod).or_else(|| shown.clone().next()).cloned()
     }
 }

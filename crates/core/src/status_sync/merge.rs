@@ -1,4 +1,4 @@
-//! One status of two: what is ours from us, what is others' from the object.
+//! Merges our status with the fields of the object that other components own.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition};
 
@@ -6,12 +6,12 @@ use crate::backoff;
 use crate::model::{PodSpec, PodStatus, is_terminal};
 use crate::status::{copy_external_fields, is_our_condition};
 
-/// Eviction's mark: ours once we have made or taken it, else whoever made it.
+/// Set by eviction and by other components: local wins if we have one.
 const DISRUPTION: &str = "DisruptionTarget";
 
-/// The status an object that has `base` now is to have: ours, with the conditions and fields that are others' as they are.
-pub fn merge(ours: &PodStatus, base: &PodStatus) -> PodStatus {
-    let mut status = ours.clone();
+/// The status to write to an object that has `base`: local, with the conditions and fields of other components unchanged.
+pub fn merge(local: &PodStatus, base: &PodStatus) -> PodStatus {
+    let mut status = local.clone();
     let mut own = status.conditions.take().unwrap_or_default();
     own.retain(|c| is_our_condition(&c.type_) || c.type_ == DISRUPTION);
     let has = |type_: &str| own.iter().any(|c| c.type_ == type_);
@@ -23,7 +23,7 @@ pub fn merge(ours: &PodStatus, base: &PodStatus) -> PodStatus {
     if base.qos_class.is_some() {
         status.qos_class.clone_from(&base.qos_class);
     }
-    // The end of a pod is the end, whoever said it; our own word follows.
+    // A terminal phase is final, whichever component set it.
     if is_terminal(base.phase.as_deref()) && base.phase != status.phase {
         status.phase.clone_from(&base.phase);
         status.reason.clone_from(&base.reason);
@@ -32,9 +32,9 @@ pub fn merge(ours: &PodStatus, base: &PodStatus) -> PodStatus {
     status
 }
 
-/// The API server takes no end back that a container's policy makes final, and refuses the whole status of who tries. Such an
-/// end stays in what is sent, whatever became of the container since.
-pub fn keep_ends(spec: &PodSpec, base: &PodStatus, status: &mut PodStatus) {
+/// The API server rejects a status in which a container that terminated for good, by its restart policy, is no longer
+/// terminated. Such a termination stays in the status that is sent, whatever the container's state is now.
+pub fn keep_final_terminations(spec: &PodSpec, base: &PodStatus, status: &mut PodStatus) {
     if backoff::may_restart_all(spec) {
         return;
     }
@@ -47,10 +47,10 @@ pub fn keep_ends(spec: &PodSpec, base: &PodStatus, status: &mut PodStatus) {
         (&base.container_statuses, &mut status.container_statuses),
         (&base.ephemeral_container_statuses, &mut status.ephemeral_container_statuses),
     ];
-    for (told, new) in lists {
-        for told in told.iter().flatten().filter(|s| exit_code(s).is_some_and(|code| !again(&s.name, code))) {
-            let revived = new.iter_mut().flatten().filter(|s| s.name == told.name && exit_code(s).is_none());
-            revived.for_each(|s| s.clone_from(told));
+    for (last, new) in lists {
+        for last in last.iter().flatten().filter(|s| exit_code(s).is_some_and(|code| !again(&s.name, code))) {
+            let revived = new.iter_mut().flatten().filter(|s| s.name == last.name && exit_code(s).is_none());
+            revived.for_each(|s| s.clone_from(last));
         }
     }
 }
@@ -70,47 +70,47 @@ mod tests {
     }
 
     #[test]
-    fn ours_is_ours_and_theirs_is_theirs() {
+    fn each_component_keeps_its_conditions_and_fields() {
         let cond = |type_: &str, status: &str| json!({"type": type_, "status": status});
         let cases = [
             (
-                "a gate that we have not seen, or see no more, is the object's matter",
+                "conditions of other components come from the object",
                 json!({"conditions": [cond("Ready", "True"), cond("Old", "True")]}),
                 json!({"conditions": [cond("Ready", "False"), cond("Gate", "True")]}),
                 json!({"conditions": [cond("Gate", "True"), cond("Ready", "True")]}),
             ),
             (
-                "a condition of ours that is no more goes",
+                "a condition of local that no longer holds is removed",
                 json!({"conditions": [cond("Ready", "True")]}),
                 json!({"conditions": [cond("PodResizePending", "True")]}),
                 json!({"conditions": [cond("Ready", "True")]}),
             ),
             (
-                "the mark of eviction is ours if we have it",
+                "our DisruptionTarget wins",
                 json!({"conditions": [cond("DisruptionTarget", "True")]}),
                 json!({"conditions": [cond("DisruptionTarget", "False")]}),
                 json!({"conditions": [cond("DisruptionTarget", "True")]}),
             ),
             (
-                "fields that are not ours stay",
+                "fields of other components stay",
                 json!({"phase": "Running", "nominatedNodeName": "old", "qosClass": "BestEffort"}),
                 json!({"phase": "Pending", "resourceClaimStatuses": [{"name": "c"}], "qosClass": "Burstable"}),
                 json!({"phase": "Running", "resourceClaimStatuses": [{"name": "c"}], "qosClass": "Burstable"}),
             ),
             (
-                "a terminal phase is never taken back",
+                "a terminal phase is never reverted",
                 json!({"phase": "Running"}),
                 json!({"phase": "Failed", "reason": "NodeLost"}),
                 json!({"phase": "Failed", "reason": "NodeLost"}),
             ),
         ];
-        for (what, ours, base, wanted) in cases {
-            assert_eq!(merge(&read(ours), &read(base)), read(wanted), "{what}");
+        for (what, local, base, wanted) in cases {
+            assert_eq!(merge(&read(local), &read(base)), read(wanted), "{what}");
         }
     }
 
     #[test]
-    fn an_end_that_is_final_is_not_taken_back() {
+    fn a_final_termination_is_not_reverted() {
         let ended = |name: &str, code: i32| json!({"name": name, "state": {"terminated": {"exitCode": code}}});
         let waiting = |name: &str| json!({"name": name, "state": {"waiting": {"reason": "ContainerCreating"}}});
         let list = |s: Value| json!({"containerStatuses": [s]});
@@ -128,11 +128,11 @@ mod tests {
             container["name"] = json!("c");
             let spec = serde_json::from_value(json!({"restartPolicy": policy, "containers": [container]})).unwrap();
             let (base, mut new) = (read(list(ended("c", code))), read(list(waiting("c"))));
-            keep_ends(&spec, &base, &mut new);
+            keep_final_terminations(&spec, &base, &mut new);
             assert_eq!(new == base, stays, "{policy} {container} {code}");
             let mut other = read(list(ended("c", 7)));
-            keep_ends(&spec, &base, &mut other);
-            assert_eq!(other, read(list(ended("c", 7))), "another end is news");
+            keep_final_terminations(&spec, &base, &mut other);
+            assert_eq!(other, read(list(ended("c", 7))), "another exit code replaces it");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One pod's object: the newest known of it, the ask that is under way for it, and when it may go.
+//! One pod object: its newest known state, the request in flight for it, and when it may be deleted.
 
 use std::sync::Arc;
 
@@ -7,199 +7,209 @@ use serde_json::Value;
 
 use super::retry::Retry;
 use super::urgency::Urgency;
-use super::{Ours, keep_ends, merge, patch};
+use super::{LocalStatus, keep_final_terminations, merge, patch};
 use crate::model::{Pod, PodStatus, PodUid, RequestId, Source, is_older_version, is_terminal};
 use crate::mutate::{self, Mutant};
 
-/// An object, and where we stand with its store.
+/// A pod object and the state of its synchronisation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Object {
+pub(super) struct TrackedObject {
     pub(super) store: Source,
     /// The object's own UID.
     pub(super) uid: PodUid,
     pub(super) is_mirror: bool,
-    /// The newest known: of the watch and of answers.
-    pub(super) kept: Kept,
-    pub(super) under_way: Option<UnderWay>,
-    pub(super) turn: Turn,
+    /// The newest known state, from the watch or from a response.
+    pub(super) last_seen: ObjectState,
+    pub(super) in_flight: Option<InFlightRequest>,
+    pub(super) permit: Permit,
     /// A patch that had no effect: it is not sent again.
     pub(super) noop_patch: Option<Value>,
-    /// Our status that what is kept was found to need nothing for. Only saves the comparison.
+    /// The status of the pod that last needed no patch. Only saves the comparison.
     #[serde(skip)]
     pub(super) last_equal_status: Option<PodStatus>,
     pub(super) presence: Presence,
     pub(super) retry: Retry,
 }
 
-/// What is known of it.
+/// State of an object in its store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct ObjectState {
     pub(super) status: Arc<PodStatus>,
-    pub(super) version: Option<String>,
+    pub(super) resource_version: Option<String>,
     pub(super) deleting: bool,
 }
 
-/// What its store was asked for and has not answered.
+/// A request whose response is outstanding.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct UnderWay {
+pub(super) struct InFlightRequest {
     pub(super) id: RequestId,
-    /// What it was sent from, and the status that was sent; `None`: the object was to be deleted.
+    /// The base of the patch and the status that was sent; `None` for a delete.
     pub(super) sent: Option<(Arc<PodStatus>, Arc<PodStatus>)>,
-    /// Its source has shown something newer since.
+    /// The watch has shown a change since.
     #[serde(default)]
-    pub(super) overtaken: bool,
+    pub(super) superseded: bool,
 }
 
-/// Whether it may tell what nobody waits for.
+/// Permission of the rate limiters to send a patch that is not urgent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Turn {
+pub(super) enum Permit {
     #[default]
-    NotAsked,
-    Waits,
-    WaitsToBegin,
-    Has,
+    None,
+    /// Waits for a token of the ordinary limiter.
+    WaitsForUpdate,
+    /// Waits for a token of the limiter of starting pods.
+    WaitsForStart,
+    /// A token was taken; the next patch may be sent.
+    Granted,
 }
 
 /// Whether the store has this object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Presence {
-    Yes,
-    /// It said no; its source, or the next comparison, may tell more.
+    Present,
+    /// The store answered NotFound. The watch or the next comparison may correct this.
     NotFound,
-    /// It is gone, or the name is another's.
-    Over,
+    /// Deleted, or another object has its name.
+    Gone,
 }
 
-impl Turn {
-    /// News of this urgency is in line already.
-    pub(super) fn is_waited_for(self, urgency: Urgency) -> bool {
+impl Permit {
+    /// A patch of this urgency already waits for a permit.
+    pub(super) fn covers(self, urgency: Urgency) -> bool {
         match self {
-            Self::Waits => urgency == Urgency::Ordinary,
-            Self::WaitsToBegin => urgency < Urgency::Urgent,
-            Self::NotAsked | Self::Has => false,
+            Self::WaitsForUpdate => urgency == Urgency::Ordinary,
+            Self::WaitsForStart => urgency < Urgency::Urgent,
+            Self::None | Self::Granted => false,
         }
     }
 }
 
-impl Object {
-    /// The source shows it for the first time.
+impl TrackedObject {
+    /// From the first watch event.
     pub(super) fn new(store: Source, uid: PodUid, object: &Pod, is_mirror: bool) -> Self {
-        let (kept, retry, presence) = (Kept::of(object), Retry::default(), Presence::Yes);
-        let (under_way, turn, noop_patch, last_equal_status) = (None, Turn::default(), None, None);
-        Self { store, uid, is_mirror, kept, under_way, turn, noop_patch, last_equal_status, presence, retry }
+        let (last_seen, retry, presence) = (ObjectState::of(object), Retry::default(), Presence::Present);
+        let (in_flight, permit, noop_patch, last_equal_status) = (None, Permit::default(), None, None);
+        Self { store, uid, is_mirror, last_seen, in_flight, permit, noop_patch, last_equal_status, presence, retry }
     }
 
-    /// The source shows it again. Old news is none.
-    pub(super) fn shown(&mut self, object: &Pod) {
-        if self.kept.is(object) {
-            return self.is_there();
+    /// The watch shows it again. Older resource versions are ignored.
+    pub(super) fn observe(&mut self, object: &Pod) {
+        if self.last_seen.is(object) {
+            return self.mark_present();
         }
-        let kept = Kept::of(object);
-        if is_older_version(kept.version.as_deref(), self.kept.version.as_deref()) {
+        let object_state = ObjectState::of(object);
+        if is_older_version(object_state.resource_version.as_deref(), self.last_seen.resource_version.as_deref()) {
             return;
         }
-        if let Some(under_way) = &mut self.under_way {
-            under_way.overtaken = true;
+        if let Some(in_flight) = &mut self.in_flight {
+            in_flight.superseded = true;
         }
-        self.newest(kept);
+        self.replace_state(object_state);
     }
 
-    /// This is how it is now, which also shows that the store has it.
-    fn newest(&mut self, kept: Kept) {
-        // A deletion is never taken back: an answer that was made before it, and comes after it, is no news of that.
-        let deleting = kept.deleting || self.kept.deleting;
-        (self.kept, self.last_equal_status) = (Kept { deleting, ..kept }, None);
-        self.is_there();
+    /// Replaces the state, which also shows that the object exists.
+    fn replace_state(&mut self, last_seen: ObjectState) {
+        // A deletion is never undone: a response that was made before it may arrive after it.
+        let deleting = last_seen.deleting || self.last_seen.deleting;
+        (self.last_seen, self.last_equal_status) = (ObjectState { deleting, ..last_seen }, None);
+        self.mark_present();
     }
 
-    /// The store has it after all.
-    fn is_there(&mut self) {
+    /// Corrects an earlier NotFound.
+    fn mark_present(&mut self) {
         if self.presence == Presence::NotFound {
-            self.presence = Presence::Yes;
+            self.presence = Presence::Present;
         }
     }
 
-    /// The store did it: what it has now is the base of what comes next.
-    /// If its source has shown it since, versions say which of the two is newer; if not, it is the answer, even of a server
-    /// whose history was set back and whose versions are small.
-    pub(super) fn done(&mut self, sent: Option<(Arc<PodStatus>, Arc<PodStatus>)>, kept: Option<&Pod>, overtaken: bool) {
+    /// The request succeeded; the object in the response is the base of the next patch.
+    /// If the watch has shown a change since, the resource versions decide which is newer. If not, the response is, even from a
+    /// server whose history was reset and whose versions are smaller.
+    pub(super) fn done(
+        &mut self,
+        sent: Option<(Arc<PodStatus>, Arc<PodStatus>)>,
+        object_state: Option<&Pod>,
+        superseded: bool,
+    ) {
         self.retry = Retry::default();
         let Some((base, sent)) = sent else {
-            self.presence = Presence::Over;
+            self.presence = Presence::Gone;
             return;
         };
-        let got = match kept {
-            Some(pod) => Kept::of(pod),
-            None => Kept { status: Arc::clone(&sent), ..self.kept.clone() },
+        let got = match object_state {
+            Some(pod) => ObjectState::of(pod),
+            None => ObjectState { status: Arc::clone(&sent), ..self.last_seen.clone() },
         };
-        // It had this already, and what was sent changed nothing: it will not take the rest.
+        // The patch changed nothing: the store drops what remains of it.
         if got.status == base {
             (self.noop_patch, self.last_equal_status) = (patch(&self.uid, &base, &sent), None);
         }
-        let is_old = overtaken && is_older_version(got.version.as_deref(), self.kept.version.as_deref());
+        let is_old =
+            superseded && is_older_version(got.resource_version.as_deref(), self.last_seen.resource_version.as_deref());
         if !is_old && !mutate::made(Mutant::BaseIsOld) {
-            self.newest(got);
+            self.replace_state(got);
         }
     }
 
-    /// The status this object is to have, unless it is known that it has it.
-    pub(super) fn to_send(&self, ours: Ours<'_>) -> Option<Arc<PodStatus>> {
-        if self.retry.at.is_none() && self.last_equal_status.as_ref() == Some(ours.status) {
+    /// The status this object should have; `None` if it is known to have it.
+    pub(super) fn to_send(&self, local: LocalStatus<'_>) -> Option<Arc<PodStatus>> {
+        if self.retry.retry_at.is_none() && self.last_equal_status.as_ref() == Some(local.status) {
             return None;
         }
-        let mut status = merge(ours.status, &self.kept.status);
-        if let Some(spec) = ours.spec.filter(|_| self.store == Source::Api) {
-            keep_ends(spec, &self.kept.status, &mut status);
+        let mut status = merge(local.status, &self.last_seen.status);
+        if let Some(spec) = local.spec.filter(|_| self.store == Source::Api) {
+            keep_final_terminations(spec, &self.last_seen.status, &mut status);
         }
         Some(Arc::new(status))
     }
 
-    /// Where it stands with news of this urgency: what is urgent goes at once, the rest gets in line.
-    pub(super) fn turn_for(&self, urgency: Urgency) -> Turn {
+    /// The permit that a patch of this urgency needs. Urgent patches, and patches for the local store, are not limited.
+    pub(super) fn permit_for(&self, urgency: Urgency) -> Permit {
         match urgency {
-            Urgency::Urgent => Turn::Has,
-            _ if self.turn == Turn::Has || self.store != Source::Api => Turn::Has,
-            Urgency::Begins => Turn::WaitsToBegin,
-            Urgency::Ordinary => Turn::Waits,
+            Urgency::Urgent => Permit::Granted,
+            _ if self.permit == Permit::Granted || self.store != Source::Api => Permit::Granted,
+            Urgency::Started => Permit::WaitsForStart,
+            Urgency::Ordinary => Permit::WaitsForUpdate,
         }
     }
 
-    /// There is something to send, and it was not sent in vain already.
+    /// A patch is needed, and it is not one that had no effect before.
     pub(super) fn differs(&self, status: &PodStatus) -> bool {
-        let base = &*self.kept.status;
-        if self.noop_patch.is_none() && differ_plainly(base, status) {
+        let base = &*self.last_seen.status;
+        if self.noop_patch.is_none() && differ_obviously(base, status) {
             return true;
         }
         let patch = patch(&self.uid, base, status);
         patch.is_some() && patch != self.noop_patch
     }
 
-    /// Deleted, finished, and its end is known to everybody: now, and not earlier, the object may go.
-    pub(super) fn may_go(&self, finished: bool) -> bool {
-        let ended = finished && is_terminal(self.kept.status.phase.as_deref());
-        self.kept.deleting && !self.is_mirror && (ended || mutate::made(Mutant::DeletedEarly))
+    /// The object has a deletion timestamp, its pod has finished and the store has its terminal phase. It must not be deleted
+    /// earlier.
+    pub(super) fn may_delete(&self, finished: bool) -> bool {
+        let ended = finished && is_terminal(self.last_seen.status.phase.as_deref());
+        self.last_seen.deleting && !self.is_mirror && (ended || mutate::made(Mutant::DeletedEarly))
     }
 }
 
-impl Kept {
+impl ObjectState {
     fn of(object: &Pod) -> Self {
         Self {
             status: Arc::new(object.status.clone().unwrap_or_default()),
-            version: object.metadata.resource_version.clone(),
+            resource_version: object.metadata.resource_version.clone(),
             deleting: object.metadata.deletion_timestamp.is_some(),
         }
     }
 
-    /// This is known already: what is shown again and again need not be copied each time.
+    /// The same state, compared without a copy.
     fn is(&self, object: &Pod) -> bool {
-        self.version == object.metadata.resource_version
+        self.resource_version == object.metadata.resource_version
             && self.deleting == object.metadata.deletion_timestamp.is_some()
             && object.status.as_ref().is_some_and(|status| *status == *self.status)
     }
 }
 
-/// Some differences are seen without making the patch.
-fn differ_plainly(a: &PodStatus, b: &PodStatus) -> bool {
+/// Finds common differences without building the patch.
+fn differ_obviously(a: &PodStatus, b: &PodStatus) -> bool {
     let containers = |s: &PodStatus| s.container_statuses.as_deref().unwrap_or_default().len();
     let pairs = || a.container_statuses.iter().flatten().zip(b.container_statuses.iter().flatten());
     a.phase != b.phase

@@ -1,29 +1,29 @@
-//! The body of a status patch: only what differs, in Kubernetes' strategic merge form, with the UID it is meant for.
+//! The body of a status patch: only what differs, in Kubernetes' strategic merge form, with the UID of the object.
 //!
-//! Lists of container statuses are atomic and go as a whole; conditions and addresses are merged by their keys, so that what
-//! somebody else has added meanwhile stays.
+//! Lists of container statuses are atomic and are sent whole; conditions and addresses are merged by their keys, so that
+//! elements which another component has added meanwhile stay.
 
 use serde_json::{Map, Value, json};
 
 use crate::model::{PodStatus, PodUid};
 
-/// Lists of a pod's status that the API server merges, with the key that tells their elements apart.
+/// Lists of a pod's status that the API server merges, with their merge keys.
 const MERGED: [(&str, &str); 4] =
     [("conditions", "type"), ("hostIPs", "ip"), ("podIPs", "ip"), ("resourceClaimStatuses", "name")];
 
-/// What makes `base` into `status`, or `None` if nothing does. The patch fails on an object of another UID.
+/// The patch from `base` to `status`; `None` if they are equal. The API server rejects it for an object of another UID.
 pub fn patch(uid: &PodUid, base: &PodStatus, status: &PodStatus) -> Option<Value> {
     if base == status {
         return None;
     }
-    let (base, status) = without_the_same(base, status);
+    let (base, status) = without_equal_fields(base, status);
     let (base, status) = (object(&base), object(&status));
     let changed = changes(&base, &status, true);
     (!changed.is_empty()).then(|| json!({"metadata": {"uid": uid.as_str()}, "status": changed}))
 }
 
-/// Both, without the large fields that are the same in both: what is written as JSON costs far more than what is compared.
-fn without_the_same(base: &PodStatus, status: &PodStatus) -> (PodStatus, PodStatus) {
+/// Both without the large fields that are equal, because writing JSON costs far more than comparing.
+fn without_equal_fields(base: &PodStatus, status: &PodStatus) -> (PodStatus, PodStatus) {
     fn drop_same<T: PartialEq>(a: &mut Option<T>, b: &mut Option<T>) {
         if a == b {
             (*a, *b) = (None, None);
@@ -42,12 +42,12 @@ fn without_the_same(base: &PodStatus, status: &PodStatus) -> (PodStatus, PodStat
 fn object(status: &PodStatus) -> Map<String, Value> {
     match serde_json::to_value(status) {
         Ok(Value::Object(object)) => object,
-        // A status is an object of plain values: there is nothing in it that can't be written.
+        // Not reached: a status always serialises to a JSON object.
         _ => Map::new(),
     }
 }
 
-/// The fields that differ; those that are no more are null. Only the status itself (`top`) has lists that are merged.
+/// The fields that differ; removed fields are null. Only the status itself (`top`) has lists with merge keys.
 fn changes(base: &Map<String, Value>, status: &Map<String, Value>, top: bool) -> Map<String, Value> {
     let mut out = Map::new();
     for (name, new) in status {
@@ -74,14 +74,14 @@ fn changes(base: &Map<String, Value>, status: &Map<String, Value>, top: bool) ->
     out
 }
 
-/// The elements that differ, those that are no more, and the order of all that are left.
+/// Changed elements, `$patch: delete` for removed ones, and the order of the result.
 fn merged(list: &str, key: &str, old: &[Value], new: &[Value], out: &mut Map<String, Value>) {
     let find = |all: &[Value], element: &Value| all.iter().find(|e| e.get(key) == element.get(key)).cloned();
     let mut elements: Vec<Value> = new.iter().filter_map(|new| element(key, find(old, new), new)).collect();
     let gone = old.iter().filter(|old| find(new, old).is_none());
     elements.extend(gone.map(|old| json!({"$patch": "delete", key: old.get(key)})));
     let keys = |all: &[Value]| all.iter().map(|e| e.get(key).cloned()).collect::<Vec<_>>();
-    // The first address is the pod's own; the order of conditions means nothing.
+    // The first address is the primary one; the order of conditions has no meaning.
     let reordered = list != "conditions" && keys(old) != keys(new);
     if elements.is_empty() && !reordered {
         return;
@@ -117,12 +117,17 @@ mod tests {
     }
 
     #[test]
-    fn only_what_differs_is_sent() {
+    fn only_differences_are_sent() {
         let cases = [
             ("nothing", json!({"phase": "Running"}), json!({"phase": "Running"}), None),
-            ("a word", json!({"phase": "Pending"}), json!({"phase": "Running"}), Some(json!({"phase": "Running"}))),
             (
-                "a word that is gone",
+                "a changed field",
+                json!({"phase": "Pending"}),
+                json!({"phase": "Running"}),
+                Some(json!({"phase": "Running"})),
+            ),
+            (
+                "a removed field",
                 json!({"phase": "Pending", "reason": "X"}),
                 json!({"phase": "Pending"}),
                 Some(json!({"reason": null})),
@@ -134,7 +139,7 @@ mod tests {
                 Some(json!({"allocatedResources": {"memory": null}})),
             ),
             (
-                "container statuses go as a whole",
+                "container statuses are sent whole",
                 json!({"containerStatuses": [
                     {"name": "a", "image": "i", "imageID": "", "ready": true, "restartCount": 0},
                     {"name": "b", "image": "i", "imageID": "", "ready": true, "restartCount": 0}]}),
@@ -145,7 +150,12 @@ mod tests {
                     {"name": "a", "image": "i", "imageID": "", "ready": false, "restartCount": 0},
                     {"name": "b", "image": "i", "imageID": "", "ready": true, "restartCount": 0}]})),
             ),
-            ("they go away", json!({"containerStatuses": []}), json!({}), Some(json!({"containerStatuses": null}))),
+            (
+                "container statuses are removed",
+                json!({"containerStatuses": []}),
+                json!({}),
+                Some(json!({"containerStatuses": null})),
+            ),
         ];
         for (what, base, status, wanted) in cases {
             assert_eq!(of(base, status), wanted, "{what}");
@@ -172,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_conditions_is_nothing_and_that_of_addresses_is() {
+    fn the_order_of_addresses_matters_and_that_of_conditions_does_not() {
         let conditions =
             |a: &str, b: &str| json!({"conditions": [{"type": a, "status": "True"}, {"type": b, "status": "True"}]});
         assert_eq!(of(conditions("A", "B"), conditions("B", "A")), None);
@@ -182,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_merged_by_themselves() {
+    fn addresses_are_merged_by_ip() {
         let wanted = json!({
             "$setElementOrder/podIPs": [{"ip": "2"}],
             "podIPs": [{"ip": "2"}, {"$patch": "delete", "ip": "1"}]});

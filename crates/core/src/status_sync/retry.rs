@@ -1,4 +1,4 @@
-//! When something that was refused, or could not be said, is said again.
+//! Back-off of failed and refused requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,48 +7,48 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{PodStatus, Time, jitter};
 
-/// The first wait for a store that is away; it doubles.
+/// First delay when the store is unavailable; it doubles.
 const RETRY: Duration = Duration::from_millis(200);
-/// And ends here.
+/// Upper bound of the delay.
 const RETRY_MAX: Duration = Duration::from_secs(10);
-/// A store that asks for more patience than this gets this.
-const PATIENCE_MAX: Duration = Duration::from_secs(60);
-/// What was refused is tried again so late, unless there is something else to say.
+/// Upper bound of a `Retry-After` that the store asks for.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+/// A refused status is sent again after this time, unless the status changes.
 const REFUSED: Duration = Duration::from_secs(60);
 
-/// What went wrong for one object.
+/// Failures of one object's requests.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Retry {
     pub(super) failures: u32,
-    pub(super) at: Option<Time>,
-    /// This was refused: something else may be said at once.
+    pub(super) retry_at: Option<Time>,
+    /// The refused status; another one may be sent at once.
     pub(super) refused: Option<Arc<PodStatus>>,
-    /// People have heard of it.
-    pub(super) told: bool,
+    /// An event has been recorded.
+    pub(super) reported: bool,
 }
 
 impl Retry {
-    pub(super) fn waits(&self, status: &Arc<PodStatus>, now: Time) -> bool {
-        let news = self.refused.as_ref().is_some_and(|refused| refused != status);
-        self.at.is_some_and(|at| now < at) && !news
+    pub(super) fn is_delayed(&self, status: &Arc<PodStatus>, now: Time) -> bool {
+        let changed = self.refused.as_ref().is_some_and(|refused| refused != status);
+        self.retry_at.is_some_and(|at| now < at) && !changed
     }
 
     pub(super) fn refuse(&mut self, sent: Option<Arc<PodStatus>>, now: Time) {
-        *self = Self { failures: self.failures + 1, at: Some(now + REFUSED), refused: sent, told: true };
+        *self = Self { failures: self.failures + 1, retry_at: Some(now + REFUSED), refused: sent, reported: true };
     }
 
     pub(super) fn fail(&mut self, after: Option<Duration>, now: Time, uid: &str) {
         let wait = RETRY * 2u32.pow(self.failures.min(6));
-        let wait = wait.min(RETRY_MAX).max(after.unwrap_or_default().min(PATIENCE_MAX));
+        let wait = wait.min(RETRY_MAX).max(after.unwrap_or_default().min(RETRY_AFTER_MAX));
         self.failures += 1;
         let spread = wait.mul_f64(0.5 * jitter(uid, u64::from(self.failures)));
-        self.at = Some(now + wait + spread);
+        self.retry_at = Some(now + wait + spread);
         self.refused = None;
     }
 
-    /// Who was away is there. What it refused, it will refuse again.
+    /// The store is available again. A refused status would be refused again, so its delay stays.
     pub(super) fn store_reconnected(&mut self, now: Time) {
-        if let Some(at) = self.at.as_mut().filter(|at| **at > now && self.refused.is_none()) {
+        if let Some(at) = self.retry_at.as_mut().filter(|at| **at > now && self.refused.is_none()) {
             (*at, self.failures) = (now, 0);
         }
     }

@@ -10,7 +10,7 @@ use podwright_core::model::{
     is_terminal,
 };
 use podwright_core::static_pod::CONFIG_MIRROR;
-use podwright_core::status_sync::{keep_ends, merge, patch};
+use podwright_core::status_sync::{keep_final_terminations, merge, patch};
 
 use super::record::missing_end;
 use crate::keeper::{is_mirror, uid_of, version};
@@ -169,7 +169,7 @@ impl World {
         let kept = object.status.clone().unwrap_or_default();
         let mut wanted = merge(status, &kept);
         if let Some(spec) = object.spec.as_ref().filter(|_| self.has_api()) {
-            keep_ends(spec, &kept, &mut wanted);
+            keep_final_terminations(spec, &kept, &mut wanted);
         }
         match patch(uid, &kept, &wanted) {
             Some(patch) => Err(format!("the object of {uid} differs from its pod: {patch}")),
