@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use podwright_core::eviction::Limited;
+use podwright_core::eviction::LimitedVolume;
 use podwright_core::model::{Event, Pod, PodUid};
 use podwright_linux::beneath::usage;
 
@@ -52,9 +52,9 @@ impl EmptyDirs {
 
     async fn look_at(&self, view: &PodView) -> Option<Event> {
         let uid = view.uid();
-        for limited in Limited::of(&view.object, view.source) {
+        for limited in LimitedVolume::of(&view.object, view.source) {
             let bytes = self.taken(&uid, &view.object, &limited).await;
-            let end = bytes.and_then(|bytes| limited.taken(&uid, bytes));
+            let end = bytes.and_then(|bytes| limited.check_usage(&uid, bytes));
             if end.is_some() {
                 return end;
             }
@@ -62,7 +62,7 @@ impl EmptyDirs {
         None
     }
 
-    async fn taken(&self, uid: &PodUid, pod: &Pod, limited: &Limited) -> Option<u64> {
+    async fn taken(&self, uid: &PodUid, pod: &Pod, limited: &LimitedVolume) -> Option<u64> {
         let dir = volume_host_path(&self.paths, pod, &limited.volume).ok()?;
         let enough = limited.limit;
         let work = move || usage(&dir, enough, Instant::now() + COUNT_MAX);

@@ -1,15 +1,15 @@
-//! What a pod's containers need next: which to start, which to kill and why, and whether a sandbox has to be made.
+//! Computes the next actions for a pod: containers to start, containers to kill and why, whether to create a sandbox.
 //!
 //! ```text
 //!  no sandbox ──▶ would anything run in one? ── no ──▶ kill_pod
 //!                        │ yes
 //!                        ▼
-//!  sandbox ──▶ ephemeral · init in order, by the cursor ──▶ app containers side by side ──▶ all done for good: kill_pod
+//!  sandbox ──▶ ephemeral · init in order, by the cursor ──▶ app containers in parallel ──▶ all finished: kill_pod
 //! ```
 //!
-//! A plan, without memory of its own: everything comes in, the next look brings the next plan. Progress through init is the
-//! journaled cursor of the current sandbox, never a guess from leftovers; a guess is made only for a sandbox that no cursor
-//! speaks of (another agent made it, or the journal was lost). The rules are those of the kubelet's `computePodActions`.
+//! A pure function of its inputs; each observation gives a new plan. Progress through the init containers is the journaled
+//! cursor of the current sandbox. It is inferred from existing containers only for a sandbox without a cursor (another agent
+//! created it, or the journal was lost). The rules are those of the kubelet's `computePodActions`.
 
 mod facts;
 mod kill_reason;
@@ -27,109 +27,108 @@ use crate::model::{
 };
 
 pub use facts::exit_of;
-pub(crate) use facts::{Fact, Within, lost};
+pub(crate) use facts::{Fact, Within, disappeared_exit};
 pub use kill_reason::{Kill, KillReason};
 use plan::{Init, Plan};
 
-/// What the plan is made of. Asked only for pods that are not ending.
+/// Inputs of the plan. Only for pods that are not terminating.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
-    /// What is wanted.
+    /// The pod as its source has it.
     pub pod: &'a Pod,
-    /// What the runtime has, looked at after our own last call.
+    /// The state in the runtime, observed after our last call.
     pub seen: &'a PodSeen,
-    /// What we remember.
+    /// The pod's journaled state.
     pub record: &'a PodRecord,
     /// Containers whose liveness or startup probe failed past its threshold.
     pub probes: &'a BTreeMap<Name, ProbeFailure>,
-    /// Containers a person wants restarted: running ones are replaced, waiting ones don't wait. The caller drops a name when
-    /// the kill or the start it led to goes out.
+    /// Containers whose restart a user requested: running ones are replaced, the back-off of waiting ones is skipped. The caller
+    /// removes a name when it sends the resulting kill or start.
     pub restart_now: &'a BTreeSet<Name>,
-    /// The moment of the plan.
     pub now: Now,
-    /// The ceiling of the crash backoff.
+    /// Upper bound of the crash back-off.
     pub backoff_max: Duration,
-    /// The hash by which a changed definition is told, as written on containers at their creation.
+    /// The hash that detects a changed definition; containers carry it as a label.
     pub hash: fn(&Container) -> String,
 }
 
 /// A probe that failed past its threshold.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ProbeFailure {
-    /// The instance that was probed: a verdict says nothing about the next one.
+    /// The probed instance: the result does not apply to the next one.
     pub id: ContainerId,
     /// Liveness or startup.
     pub kind: ProbeKind,
 }
 
-/// What to do next. Kills come first; everything else may go out side by side.
+/// The plan. Kills come first; everything else may run in parallel.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Actions {
-    /// The pod has ended by itself: nothing runs that should be kept, nothing is to be started. Sidecars that still run
-    /// are stopped with the pod.
+    /// All containers have finished: nothing runs that should be kept and nothing is to be started. Sidecars that still run are
+    /// stopped with the pod.
     pub kill_pod: bool,
-    /// Make a sandbox with this attempt number. Only when nothing has to be stopped before.
+    /// Create a sandbox with this attempt number. Only if nothing has to be stopped before.
     pub create_sandbox: Option<u32>,
-    /// The dead sandbox the new one takes the place of: its network should be torn down first.
+    /// The dead sandbox that the new one replaces; its network is torn down first.
     pub replaces: Option<SandboxId>,
     /// Ready sandboxes that are not the current one.
     pub stop_sandboxes: Vec<SandboxId>,
-    /// Containers to end.
+    /// Containers to kill.
     pub kill: Vec<Kill>,
-    /// Containers to bring up in the current sandbox.
+    /// Containers to start in the current sandbox.
     pub start: Vec<Start>,
-    /// Containers that are held back, with the reason users see.
+    /// Containers in back-off, with the reason for `state.waiting`.
     pub waiting: BTreeMap<Name, Waiting>,
-    /// When the first of them may go on.
+    /// When the first back-off ends.
     pub wake_at: Option<Timestamp>,
-    /// The new cursor, if it moved. To be journaled with this turn.
+    /// The new cursor, if it moved. Journaled before the calls are sent.
     pub cursor: Option<Cursor>,
-    /// A restart rule starts everything anew: these instances are to be journaled as `voided` with this turn.
+    /// `RestartAllContainers`: these instances are journaled as `voided` before the calls are sent.
     pub restart_all: BTreeMap<Name, ContainerId>,
 }
 
-/// One container to bring up.
+/// One container to start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Start {
-    /// Which container.
+    /// Name in the spec.
     pub name: Name,
-    /// Its restart count.
+    /// Restart count of the new instance.
     pub attempt: u32,
-    /// It is already created: only start it.
+    /// A container that is created and only has to be started.
     pub existing: Option<ContainerId>,
-    /// The crash backoff to remember with this start; `None` leaves it as it is.
+    /// The crash back-off to journal with this start; `None` leaves it unchanged.
     pub backoff: Option<Backoff>,
 }
 
-/// Why a container does not run.
+/// `state.waiting` of a container.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Waiting {
     /// `CrashLoopBackOff`, `ErrImagePull`, …
     pub reason: String,
-    /// The whole story.
+    /// Details for the user.
     pub message: String,
 }
 
-/// The sandbox that counts: the cursor's while it is ready, else the newest, if that is ready. One that surfaces late from
-/// a call in doubt never takes the place of one in use.
+/// The current sandbox: the cursor's while it is ready, else the newest, if that is ready. A sandbox that appears late, from a
+/// call with an unknown result, never replaces one in use.
 pub fn current_sandbox<'a>(seen: &'a PodSeen, record: &PodRecord) -> Option<&'a SandboxSeen> {
     let ours = record.cursor.as_ref().and_then(|cursor| seen.sandboxes.iter().find(|s| s.id == cursor.sandbox));
     ours.filter(|s| s.ready).or_else(|| seen.sandbox().filter(|s| s.ready))
 }
 
-/// A sidecar or app container that runs counts as started once its startup probe passed, if it has one.
+/// The startup probe of this instance has passed, or the container has none.
 pub fn is_started(container: &Container, memory: Option<&ContainerMemory>, id: &ContainerId) -> bool {
     container.startup_probe.is_none() || memory.is_some_and(|m| m.started.as_ref() == Some(id))
 }
 
-/// Its postStart hook, if it has one, has ended well. Until then it does not count as running.
-pub fn is_hooked(container: &Container, memory: Option<&ContainerMemory>, id: &ContainerId) -> bool {
+/// The postStart hook of this instance has succeeded, or the container has none. Until then it is not reported as running.
+pub fn is_post_start_done(container: &Container, memory: Option<&ContainerMemory>, id: &ContainerId) -> bool {
     let hook = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref());
     let done = |(hooked, state): &(ContainerId, HookState)| hooked == id && *state == HookState::Done;
     hook.is_none() || memory.and_then(|m| m.post_start.as_ref()).is_some_and(done)
 }
 
-/// A restart rule has spoken, and not everything was restarted since.
+/// A container exited with `RestartAllContainers`, and not all containers have been restarted since.
 pub(crate) fn is_restarting_all(spec: &PodSpec, seen: &PodSeen, record: &PodRecord) -> bool {
     let Some(sandbox) = current_sandbox(seen, record) else { return false };
     spec.init_containers.iter().flatten().chain(&spec.containers).any(|c| {
@@ -138,12 +137,12 @@ pub(crate) fn is_restarting_all(spec: &PodSpec, seen: &PodSeen, record: &PodReco
     })
 }
 
-/// The instance is to be replaced, or has been.
+/// The instance is being replaced: its exit does not count.
 pub(crate) fn is_voided(record: &PodRecord, name: &str, id: &ContainerId) -> bool {
     record.containers.get(name).is_some_and(|m| m.voided.as_ref() == Some(id))
 }
 
-/// Compares what is wanted with what is known, and says what is missing.
+/// Compares the spec with the observed state and plans the difference.
 pub fn pod_actions(i: &Inputs<'_>) -> Actions {
     let Some(spec) = &i.pod.spec else { return Actions { kill_pod: true, ..Actions::default() } };
     let Some(sandbox) = current_sandbox(i.seen, i.record) else { return without_sandbox(i, spec) };
@@ -151,22 +150,22 @@ pub fn pod_actions(i: &Inputs<'_>) -> Actions {
         return restart_all(i, spec, sandbox);
     }
     let mut plan = Plan { i, spec, sandbox: &sandbox.id, out: Actions::default() };
-    plan.strays();
+    plan.kill_unwanted();
     plan.ephemeral();
-    let go_on = match plan.init() {
+    let keep_running = match plan.init() {
         Init::Failed => false,
         Init::Pending => true,
-        // Every app container is looked at, also when the first already keeps the pod alive.
+        // Every app container is planned, also if the first one already keeps the pod running.
         Init::Done => spec.containers.iter().filter(|c| plan.app(c)).count() > 0,
     };
-    if !go_on {
+    if !keep_running {
         let Actions { stop_sandboxes, kill, cursor, .. } = plan.out;
         return Actions { kill_pod: true, stop_sandboxes, kill, cursor, ..Actions::default() };
     }
     plan.out
 }
 
-/// No sandbox is ready: everything that lives in dead ones goes, and a new one is made if something would run in it.
+/// No sandbox is ready: containers in dead sandboxes are killed, and a new sandbox is created if something would run in it.
 fn without_sandbox(i: &Inputs<'_>, spec: &PodSpec) -> Actions {
     let kill = i.seen.alive().map(|c| Kill::new(c, KillReason::PodMustBeRestarted, String::new()));
     let mut out = Actions {
@@ -182,7 +181,7 @@ fn without_sandbox(i: &Inputs<'_>, spec: &PodSpec) -> Actions {
         return out;
     }
     let last = i.seen.sandbox();
-    // A sandbox that dies as soon as it is made is not made again at once: 1 s after its creation, 2 s, 4 s, … 64 s.
+    // Back-off for sandboxes that die at once: 1 s after creation, then 2 s, 4 s, … 64 s.
     let pause = last.map(|s| (s.created_at, Duration::from_secs(1 << s.attempt.min(6))));
     let not_before = pause.map(|(since, delay)| backoff::expires(&Backoff { delay, since }, i.now.wall));
     if not_before.is_some_and(|at| i.now.wall < at) {
@@ -195,7 +194,7 @@ fn without_sandbox(i: &Inputs<'_>, spec: &PodSpec) -> Actions {
     out
 }
 
-/// Would anything run in a new sandbox? What has ended for good, in whichever sandbox, does not run again.
+/// Would anything run in a new sandbox? A container that finished in any sandbox does not run again.
 fn wants_sandbox(i: &Inputs<'_>, spec: &PodSpec) -> bool {
     let fact = |c: &Container| Fact::of(i.seen, i.record, &c.name, Within::Any);
     let over = |c: &Container| match fact(c) {
@@ -211,10 +210,10 @@ fn wants_sandbox(i: &Inputs<'_>, spec: &PodSpec) -> bool {
     !init_failed && spec.containers.iter().any(|c| over(c).is_none())
 }
 
-/// First everything ends, then every end is declared void and the pod begins anew in the same sandbox.
+/// First kills all containers, then marks their exits as void and starts the pod again in the same sandbox.
 fn restart_all(i: &Inputs<'_>, spec: &PodSpec, sandbox: &SandboxSeen) -> Actions {
-    let ours = || spec.init_containers.iter().flatten().chain(&spec.containers).map(|c| c.name.as_str());
-    let alive = i.seen.alive().filter(|c| ours().any(|name| name == c.name.as_str()));
+    let names = || spec.init_containers.iter().flatten().chain(&spec.containers).map(|c| c.name.as_str());
+    let alive = i.seen.alive().filter(|c| names().any(|name| name == c.name.as_str()));
     let kill: Vec<Kill> = alive
         .map(|c| Kill {
             grace: Some(Duration::ZERO),
@@ -227,7 +226,7 @@ fn restart_all(i: &Inputs<'_>, spec: &PodSpec, sandbox: &SandboxSeen) -> Actions
     }
     let mut record = i.record.clone();
     let mut voided = BTreeMap::new();
-    for name in ours() {
+    for name in names() {
         if let Some(id) = Fact::of(i.seen, i.record, name, Within::Any).id() {
             record.containers.entry(name.into()).or_default().voided = Some(id.clone());
             voided.insert(Name::from(name), id.clone());
@@ -241,8 +240,8 @@ fn restart_all(i: &Inputs<'_>, spec: &PodSpec, sandbox: &SandboxSeen) -> Actions
     out
 }
 
-/// A pod as the kubelet writes it in messages: `name_namespace(uid)`.
-pub(crate) fn pod_text(pod: &Pod) -> String {
+/// A pod in messages, as the kubelet's `format.Pod` writes it: `name_namespace(uid)`.
+pub(crate) fn format_pod(pod: &Pod) -> String {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let meta = &pod.metadata;
     format!("{}_{}({})", text(&meta.name), text(&meta.namespace), text(&meta.uid))

@@ -1,8 +1,8 @@
-//! May this pod run here? Room, ports, labels, operating system.
+//! Admission of a pod: resources, host ports, node affinity, operating system.
 //!
-//! What is taken is read from the [`Ledger`] alone, which one task owns: a pod is entered when it is admitted and struck out when
-//! its last container was seen dead, or when it was refused after all. Nobody recomputes it from what pods happen to exist, so a
-//! refused or finished pod never counts against the next. The reasons and the wording are the Go kubelet's.
+//! Used resources are read from the [`Ledger`] alone: a pod is added when it is admitted and removed when its last container was
+//! observed dead, or when it was rejected after all. The ledger is never recomputed from existing pods, so a rejected or finished
+//! pod never counts against the next. Reasons and messages are the Go kubelet's.
 
 mod affinity;
 mod app_armor;
@@ -14,7 +14,7 @@ use crate::config::NodeConfig;
 use crate::model::{Pod, PodUid, is_sidecar};
 use crate::qos::{Amounts, HUGEPAGES, pod_requests};
 
-/// What a pod takes of the node.
+/// Resources of the node that a pod reserves.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Requests {
     /// Thousandths of a core.
@@ -23,17 +23,17 @@ pub struct Requests {
     pub memory: i64,
     /// Bytes of local storage.
     pub ephemeral: i64,
-    /// Bytes of huge pages, by the resource's name.
+    /// Bytes of huge pages by resource name.
     #[serde(default)]
     pub huge_pages: BTreeMap<String, i64>,
-    /// Ports of the host.
+    /// Host ports that are opened while the pod runs.
     pub host_ports: BTreeSet<HostPort>,
 }
 
-/// A port of the host.
+/// A host port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct HostPort {
-    /// The number.
+    /// 1 to 65535.
     pub port: i32,
     /// `TCP`, `UDP` or `SCTP`.
     pub protocol: String,
@@ -41,23 +41,23 @@ pub struct HostPort {
     pub ip: String,
 }
 
-/// Why a pod may not run here.
+/// Why a pod is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
-    /// The word users see: `OutOfcpu`, `NodeAffinity`, …
+    /// `status.reason`: `OutOfcpu`, `NodeAffinity`, …
     pub reason: &'static str,
-    /// The sentence beside it.
+    /// `status.message`.
     pub message: String,
 }
 
-/// What is taken, pod by pod.
+/// Reserved resources by pod.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Ledger {
     pods: BTreeMap<PodUid, Requests>,
 }
 
 impl Requests {
-    /// What this pod takes.
+    /// Requests of the pod, overhead included, and its host ports.
     pub fn of(pod: &Pod) -> Self {
         let amounts = pod_requests(pod);
         let whole = |name: &str| amounts.get(name).map_or(0, |amount| amount.value());
@@ -72,7 +72,7 @@ impl Requests {
 }
 
 impl HostPort {
-    /// Both can't be open at the same time.
+    /// Both cannot be open at the same time.
     fn conflicts(&self, other: &Self) -> bool {
         self.port == other.port
             && self.protocol == other.protocol
@@ -81,33 +81,33 @@ impl HostPort {
 }
 
 impl Ledger {
-    /// Enters a pod; entering it again replaces what it takes.
+    /// Adds a pod; a second call replaces its requests.
     pub fn reserve(&mut self, uid: PodUid, requests: Requests) {
         self.pods.insert(uid, requests);
     }
 
-    /// Strikes a pod out. Says whether it was there: then there is new room.
+    /// Removes a pod. True if it was there, so that resources were freed.
     pub fn release(&mut self, uid: &str) -> bool {
         self.pods.remove(uid).is_some()
     }
 
-    /// The pod is entered.
-    pub fn holds(&self, uid: &str) -> bool {
+    /// The pod has reserved resources.
+    pub fn contains(&self, uid: &str) -> bool {
         self.pods.contains_key(uid)
     }
 
-    /// How many pods are entered.
+    /// Number of pods with reserved resources.
     pub fn len(&self) -> usize {
         self.pods.len()
     }
 
-    /// None is.
+    /// No pod has reserved resources.
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
 
-    /// What all pods together take, one apart.
-    fn taken_beside(&self, uid: &str) -> (usize, Requests) {
+    /// Number and sum of all pods except this one.
+    fn used_without(&self, uid: &str) -> (usize, Requests) {
         let mut sum = Requests::default();
         let mut count = 0;
         for (_, taken) in self.pods.iter().filter(|(other, _)| other.as_str() != uid) {
@@ -125,28 +125,28 @@ impl Ledger {
     }
 }
 
-/// Decides whether the pod may run here beside those in the ledger. Enters nothing: that is the caller's to do, once.
+/// Decides whether the pod may run next to those in the ledger. The caller adds it to the ledger.
 pub fn admit(pod: &Pod, ledger: &Ledger, config: &NodeConfig) -> Result<(), Rejection> {
     check_os(pod)?;
     check_groups(pod, config.supplemental_groups_policy)?;
     sysctl::check(pod, &config.allowed_unsafe_sysctls)?;
     app_armor::check(pod, config.app_armor)?;
-    let wanted = Requests::of(pod);
-    let (pods, taken) = ledger.taken_beside(pod.metadata.uid.as_deref().unwrap_or_default());
+    let requested = Requests::of(pod);
+    let (pods, used) = ledger.used_without(pod.metadata.uid.as_deref().unwrap_or_default());
     let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
     enough("OutOfpods", "pods", 1, count(pods), count(config.max_pods))?;
-    enough("OutOfcpu", "cpu", wanted.cpu_millis, taken.cpu_millis, config.allocatable_cpu_millis)?;
-    enough("OutOfmemory", "memory", wanted.memory, taken.memory, config.allocatable_memory)?;
+    enough("OutOfcpu", "cpu", requested.cpu_millis, used.cpu_millis, config.allocatable_cpu_millis)?;
+    enough("OutOfmemory", "memory", requested.memory, used.memory, config.allocatable_memory)?;
     enough(
         "OutOfephemeral-storage",
         "ephemeral-storage",
-        wanted.ephemeral,
-        taken.ephemeral,
+        requested.ephemeral,
+        used.ephemeral,
         config.allocatable_ephemeral,
     )?;
-    for (name, bytes) in &wanted.huge_pages {
+    for (name, bytes) in &requested.huge_pages {
         let of = |amounts: &BTreeMap<String, i64>| amounts.get(name).copied().unwrap_or_default();
-        enough(out_of(name), name, *bytes, of(&taken.huge_pages), of(&config.allocatable_huge_pages))?;
+        enough(out_of(name), name, *bytes, of(&used.huge_pages), of(&config.allocatable_huge_pages))?;
     }
     if !affinity::matches(pod, &config.labels, &config.node_name) {
         return Err(predicate(NODE_AFFINITY, "node(s) didn't match Pod's node affinity/selector"));
@@ -155,7 +155,7 @@ pub fn admit(pod: &Pod, ledger: &Ledger, config: &NodeConfig) -> Result<(), Reje
     if !node.is_empty() && node != config.node_name {
         return Err(predicate("NodeName", "node(s) didn't match the requested node name"));
     }
-    if wanted.host_ports.iter().any(|port| taken.host_ports.iter().any(|other| port.conflicts(other))) {
+    if requested.host_ports.iter().any(|port| used.host_ports.iter().any(|other| port.conflicts(other))) {
         return Err(predicate("NodePorts", "node(s) didn't have free ports for the requested pod ports"));
     }
     Ok(())
@@ -178,7 +178,7 @@ fn check_os(pod: &Pod) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// A runtime that does not know the policy would give the groups of the image as well.
+/// A runtime without support for the policy would also add the groups of the image.
 fn check_groups(pod: &Pod, supported: Option<bool>) -> Result<(), Rejection> {
     let context = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
     let policy = context.and_then(|context| context.supplemental_groups_policy.as_deref());
@@ -205,7 +205,7 @@ fn huge_pages(amounts: &Amounts) -> BTreeMap<String, i64> {
     of_pages.map(|(name, amount)| (name.clone(), amount.value())).collect()
 }
 
-/// `OutOf` and the resource's name. A size that no kernel has is told by its message alone.
+/// `OutOf` and the resource name. A size that no kernel supports appears in the message only.
 fn out_of(huge_pages: &str) -> &'static str {
     OUT_OF_PAGES.iter().find(|reason| reason.strip_prefix("OutOf") == Some(huge_pages)).unwrap_or(&"OutOfhugepages")
 }
@@ -234,11 +234,11 @@ fn non_empty(text: Option<&str>, otherwise: &str) -> String {
     text.filter(|text| !text.is_empty()).unwrap_or(otherwise).into()
 }
 
-/// Kubernetes: the node does not have the labels that the pod insists on.
+/// Kubernetes: the node does not match the pod's node selector or affinity.
 pub(crate) const NODE_AFFINITY: &str = "NodeAffinity";
 const ANY_ADDRESS: &str = "0.0.0.0";
 const OS: &str = "linux";
-/// The sizes of huge pages on all machines Linux runs on (Documentation/admin-guide/mm/hugetlbpage, arch/*/mm/hugetlbpage.c).
+/// The sizes of huge pages on all architectures of Linux (Documentation/admin-guide/mm/hugetlbpage, arch/*/mm/hugetlbpage.c).
 const OUT_OF_PAGES: [&str; 10] = [
     "OutOfhugepages-64Ki",
     "OutOfhugepages-1Mi",

@@ -1,9 +1,9 @@
-//! When a container that ended is started again: policies, rules, and the waits that grow.
+//! Restart policies and rules of containers, crash back-off and image pull back-off.
 //!
-//! The crash backoff follows the kubelet's `doBackOff`: the first restart is immediate and leaves 10 s behind; an instance
-//! that ends within ten minutes of its start waits that long after its end, then twice as long, up to the ceiling.
-//! Waits are kept on the wall clock, because they outlive the agent; a clock that jumps costs one early restart, never a
-//! pod that waits for a moment a day away.
+//! The crash backoff follows the kubelet's `doBackOff`: the first restart is immediate and sets a delay of 10 s; an
+//! instance that exits within ten minutes of its start is restarted after that delay, which then doubles up to the maximum.
+//! Delays use the wall clock, because they outlive the agent. A clock that jumps costs one early restart, never a delay of a
+//! day.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::ContainerRestartRule;
 
 use crate::model::{Backoff, Container, ContainerMemory, Exit, PodSpec, Time};
 
-/// Does the container run again after this exit code? Rules first, then its own policy, then the pod's.
+/// The container runs again after this exit code. Rules come first, then its own policy, then the pod's.
 pub fn should_restart(container: &Container, spec: &PodSpec, code: i32) -> bool {
     if container.restart_policy.is_some() && matching_rule(container, code).is_some() {
         return true;
@@ -20,26 +20,26 @@ pub fn should_restart(container: &Container, spec: &PodSpec, code: i32) -> bool 
     by_policy(policy(container, spec), code)
 }
 
-/// Would it be started again if we ended it, whatever its exit code? Rules don't count: they speak of exit codes.
+/// The container runs again after a kill, regardless of its exit code. Restart rules do not apply, as they match exit codes.
 pub fn restarts_after_kill(container: &Container, spec: &PodSpec) -> bool {
     policy(container, spec) != "Never"
 }
 
-/// Its end, with this code, makes every container of the pod start anew.
+/// An exit with this code restarts all containers of the pod.
 pub fn restarts_all(container: &Container, code: i32) -> bool {
     matching_rule(container, code).is_some_and(|rule| rule.action == RESTART_ALL)
 }
 
-/// Some container of the pod may one day restart all of them.
+/// Some container of the pod has a `RestartAllContainers` rule.
 pub fn may_restart_all(spec: &PodSpec) -> bool {
     let inits = spec.init_containers.iter().flatten();
     inits.chain(&spec.containers).flat_map(|c| c.restart_policy_rules.iter().flatten()).any(|r| r.action == RESTART_ALL)
 }
 
-/// The first rule that speaks of this exit code.
+/// The first rule that matches this exit code.
 fn matching_rule(container: &Container, code: i32) -> Option<&ContainerRestartRule> {
     container.restart_policy_rules.iter().flatten().find(|rule| {
-        // An action of a later Kubernetes is no rule here: the policy decides.
+        // Unknown actions of later Kubernetes versions are ignored: the policy decides.
         let known = rule.action == "Restart" || rule.action == RESTART_ALL;
         let on = rule.exit_codes.as_ref();
         known
@@ -66,16 +66,16 @@ fn by_policy(policy: &str, code: i32) -> bool {
     }
 }
 
-/// The wait before the instance that ended like this is replaced; `None`: none at all.
+/// The delay before the instance with this exit is replaced; `None`: at once.
 pub fn wait(memory: &ContainerMemory, exit: &Exit) -> Option<Backoff> {
     let backoff = memory.backoff.as_ref()?;
-    // An exit without a time (the instance was lost) counts from the last start, so that even then restarts slow down.
+    // An exit without a time (the instance disappeared) counts from the last start, so that restarts still slow down.
     let ended = exit.finished_at.unwrap_or(backoff.since);
     (!is_stable(backoff, ended)).then_some(Backoff { delay: backoff.delay, since: ended })
 }
 
-/// The wait for an instance we ended ourselves to replace it: only if its predecessor's wait wasn't over when it went
-/// (the kubelet decides on the sight from before the kill).
+/// The delay after we killed an instance to replace it: only if its predecessor's delay had not expired when it exited (the
+/// kubelet decides on the status from before the kill).
 pub fn wait_after_kill(memory: &ContainerMemory, exit: &Exit) -> Option<Backoff> {
     let before = memory.previous_exit.as_ref()?;
     let waited = wait(memory, before)?;
@@ -83,7 +83,7 @@ pub fn wait_after_kill(memory: &ContainerMemory, exit: &Exit) -> Option<Backoff>
     (ended < later(waited.since, waited.delay)).then_some(Backoff { delay: waited.delay, since: ended })
 }
 
-/// The backoff to remember with the start that follows this exit.
+/// The back-off to journal with the start that follows this exit.
 pub fn next(memory: &ContainerMemory, exit: &Exit, now: Timestamp, max: Duration) -> Backoff {
     let first = CRASH_FIRST.min(max);
     let delay = match &memory.backoff {
@@ -93,17 +93,17 @@ pub fn next(memory: &ContainerMemory, exit: &Exit, now: Timestamp, max: Duration
     Backoff { delay, since: now }
 }
 
-/// When the wait is over, seen from now: a beginning in the future means the clock was set back, and counts as over.
+/// When the delay expires. A start in the future means that the clock was set back; then it has expired.
 pub fn expires(wait: &Backoff, now: Timestamp) -> Timestamp {
     if wait.since > later(now, SKEW) { now } else { later(wait.since, wait.delay) }
 }
 
-/// It ran long enough since its last start to be trusted again.
+/// It ran long enough since its last start to reset the back-off.
 fn is_stable(backoff: &Backoff, ended: Timestamp) -> bool {
     ended.duration_since(backoff.since) > STABLE
 }
 
-/// The failed pulls of one image for one pod. Not journaled: after a restart the first try is free.
+/// Back-off of the pulls of one image for one pod. Not journaled: after a restart of the agent the first pull is immediate.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct ImageBackoff {
     delay: Duration,
@@ -120,14 +120,14 @@ impl ImageBackoff {
         self.since = now;
     }
 
-    /// The next pull has to wait until then; `None`: it may go.
+    /// When the next pull may start; `None`: now.
     pub fn until(&self, now: Time) -> Option<Time> {
         let until = self.since + self.delay;
         (!self.expired(now) && now < until).then_some(until)
     }
 
-    /// Until then the failure is shown as what it was, later as a back-off.
-    pub fn shown_until(&self) -> Time {
+    /// Until then the status shows `ErrImagePull`, later `ImagePullBackOff`.
+    pub fn error_shown_until(&self) -> Time {
         self.since + FAILURE_SHOWN
     }
 
@@ -136,7 +136,7 @@ impl ImageBackoff {
     }
 }
 
-/// A duration as Go prints it, for messages people search for: `10s`, `1m20s`, `5m0s`.
+/// A duration as Go prints it, for messages that are equal to the kubelet's: `10s`, `1m20s`, `5m0s`.
 pub fn go_duration(d: Duration) -> String {
     let (secs, millis) = (d.as_secs(), d.subsec_millis());
     let fraction = if millis == 0 { String::new() } else { format!(".{millis:03}").trim_end_matches('0').into() };
@@ -152,19 +152,18 @@ fn later(at: Timestamp, by: Duration) -> Timestamp {
     at.saturating_add(by).unwrap_or(Timestamp::MAX)
 }
 
-/// The rule's word for starting everything anew.
 const RESTART_ALL: &str = "RestartAllContainers";
-/// Kubernetes: the first wait of the crash backoff.
+/// Kubernetes: the first delay of the crash back-off.
 const CRASH_FIRST: Duration = Duration::from_secs(10);
-/// Kubernetes: an instance that lives longer starts again with a clean slate.
+/// Kubernetes: an instance that runs longer resets the back-off.
 const STABLE: SignedDuration = SignedDuration::from_secs(600);
 /// Kubernetes: `imageBackOffPeriod`.
 const IMAGE_FIRST: Duration = Duration::from_secs(10);
-/// Kubernetes shows `ErrImagePull` until the pod's next sync; whoever looks, or watches, is to see it here too.
+/// Kubernetes shows `ErrImagePull` until the pod's next sync; this makes it visible for observers here too.
 const FAILURE_SHOWN: Duration = Duration::from_secs(1);
 /// Kubernetes: `MaxImageBackOff`.
 const IMAGE_MAX: Duration = Duration::from_secs(300);
-/// The runtime's clock and ours are read at different moments; more than this is a jump.
+/// The clock is read at different times by the runtime and by us; a larger difference is a clock jump.
 const SKEW: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -196,11 +195,11 @@ mod tests {
     }
 
     #[test]
-    fn the_first_restart_is_immediate_and_the_following_waits_double_up_to_the_ceiling() {
+    fn the_first_restart_is_immediate_and_later_delays_double_up_to_the_maximum() {
         let mut memory = ContainerMemory::default();
         let (mut clock, mut waits) = (0, vec![]);
         for _ in 0..9 {
-            // Each instance ends the moment it started.
+            // Each instance exits when it starts.
             let ended = exit(clock);
             let wait = wait(&memory, &ended).map(|w| expires(&w, at(clock)).duration_since(at(clock)).as_secs());
             waits.push(wait.unwrap_or(0));
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_minutes_of_running_wipe_the_slate() {
+    fn ten_minutes_of_running_reset_the_backoff() {
         let memory =
             ContainerMemory { backoff: Some(Backoff { delay: MAX, since: at(0) }), ..ContainerMemory::default() };
         assert!(wait(&memory, &exit(600)).is_some());
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_ceiling_also_bounds_the_first_wait() {
+    fn a_small_maximum_also_bounds_the_first_delay() {
         let ceiling = Duration::from_secs(2);
         let mut memory = ContainerMemory::default();
         for _ in 0..3 {
@@ -230,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_set_back_by_a_day_does_not_hold_a_container_for_a_day() {
+    fn a_clock_set_back_by_a_day_does_not_delay_a_container_by_a_day() {
         let wait = Backoff { delay: MAX, since: at(86_400) };
         assert_eq!(expires(&wait, at(0)), at(0));
         assert_eq!(expires(&wait, at(86_401)), at(86_700));
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_killed_waits_only_if_its_predecessors_wait_was_not_over() {
+    fn a_killed_instance_is_delayed_only_if_its_predecessors_delay_had_not_expired() {
         let mut memory = ContainerMemory {
             backoff: Some(Backoff { delay: CRASH_FIRST * 4, since: at(10) }),
             previous_exit: Some(exit(10)),
@@ -277,7 +276,7 @@ mod tests {
         for (policy, ok, failed) in [("Always", true, true), ("OnFailure", false, true), ("Never", false, false)] {
             assert_eq!(should_restart(&plain, &spec(policy), 0), ok, "{policy}");
             assert_eq!(should_restart(&plain, &spec(policy), 1), failed, "{policy}");
-            // The container's own word wins over any pod's.
+            // The container's policy overrides the pod's.
             let own = container(Some(policy), vec![]);
             assert_eq!(should_restart(&own, &spec("Always"), 0), ok, "own {policy}");
             assert_eq!(should_restart(&own, &spec("Never"), 1), failed, "own {policy}");
@@ -295,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn image_pulls_wait_10_20_40_and_forget_after_ten_quiet_minutes() {
+    fn image_pull_delays_double_and_reset_after_ten_minutes() {
         let mut backoff = ImageBackoff::default();
         let mut now = Duration::from_secs(1000);
         assert_eq!(backoff.until(now), None);

@@ -1,4 +1,4 @@
-//! What core needs to know of the node. Parsed and complete: nothing here is optional that must exist.
+//! Settings of the node that core needs, parsed and complete.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,21 +10,21 @@ use crate::model::Source;
 /// The node's settings, from flags and `KubeletConfiguration`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeConfig {
-    /// The node's name.
+    /// Name of the Node object.
     pub node_name: String,
     /// The kernel's id of this boot.
     pub boot_id: String,
     /// The node's addresses, for `status.hostIPs`.
     pub host_ips: Vec<String>,
-    /// Labels, for selectors and affinity of pods: those the node is registered with, until those of its object are known.
+    /// Labels for node selectors and affinity: those of the registration, until the Node object is known.
     pub labels: BTreeMap<String, String>,
-    /// The sources that are switched on: a pod of no source is cleaned up once all of these have reported.
+    /// Configured sources: a pod without a source is cleaned up once all of these have synced.
     pub sources: BTreeSet<Source>,
-    /// `allowedUnsafeSysctls`: names, or beginnings that end in `*`.
+    /// `allowedUnsafeSysctls`: names, or prefixes that end in `*`.
     pub allowed_unsafe_sysctls: Vec<String>,
     /// The kernel enforces AppArmor profiles.
     pub app_armor: bool,
-    /// The runtime follows `supplementalGroupsPolicy`, as it last said; `None`: it did not say yet.
+    /// The runtime supports `supplementalGroupsPolicy`; `None`: it has not reported yet.
     #[serde(default)]
     pub supplemental_groups_policy: Option<bool>,
     /// `maxPods`.
@@ -35,16 +35,16 @@ pub struct NodeConfig {
     pub allocatable_memory: i64,
     /// Allocatable local storage in bytes.
     pub allocatable_ephemeral: i64,
-    /// Allocatable huge pages in bytes, by the resource's name: `hugepages-2Mi`.
+    /// Allocatable huge pages in bytes, by resource name: `hugepages-2Mi`.
     #[serde(default)]
     pub allocatable_huge_pages: BTreeMap<String, i64>,
     /// Resync period (`syncFrequency`).
     pub sync_frequency: Duration,
-    /// The ceiling of the crash backoff (`crashLoopBackOff.maxContainerRestartPeriod`).
+    /// Upper bound of the crash back-off (`crashLoopBackOff.maxContainerRestartPeriod`).
     pub backoff_max: Duration,
     /// `runtimeRequestTimeout`.
     pub runtime_request_timeout: Duration,
-    /// RunPodSandbox and StopPodSandbox under way at once.
+    /// Maximum of concurrent RunPodSandbox and StopPodSandbox calls.
     pub sandbox_parallel: usize,
 }
 

@@ -1,7 +1,7 @@
-//! What the API server fills in where a pod says nothing.
+//! The API server's defaults for pods.
 //!
-//! Pods of an API server come with these; manifests from files and URLs get them here, so that everything after sees one
-//! shape. Filling in twice changes nothing. An empty string counts as nothing said, as it does for the API server.
+//! Pods of an API server have them already; manifests from files and URLs get them here, so that all later code sees one form.
+//! Applying them twice changes nothing. An empty string counts as unset, as it does for the API server.
 
 mod resources;
 mod volumes;
@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::model::{Container, Pod};
 
-/// Containers and ephemeral containers have these fields in common, but no type.
+/// A macro, because containers and ephemeral containers have the same fields but different types.
 macro_rules! default_any_container {
     ($container:expr) => {{
         let container = $container;
@@ -48,7 +48,7 @@ pub fn default_pod(pod: &mut Pod) {
     spec.enable_service_links.get_or_insert(true);
     if spec.host_network == Some(true) {
         for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
-            // On the host's network every port is the host's port.
+            // With hostNetwork every container port is a host port.
             for port in container.ports.iter_mut().flatten() {
                 fill_number(&mut port.host_port, port.container_port);
             }
@@ -81,7 +81,7 @@ fn default_spec(spec: &mut PodSpec) {
     fill(&mut spec.scheduler_name, "default-scheduler");
     spec.security_context.get_or_insert_with(PodSecurityContext::default);
     spec.termination_grace_period_seconds.get_or_insert(30);
-    // The old and the new name of one field are kept equal.
+    // serviceAccount is the deprecated name of serviceAccountName; both are kept equal.
     if spec.service_account_name.as_deref().unwrap_or_default().is_empty() {
         spec.service_account_name = spec.service_account.clone();
     }
@@ -105,7 +105,7 @@ fn default_field_ref(field: &mut ObjectFieldSelector) {
     fill(&mut field.api_version, "v1");
 }
 
-/// No divisor is written as 0 and means 1.
+/// An unset divisor is stored as 0 and means 1.
 fn default_resource_ref(resource: &mut ResourceFieldSelector) {
     let divisor = resource.divisor.get_or_insert_with(|| Quantity("0".into()));
     resources::canonical_one(divisor);
@@ -137,12 +137,12 @@ fn default_http(http: &mut HTTPGetAction) {
     fill(&mut http.scheme, "HTTP");
 }
 
-/// `Always` for `latest`, said or meant; what has another tag or a digest does not change.
+/// `Always` for the tag `latest`, explicit or implied; any other tag or a digest does not change.
 fn pull_policy(image: &str) -> &'static str {
     if image_tag(image) == Some("latest") { "Always" } else { "IfNotPresent" }
 }
 
-/// The tag of an image reference; `latest` if it has neither tag nor digest, none if it is no reference.
+/// The tag of an image reference; `latest` if it has neither tag nor digest, `None` if it is invalid.
 fn image_tag(image: &str) -> Option<&str> {
     let (name, digest) = match image.split_once('@') {
         Some((name, digest)) => (name, Some(digest)),

@@ -1,8 +1,7 @@
-//! Every field of a pod, and whether it does anything here: one list, for the warnings that `check` and the log give and for
-//! `docs/FIELDS.md`.
+//! Every field of a pod and whether it is supported: one list for the warnings of `check` and the log, and for `docs/FIELDS.md`.
 //!
-//! A row stands for its field and for everything below it that has no row of its own, except where it says that the parts are
-//! listed: then each has its own. A test walks the type itself and finds what has no row.
+//! A row covers its field and all fields below it without their own row, except for [`Support::Parts`], where each part has a row.
+//! A test walks the type itself and finds fields without a row.
 
 mod list;
 #[cfg(test)]
@@ -12,7 +11,7 @@ use serde_json::Value;
 
 use list::FIELDS;
 
-/// What comes of a field. The word says more.
+/// Support of a field, with a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Support {
     /// It does what Kubernetes says.
@@ -21,13 +20,12 @@ pub enum Support {
     Parts,
     /// Some of it, or sometimes.
     Partly(&'static str),
-    /// It has no meaning on a node, or not in a manifest: it does no harm to have it.
+    /// It has no meaning on a node or in a manifest, and does no harm.
     Meaningless(&'static str),
-    /// It does nothing, and whoever wrote it should know.
+    /// It has no effect; the author of the manifest is warned.
     Not(&'static str),
 }
 
-/// One row.
 #[derive(Clone, Copy, Debug)]
 struct Field {
     path: &'static str,
@@ -38,9 +36,9 @@ const fn field(path: &'static str, support: Support) -> Field {
     Field { path, support }
 }
 
-/// What comes of the field at a path like `spec.containers[0].image`; the nearest row above it decides. `None`: no pod has it.
+/// Support of the field at a path like `spec.containers[0].image`; the nearest row above it decides. `None`: unknown field.
 pub fn support(path: &str) -> Option<Support> {
-    let mut path = general(path);
+    let mut path = without_indices(path);
     loop {
         if let Some(support) = row(&path) {
             return Some(support);
@@ -50,16 +48,16 @@ pub fn support(path: &str) -> Option<Support> {
     }
 }
 
-/// The fields of a pod's document that do nothing here: path and why. Only the outermost is named.
+/// Unsupported fields of a manifest: path and reason. Only the outermost one is named.
 pub fn unsupported(document: &Value) -> Vec<(String, &'static str)> {
     let mut found = Vec::new();
     search(document, "", &mut found);
     found
 }
 
-/// The names that fields beside this one have, for whoever misspelt it.
+/// Names of the sibling fields, to suggest a correction of a misspelt one.
 pub fn siblings(path: &str) -> impl Iterator<Item = &'static str> {
-    let path = general(path);
+    let path = without_indices(path);
     let parent = path.rfind('.').map_or(String::new(), |dot| path[..=dot].to_owned());
     let shared = shared(&parent);
     FIELDS.iter().filter_map(move |field| {
@@ -73,14 +71,14 @@ pub fn siblings(path: &str) -> impl Iterator<Item = &'static str> {
 pub fn markdown() -> String {
     let mut text = String::from(HEAD);
     for Field { path, support } in FIELDS {
-        let (word, note) = match support {
+        let (label, note) = match support {
             Support::Yes(note) => ("yes", *note),
             Support::Parts => ("see its parts", ""),
             Support::Partly(note) => ("partly", *note),
             Support::Meaningless(note) => ("no need", *note),
             Support::Not(note) => ("no", *note),
         };
-        text.push_str(&format!("| `{path}` | {word} | {note} |\n"));
+        text.push_str(&format!("| `{path}` | {label} | {note} |\n"));
     }
     text
 }
@@ -88,13 +86,13 @@ pub fn markdown() -> String {
 fn search(value: &Value, path: &str, found: &mut Vec<(String, &'static str)>) {
     match value {
         Value::Object(fields) => {
-            for (name, value) in fields.iter().filter(|(_, value)| !is_nothing(value)) {
+            for (name, value) in fields.iter().filter(|(_, value)| !is_unset(value)) {
                 let here = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                match row(&general(&here)) {
+                match row(&without_indices(&here)) {
                     Some(Support::Not(why)) => found.push((here, why)),
-                    // Below labels, annotations and the like are no fields but people's own words.
+                    // Labels, annotations and the like have user-defined keys below them.
                     Some(Support::Meaningless(_)) => {}
-                    // A map's entry has no row.
+                    // Entries of maps have no row.
                     _ if here.ends_with("resources.limits.ephemeral-storage") => found.push((here, STORAGE)),
                     _ => search(value, &here, found),
                 }
@@ -109,8 +107,8 @@ fn search(value: &Value, path: &str, found: &mut Vec<(String, &'static str)>) {
     }
 }
 
-/// Nothing is said with it.
-fn is_nothing(value: &Value) -> bool {
+/// Null or empty, which counts as unset.
+fn is_unset(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Array(items) => items.is_empty(),
@@ -124,13 +122,13 @@ fn row(path: &str) -> Option<Support> {
     find(path).or_else(|| find(&shared(path)?))
 }
 
-/// Init containers are containers.
+/// Init containers share the rows of containers.
 fn shared(path: &str) -> Option<String> {
     path.strip_prefix("spec.initContainers[]").map(|rest| format!("spec.containers[]{rest}"))
 }
 
-/// The path without the numbers of list items.
-fn general(path: &str) -> String {
+/// The path without list indices.
+fn without_indices(path: &str) -> String {
     let mut general = String::with_capacity(path.len());
     let mut inside = false;
     for c in path.chars() {
@@ -143,21 +141,21 @@ fn general(path: &str) -> String {
     general
 }
 
-/// Of a limit that the node does not hold containers to.
-const STORAGE: &str = "only emptyDirs are held to their size here";
+/// Note on a limit that is not enforced for containers.
+const STORAGE: &str = "only the size limit of emptyDir volumes is enforced";
 
 const HEAD: &str = "\
 # Pod fields
 
-What each field of a pod comes to on a node that runs podwright. The list is made from `crates/core/src/fields/list.rs`, and
-a test keeps both equal (`PODWRIGHT_BLESS=1 cargo test -p podwright-core fields` writes it anew). A row stands for everything
-below its field that has no row of its own.
+Support of each field of a pod on a node that runs podwright. The list is generated from `crates/core/src/fields/list.rs`, and
+a test keeps both equal (`PODWRIGHT_BLESS=1 cargo test -p podwright-core fields` writes it again). A row covers all fields
+below its field that have no row of their own.
 
 - **yes**: it does what Kubernetes says. **partly**: some of it, or sometimes.
-- **no need**: it has no meaning on a node, or not in a manifest, and does no harm.
-- **no**: it does nothing. `podwright check` and the agent's log name it with its line; `--strict` makes it an error.
+- **no need**: it has no meaning on a node or in a manifest, and does no harm.
+- **no**: it has no effect. `podwright check` and the agent's log name it with its line; `--strict` makes it an error.
 
-Fields nobody knows are named in the same way. `spec.initContainers[]` is as `spec.containers[]`, but for the rows it has of its own.
+Unknown fields are named in the same way. `spec.initContainers[]` is like `spec.containers[]`, except for its own rows.
 
 | field | supported | |
 |---|---|---|

@@ -1,7 +1,7 @@
-//! What may go: dead containers, empty sandboxes, images nobody uses.
+//! Garbage collection of dead containers, empty sandboxes and unused images.
 //!
-//! Plans only: they say what to remove, and are made anew from the next look. Nothing goes that may have a process, and no dead
-//! container before its exit is journaled, because after that the journal is all that remembers it.
+//! Plans only; each observation gives a new plan. Nothing is removed that may have a process, and no dead container before its
+//! exit is journaled, because afterwards only the journal has it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -9,30 +9,31 @@ use std::time::Duration;
 
 use crate::model::{ContainerId, Name, PodSeen, RunState, SandboxId, Time};
 
-/// What to remove of one pod.
+/// What to remove from one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GcPlan {
-    /// Containers, in the order they were seen.
+    /// Containers, in the order of the observation.
     pub remove_containers: Vec<(Name, ContainerId)>,
-    /// Sandboxes: empty, or taking the last containers of their pod along.
+    /// Sandboxes: empty, or removed together with their last containers.
     pub remove_sandboxes: Vec<SandboxId>,
 }
 
 impl GcPlan {
-    /// There is nothing to do.
+    /// Nothing to remove.
     pub fn is_empty(&self) -> bool {
         self.remove_containers.is_empty() && self.remove_sandboxes.is_empty()
     }
 }
 
-/// What of a pod's dead containers and sandboxes may go.
+/// The dead containers and sandboxes of a pod that may be removed.
 ///
 /// The newest dead instance of each container stays (`keep_newest`) for its logs and its last state, until the pod's content
-/// should go. An instance that never started is no dead one: the newest may be about to start, older ones can go.
+/// should be removed. A created instance that never started does not count as dead: the newest may be about to start, older ones
+/// are removed.
 pub fn dead_containers(
     seen: &PodSeen,
-    record_known_exits: impl Fn(&ContainerId) -> bool,
-    content_should_go: bool,
+    exit_is_journaled: impl Fn(&ContainerId) -> bool,
+    remove_all: bool,
     keep_newest: bool,
 ) -> GcPlan {
     let mut plan = GcPlan::default();
@@ -40,23 +41,23 @@ pub fn dead_containers(
     let mut dead_seen: BTreeSet<&Name> = BTreeSet::new();
     for container in &seen.containers {
         let newest = any_seen.insert(&container.name);
-        let goes = match container.state {
+        let remove = match container.state {
             RunState::Running | RunState::Unknown => false,
-            RunState::Created => content_should_go || !newest,
+            RunState::Created => remove_all || !newest,
             RunState::Exited => {
                 let newest_dead = dead_seen.insert(&container.name);
-                (content_should_go || !keep_newest || !newest_dead) && record_known_exits(&container.id)
+                (remove_all || !keep_newest || !newest_dead) && exit_is_journaled(&container.id)
             }
         };
-        if goes {
+        if remove {
             plan.remove_containers.push((container.name.clone(), container.id.clone()));
         }
     }
     for (index, sandbox) in seen.sandboxes.iter().enumerate() {
         let mut inside = seen.containers.iter().filter(|container| container.sandbox == sandbox.id);
-        // At the end of the pod a sandbox takes its containers along: one call instead of one for each.
-        let free = inside.all(|c| content_should_go && plan.remove_containers.iter().any(|(_, id)| *id == c.id));
-        if !sandbox.ready && free && (content_should_go || index > 0) {
+        // When the pod is cleaned up, removing a sandbox removes its containers: one call instead of one for each.
+        let free = inside.all(|c| remove_all && plan.remove_containers.iter().any(|(_, id)| *id == c.id));
+        if !sandbox.ready && free && (remove_all || index > 0) {
             plan.remove_sandboxes.push(sandbox.id.clone());
         }
     }
@@ -67,42 +68,42 @@ pub fn dead_containers(
     plan
 }
 
-/// An image on this node.
+/// An image in the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageSeen {
-    /// Its id.
+    /// Image id of the runtime.
     pub id: String,
-    /// Its size in bytes.
+    /// In bytes.
     pub size: u64,
-    /// When it was first seen here.
+    /// When it was first listed.
     pub first_seen: Time,
-    /// When a container last used it; first seen, if none did.
+    /// When a container last used it; equal to `first_seen` if none did.
     pub last_used: Time,
     /// A container uses it, running or dead.
     pub in_use: bool,
-    /// The runtime says it must stay.
+    /// Pinned by the runtime: never removed.
     pub pinned: bool,
 }
 
-/// The file system images are on.
+/// The image file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskUse {
-    /// Bytes in all.
+    /// Total bytes.
     pub capacity: u64,
-    /// Bytes free.
+    /// Free bytes.
     pub available: u64,
 }
 
-/// When images go.
+/// Thresholds of image garbage collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImagePolicy {
-    /// From this use of the disk on (`imageGCHighThresholdPercent`).
+    /// Starts at this usage of the disk (`imageGCHighThresholdPercent`).
     pub high_percent: u8,
-    /// Down to this use (`imageGCLowThresholdPercent`).
+    /// Frees down to this usage (`imageGCLowThresholdPercent`).
     pub low_percent: u8,
-    /// None younger than this (`imageMinimumGCAge`).
+    /// Younger images stay (`imageMinimumGCAge`).
     pub min_age: Duration,
-    /// Whatever the use of the disk, what was unused for this long (`imageMaximumGCAge`).
+    /// Images unused for this long are removed regardless of the disk usage (`imageMaximumGCAge`).
     pub max_age: Option<Duration>,
 }
 
@@ -113,18 +114,18 @@ impl Default for ImagePolicy {
     }
 }
 
-/// What to remove of the images.
+/// Images to remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImagePlan {
-    /// Ids, the longest unused first.
+    /// Ids, least recently used first.
     pub remove: Vec<String>,
     /// Bytes that must be freed to get down to the low threshold.
     pub wanted: u64,
-    /// Bytes these images take. Less than wanted: the rest of the disk is used by something else.
+    /// Bytes of these images. If less than `wanted`, something else uses the rest of the disk.
     pub freed: u64,
 }
 
-/// What images may go now.
+/// The images that may be removed now.
 pub fn unused_images(images: &[ImageSeen], disk: DiskUse, policy: &ImagePolicy, now: Time) -> ImagePlan {
     let mut plan = ImagePlan { wanted: bytes_to_free(disk, policy), ..ImagePlan::default() };
     let mut idle: Vec<&ImageSeen> = images.iter().filter(|image| !image.in_use && !image.pinned).collect();
@@ -143,7 +144,7 @@ pub fn unused_images(images: &[ImageSeen], disk: DiskUse, policy: &ImagePolicy, 
 fn bytes_to_free(disk: DiskUse, policy: &ImagePolicy) -> u64 {
     let capacity = u128::from(disk.capacity);
     let used = u128::from(disk.capacity.saturating_sub(disk.available));
-    // A file system that says nothing of its size can't be too full.
+    // A file system without a reported size is never too full.
     if capacity == 0 || used * 100 < capacity * u128::from(policy.high_percent) {
         return 0;
     }

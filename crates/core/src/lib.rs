@@ -1,7 +1,7 @@
 //! Every decision of the node agent: `handle(event, now) → records, effects`.
 //!
-//! Synchronous, without files, clocks or chance of its own: what happened comes in as [`model::Event`], what to do about it goes
-//! out as [`model::Effect`], and what must survive the agent as [`model::Record`]. The hands perform effects and report back.
+//! Synchronous, without files, clocks or random numbers: input comes in as [`model::Event`], work goes out as [`model::Effect`],
+//! and what must survive a restart of the agent as [`model::Record`]. The agent's executors perform the effects and report back.
 
 pub mod actions;
 pub mod admission;

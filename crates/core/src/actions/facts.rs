@@ -1,35 +1,34 @@
-//! What is known of one container: the runtime's word first, then the memory of ends it no longer shows.
+//! The newest known state of one container: from the runtime, else from journaled exits that the runtime no longer shows.
 
 use crate::model::{
     ContainerId, ContainerMemory, ContainerSeen, Exit, HookState, PodRecord, PodSeen, RunState, SandboxId,
 };
 
-/// The newest thing known of a container.
+/// The newest known state of a container.
 #[derive(Debug)]
 pub(crate) enum Fact<'a> {
-    /// It never existed, or nothing tells that it did.
+    /// No trace of it.
     Nothing,
-    /// Made, never started.
+    /// Created, never started.
     Created(&'a ContainerSeen),
     /// Its process runs.
     Running(&'a ContainerSeen),
-    /// The runtime lost it: a process may be there.
+    /// State unknown to the runtime; a process may exist.
     Unknown(&'a ContainerSeen),
-    /// It ended.
+    /// It exited.
     Ended(Exit),
 }
 
-/// Which containers count.
+/// The sandboxes to consider.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Within<'a> {
-    /// Those of one sandbox: progress and what runs.
+    /// One sandbox: for progress and running containers.
     Sandbox(&'a SandboxId),
-    /// Those of any: what has ended for good stays ended in the next sandbox.
+    /// All: a container that finished stays finished in the next sandbox.
     Any,
 }
 
 impl<'a> Fact<'a> {
-    /// Looks a container up.
     pub(crate) fn of(seen: &'a PodSeen, record: &PodRecord, name: &str, within: Within<'_>) -> Self {
         let memory = record.containers.get(name);
         let remembered = memory.and_then(|m| m.exit.as_ref()).filter(|exit| within.holds(&exit.sandbox));
@@ -38,8 +37,8 @@ impl<'a> Fact<'a> {
             Within::Any => seen.newest(name),
         };
         let Some(shown) = shown else {
-            let lost = || lost(seen, record, name).filter(|exit| within.holds(&exit.sandbox));
-            return match remembered.cloned().or_else(lost) {
+            let disappeared = || disappeared_exit(seen, record, name).filter(|exit| within.holds(&exit.sandbox));
+            return match remembered.cloned().or_else(disappeared) {
                 Some(exit) => Self::Ended(exit),
                 None => Self::Nothing,
             };
@@ -47,7 +46,7 @@ impl<'a> Fact<'a> {
         match shown.state {
             RunState::Running => Self::Running(shown),
             RunState::Unknown => Self::Unknown(shown),
-            // What the runtime still shows may be older than what it has forgotten.
+            // The runtime may show an older instance than the one whose exit is journaled.
             RunState::Created | RunState::Exited => match (remembered, memory) {
                 (Some(exit), Some(m)) if exit.id != shown.id && m.restarts > shown.attempt => Self::Ended(exit.clone()),
                 _ if shown.state == RunState::Created => Self::Created(shown),
@@ -56,7 +55,6 @@ impl<'a> Fact<'a> {
         }
     }
 
-    /// The instance this is about.
     pub(crate) fn id(&self) -> Option<&ContainerId> {
         match self {
             Self::Nothing => None,
@@ -80,7 +78,7 @@ impl Within<'_> {
     }
 }
 
-/// The end of an instance as the runtime tells it.
+/// The exit of an instance as the runtime reports it.
 pub fn exit_of(c: &ContainerSeen) -> Exit {
     Exit {
         id: c.id.clone(),
@@ -98,15 +96,15 @@ pub fn exit_of(c: &ContainerSeen) -> Exit {
     }
 }
 
-/// An instance that ran when we last looked and is nowhere now: it ended, and nobody can say how. Without this a container
-/// that must run once would run twice.
-pub(crate) fn lost(seen: &PodSeen, record: &PodRecord, name: &str) -> Option<Exit> {
+/// The exit of an instance that was running when last observed and has disappeared, so its exit code is unknown. Without this a
+/// container that must run once would run twice.
+pub(crate) fn disappeared_exit(seen: &PodSeen, record: &PodRecord, name: &str) -> Option<Exit> {
     let status = record.status.as_ref()?;
     let lists = [&status.init_container_statuses, &status.container_statuses, &status.ephemeral_container_statuses];
     let last = lists.into_iter().flatten().flatten().find(|c| c.name == name)?;
     let id = last.container_id.as_deref()?;
     let id = ContainerId::from(id.split_once("://").map_or(id, |(_, id)| id));
-    // While its hook runs it is not said to run, and does.
+    // While its postStart hook runs, it is running but not reported as such.
     let hook = record.containers.get(name).and_then(|m| m.post_start.as_ref());
     let running = last.state.as_ref()?.running.as_ref();
     if running.is_none() && hook != Some(&(id.clone(), HookState::Begun)) {
@@ -120,10 +118,10 @@ pub(crate) fn lost(seen: &PodSeen, record: &PodRecord, name: &str) -> Option<Exi
         id,
         attempt: record.containers.get(name).map_or(0, |m| m.restarts),
         sandbox: record.cursor.as_ref().map_or_else(|| "".into(), |c| c.sandbox.clone()),
-        code: LOST_CODE,
+        code: DISAPPEARED_CODE,
         signal: 0,
-        reason: LOST_REASON.into(),
-        message: LOST_MESSAGE.into(),
+        reason: DISAPPEARED_REASON.into(),
+        message: DISAPPEARED_MESSAGE.into(),
         started_at: running.and_then(|r| r.started_at.as_ref()).map(|t| t.0),
         finished_at: None,
         image: last.image.clone(),
@@ -132,9 +130,9 @@ pub(crate) fn lost(seen: &PodSeen, record: &PodRecord, name: &str) -> Option<Exi
     })
 }
 
-/// Kubernetes' exit code for a container whose end nobody saw.
-pub(crate) const LOST_CODE: i32 = 137;
-/// Kubernetes' reason for it.
-pub(crate) const LOST_REASON: &str = "ContainerStatusUnknown";
-/// And the message.
-pub(crate) const LOST_MESSAGE: &str = "The container could not be located when the pod was terminated";
+/// Kubernetes: exit code of a container that disappeared.
+pub(crate) const DISAPPEARED_CODE: i32 = 137;
+/// Kubernetes: its reason.
+pub(crate) const DISAPPEARED_REASON: &str = "ContainerStatusUnknown";
+/// Kubernetes: its message.
+pub(crate) const DISAPPEARED_MESSAGE: &str = "The container could not be located when the pod was terminated";

@@ -1,4 +1,4 @@
-//! Containers that have to end, and why.
+//! Containers to kill, and the reason.
 
 use std::time::Duration;
 
@@ -6,20 +6,20 @@ use super::{Plan, is_voided};
 use crate::backoff;
 use crate::model::{Container, ContainerId, ContainerSeen, HookState, Name, ProbeKind, RunState, is_sidecar};
 
-/// One container instance to end.
+/// One container instance to kill.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kill {
-    /// Which instance.
+    /// Id of the instance.
     pub id: ContainerId,
-    /// Its name.
+    /// Name in the spec.
     pub name: Name,
-    /// Why.
+    /// Decides what follows the kill.
     pub reason: KillReason,
-    /// For the `Killing` event.
+    /// Message of the `Killing` event.
     pub message: String,
-    /// A grace period of its own: the probe's, or none at all when everything is restarted.
+    /// Replaces the pod's grace period: the probe's, or zero for `RestartAllContainers`.
     pub grace: Option<Duration>,
-    /// It is started again whatever its exit code will be: journal it as `voided` with the kill.
+    /// The container is started again regardless of its exit code: it is journaled as `voided` with the kill.
     pub replace: bool,
 }
 
@@ -34,13 +34,13 @@ pub enum KillReason {
     StartupFailed,
     /// Its postStart hook failed.
     PostStartFailed,
-    /// A restart rule starts everything anew.
+    /// A restart rule with `RestartAllContainers` matched.
     RestartRule,
     /// Its sandbox is not the current one, or is dead.
     PodMustBeRestarted,
-    /// Someone asked for it, or it was marked to be replaced before the agent restarted.
+    /// A user requested it, or it was journaled as `voided` before the agent restarted.
     Requested,
-    /// The runtime lost it; it has to be gone before another is started.
+    /// State unknown to the runtime; it must be gone before another instance is started.
     Unknown,
     /// A newer instance of it exists, or the pod has no such container.
     Superseded,
@@ -48,19 +48,19 @@ pub enum KillReason {
 
 impl Kill {
     pub(super) fn new(c: &ContainerSeen, reason: KillReason, message: String) -> Self {
-        debug_assert!(c.state != RunState::Exited, "what has ended is not killed");
+        debug_assert!(c.state != RunState::Exited, "an exited container is not killed");
         Self { id: c.id.clone(), name: c.name.clone(), reason, message, grace: None, replace: false }
     }
 }
 
 impl Plan<'_> {
-    /// Why a running container has to end, if it has to.
-    pub(super) fn why_kill(&self, c: &Container, seen: &ContainerSeen) -> Option<Kill> {
+    /// The kill of a running container, if there is a reason for one.
+    pub(super) fn kill_of(&self, c: &Container, seen: &ContainerSeen) -> Option<Kill> {
         let init = self.spec.init_containers.iter().flatten().any(|i| i.name == c.name);
-        let word = if init { "Init container" } else { "Container" };
+        let kind = if init { "Init container" } else { "Container" };
         let memory = self.memory(&c.name);
         let probe = self.i.probes.get(c.name.as_str()).filter(|p| p.id == seen.id).map(|p| p.kind);
-        // A plain init container runs to its end with the definition it began with.
+        // A regular init container finishes with the definition it was started with.
         let changed = (!init || is_sidecar(c)) && self.changed(c, seen);
         let requested = self.i.restart_now.contains(c.name.as_str()) || is_voided(self.i.record, &c.name, &seen.id);
         let hook_failed = memory.and_then(|m| m.post_start.as_ref()) == Some(&(seen.id.clone(), HookState::Failed));
@@ -70,7 +70,7 @@ impl Plan<'_> {
             Some(ProbeKind::Liveness) => (KillReason::LivenessFailed, "failed liveness probe", again),
             Some(ProbeKind::Startup) => (KillReason::StartupFailed, "failed startup probe", again),
             _ if requested => (KillReason::Requested, "is asked to restart", true),
-            // The exit code decides what follows, as after any other end.
+            // The exit code decides what follows, as after any other exit.
             _ if hook_failed => (KillReason::PostStartFailed, "failed postStart hook", false),
             _ => return None,
         };
@@ -84,11 +84,11 @@ impl Plan<'_> {
         Some(Kill {
             grace: grace.map(Duration::from_secs),
             replace,
-            ..Kill::new(seen, reason, format!("{word} {} {what}{after}", c.name))
+            ..Kill::new(seen, reason, format!("{kind} {} {what}{after}", c.name))
         })
     }
 
-    /// Only a hash that both sides know tells anything.
+    /// A container without a hash label is never considered changed.
     pub(super) fn changed(&self, c: &Container, seen: &ContainerSeen) -> bool {
         seen.hash.as_ref().is_some_and(|hash| *hash != (self.i.hash)(c))
     }

@@ -1,5 +1,5 @@
-//! The plan against a small model that knows the truth: random pods live through random exits, probe results, sandbox
-//! deaths and removals of corpses; the model follows each event as it happens, the plan sees only what is left of it.
+//! Compares the plan with a reference model: random pods get random exits, probe results, sandbox deaths and removals of dead
+//! containers. The model follows each event; the plan sees only the resulting state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ const CASES: u64 = 25_000;
 const STEPS: u64 = 24;
 
 #[test]
-fn init_and_sidecars_go_as_the_model_says() {
+fn init_containers_and_sidecars_follow_the_reference_model() {
     let mut plans = 0;
     for seed in 0..CASES {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed);
@@ -29,7 +29,7 @@ fn init_and_sidecars_go_as_the_model_says() {
             if truth.over {
                 break;
             }
-            // One thing at a time, each followed by a look: that a sidecar was up for a moment is known only if it was seen.
+            // One event at a time, each followed by an observation: a sidecar that was up briefly is known only if it was observed.
             match truth != Wish::default() && random.below(4) > 0 {
                 true => world.perform(&plan),
                 false => world.happen(&mut random),
@@ -51,7 +51,7 @@ impl Random {
     }
 }
 
-/// What should be done next, in the words both sides share.
+/// The next action, in a form that both sides share.
 #[derive(Debug, PartialEq, Default)]
 struct Wish {
     over: bool,
@@ -66,7 +66,7 @@ impl From<&Actions> for Wish {
     }
 }
 
-/// The reference: counters that move when things happen, not when they are looked at.
+/// The reference model: counters that change with each event, not with each observation.
 #[derive(Debug)]
 struct Truth {
     policy: &'static str,
@@ -145,7 +145,7 @@ impl Truth {
     }
 }
 
-/// The runtime and the journal, as the rest of the agent keeps them.
+/// Runtime and journal, as the agent keeps them.
 struct World {
     truth: Truth,
     pod: Pod,
@@ -200,7 +200,7 @@ impl World {
         Timestamp::from_second(self.secs).expect("in range")
     }
 
-    /// Backoffs are not the matter here: every plan is made when they are over.
+    /// Back-offs are not tested here: every plan is made after they expired.
     fn plan(&mut self) -> Actions {
         self.secs += 400;
         let plan = pod_actions(&Inputs {
@@ -274,7 +274,7 @@ impl World {
                 memory.started = Some(c.id.clone());
                 self.truth.passed(c.name.as_str());
             }
-            // GC, of one or of all: a journaled end may lose its corpse at any time.
+            // Garbage collection of one or all: a dead container may be removed once its exit is journaled.
             6 => {
                 let all = random.below(2) == 0;
                 self.seen.containers.retain(|c| c.state != RunState::Exited || !(all || random.below(3) == 0));
@@ -283,7 +283,7 @@ impl World {
                 for n in running {
                     self.exit(n, 137);
                 }
-                // A reboot may also take the sandbox and all corpses with it.
+                // A reboot may also remove the sandbox and all dead containers.
                 match random.below(2) {
                     0 => self.seen = PodSeen::default(),
                     _ => self.seen.sandboxes.iter_mut().for_each(|s| s.ready = false),

@@ -1,12 +1,13 @@
-//! The plan for a pod whose sandbox is ready: strays go, init moves on, app containers are kept up.
+//! The plan for a pod with a ready sandbox: kill unwanted containers, advance init, keep app containers running.
 
 use super::{
-    Actions, Fact, Inputs, Kill, KillReason, Start, Waiting, Within, is_hooked, is_started, is_voided, pod_text,
+    Actions, Fact, Inputs, Kill, KillReason, Start, Waiting, Within, format_pod, is_post_start_done, is_started,
+    is_voided,
 };
 use crate::backoff;
 use crate::model::{Backoff, Container, ContainerMemory, Cursor, Name, PodSpec, SandboxId, is_sidecar};
 
-/// How far the init containers are.
+/// Progress of the init containers.
 pub(super) enum Init {
     Failed,
     Pending,
@@ -22,30 +23,32 @@ pub(super) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Whatever lives in another sandbox, beside a newer instance of itself, or without a place in the spec, goes.
-    pub(super) fn strays(&mut self) {
+    /// Kills containers that run in another sandbox, have a newer instance, or are not in the spec.
+    pub(super) fn kill_unwanted(&mut self) {
         let seen = self.i.seen;
         let others = seen.sandboxes.iter().filter(|s| s.ready && s.id != *self.sandbox);
         self.out.stop_sandboxes = others.map(|s| s.id.clone()).collect();
         for c in seen.alive() {
             if c.sandbox != *self.sandbox {
-                let message = format!("Container {} lives in another sandbox", c.name);
+                let message = format!("Container {} runs in another sandbox", c.name);
                 self.out.kill.push(Kill::new(c, KillReason::PodMustBeRestarted, message));
             } else if !self.in_spec(&c.name)
                 || seen.newest_in(self.sandbox, c.name.as_str()).is_some_and(|n| n.id != c.id)
             {
-                let message = format!("Container {} is not wanted any more", c.name);
+                let message = format!("Container {} is no longer wanted", c.name);
                 self.out.kill.push(Kill::new(c, KillReason::Superseded, message));
             }
         }
     }
 
-    /// Ephemeral containers run once, at any time, and keep nothing alive.
+    /// Ephemeral containers run once, at any time, and do not keep the pod running.
     pub(super) fn ephemeral(&mut self) {
         for c in self.spec.ephemeral_containers.iter().flatten() {
             let (attempt, existing) = match Fact::of(self.i.seen, self.i.record, &c.name, Within::Any) {
-                Fact::Created(made) if made.sandbox == *self.sandbox => (made.attempt, Some(made.id.clone())),
-                // One that was made and never seen to run was given up: the next has another name.
+                Fact::Created(created) if created.sandbox == *self.sandbox => {
+                    (created.attempt, Some(created.id.clone()))
+                }
+                // An instance that was created and never observed running was given up: the next attempt has another number.
                 Fact::Nothing => (self.memory(&c.name).filter(|m| m.created).map_or(0, |m| m.restarts + 1), None),
                 _ => continue,
             };
@@ -53,7 +56,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Moves the cursor over what is done, keeps the sidecars before it running, and starts what stands at it.
+    /// Moves the cursor past finished init containers, keeps the sidecars before it running, and starts the container at it.
     pub(super) fn init(&mut self) -> Init {
         let inits = self.spec.init_containers.as_deref().unwrap_or_default();
         let mut done = self.cursor(inits).min(inits.len());
@@ -63,7 +66,7 @@ impl<'a> Plan<'a> {
             self.out.cursor = Some(cursor);
         }
         for c in inits[..done].iter().filter(|c| is_sidecar(c)) {
-            self.keep_up(c);
+            self.keep_running(c);
         }
         let Some(c) = inits.get(done) else { return Init::Done };
         match self.fact(c) {
@@ -75,13 +78,14 @@ impl<'a> Plan<'a> {
                 Init::Failed
             }
             _ => {
-                self.keep_up(c);
+                self.keep_running(c);
                 Init::Pending
             }
         }
     }
 
-    /// Where init stands: the journal's word. For a sandbox it doesn't know, the containers in it tell: they were made in order.
+    /// Number of finished init containers, from the journal. For an unknown sandbox it is inferred from the containers in it:
+    /// they were created in order.
     fn cursor(&self, inits: &[Container]) -> usize {
         if let Some(cursor) = self.i.record.cursor.as_ref().filter(|c| c.sandbox == *self.sandbox) {
             return cursor.done;
@@ -93,17 +97,19 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// An init container has done its part: it succeeded, or, as a sidecar, it is up, its hook and startup probe included.
+    /// The init container succeeded; a sidecar runs and its postStart hook and startup probe succeeded.
     fn init_done(&self, c: &Container) -> bool {
         let memory = self.memory(&c.name);
         match self.fact(c) {
-            Fact::Running(seen) if is_sidecar(c) => is_started(c, memory, &seen.id) && is_hooked(c, memory, &seen.id),
+            Fact::Running(seen) if is_sidecar(c) => {
+                is_started(c, memory, &seen.id) && is_post_start_done(c, memory, &seen.id)
+            }
             Fact::Ended(exit) => !is_sidecar(c) && exit.code == 0 && !is_voided(self.i.record, &c.name, &exit.id),
             _ => false,
         }
     }
 
-    /// One app container; false once it is done for good.
+    /// Plans one app container; false once it has finished.
     pub(super) fn app(&mut self, c: &Container) -> bool {
         if let Fact::Nothing | Fact::Ended(_) = self.fact(c)
             && let Fact::Ended(exit) = Fact::of(self.i.seen, self.i.record, &c.name, Within::Any)
@@ -112,15 +118,15 @@ impl<'a> Plan<'a> {
         {
             return false;
         }
-        self.keep_up(c);
+        self.keep_running(c);
         true
     }
 
-    /// A container that should run: left alone if it does well, killed if it doesn't, started if it isn't there.
-    fn keep_up(&mut self, c: &Container) {
+    /// A container that should run: kept if it is healthy, killed if not, started if it does not exist.
+    fn keep_running(&mut self, c: &Container) {
         match self.fact(c) {
             Fact::Running(seen) => {
-                let kill = self.why_kill(c, seen);
+                let kill = self.kill_of(c, seen);
                 self.out.kill.extend(kill);
             }
             Fact::Unknown(seen) => {
@@ -128,37 +134,37 @@ impl<'a> Plan<'a> {
                 self.out.kill.push(Kill::new(seen, KillReason::Unknown, message));
             }
             fact => {
-                if let Some(start) = self.bring_up(c, &fact) {
+                if let Some(start) = self.start_of(c, &fact) {
                     self.out.start.push(start);
                 }
             }
         }
     }
 
-    /// The start that is missing, unless the container has to wait for its turn.
-    fn bring_up(&mut self, c: &Container, here: &Fact<'_>) -> Option<Start> {
-        // Never two processes of one container: a stray in another sandbox has to be gone first.
+    /// The start of a container; `None` while it is in back-off or another instance runs.
+    fn start_of(&mut self, c: &Container, here: &Fact<'_>) -> Option<Start> {
+        // Never two instances of one container: one in another sandbox must be gone first.
         if self.i.seen.alive().any(|alive| alive.name.as_str() == c.name) {
             return None;
         }
         let name = Name::from(c.name.as_str());
-        if let Fact::Created(made) = here
-            && !self.changed(c, made)
-            && !is_voided(self.i.record, &c.name, &made.id)
+        if let Fact::Created(created) = here
+            && !self.changed(c, created)
+            && !is_voided(self.i.record, &c.name, &created.id)
         {
-            return Some(Start { name, attempt: made.attempt, existing: Some(made.id.clone()), backoff: None });
+            return Some(Start { name, attempt: created.attempt, existing: Some(created.id.clone()), backoff: None });
         }
         let backoff = self.backoff(c, &name)?;
         Some(Start { attempt: self.attempt(&c.name), name, existing: None, backoff })
     }
 
-    /// `None`: the container has to wait. Else the backoff to remember with its start, if that changes.
+    /// `None`: the container is in back-off. Otherwise the back-off to journal with its start, if it changes.
     fn backoff(&mut self, c: &Container, name: &Name) -> Option<Option<Backoff>> {
         let Fact::Ended(exit) = Fact::of(self.i.seen, self.i.record, &c.name, Within::Any) else { return Some(None) };
         let (now, max) = (self.i.now.wall, self.i.backoff_max);
         let fresh = ContainerMemory::default();
         let memory = self.memory(&c.name).unwrap_or(&fresh);
-        // What we killed to replace it is no crash. What made everything restart by its own end is.
+        // An instance that we killed to replace it did not crash. One whose exit triggered RestartAllContainers did.
         let killed = memory.voided.as_ref() == Some(&exit.id) && !backoff::restarts_all(c, exit.code);
         let (wait, next) = match (killed, &memory.previous_exit) {
             (false, _) => (backoff::wait(memory, &exit), Some(backoff::next(memory, &exit, now, max))),
@@ -176,7 +182,7 @@ impl<'a> Plan<'a> {
             "back-off {} restarting failed container={} pod={}",
             backoff::go_duration(wait.delay),
             c.name,
-            pod_text(self.i.pod)
+            format_pod(self.i.pod)
         );
         self.out.waiting.insert(name.clone(), Waiting { reason: "CrashLoopBackOff".into(), message });
         self.out.wake_at = Some(self.out.wake_at.map_or(until, |at| at.min(until)));

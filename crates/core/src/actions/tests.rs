@@ -1,4 +1,4 @@
-//! Tables of plans: what is wanted and known above the line, what to do below it. The words are explained in
+//! Tables of plans: spec and state above the line, expected actions below it. The syntax is described in
 //! `testdata/actions/README.txt`.
 
 mod case;
@@ -19,7 +19,7 @@ const TABLES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn every_table_row_gives_its_plan() {
+fn every_case_gives_its_plan() {
     let (mut cases, mut wrong) = (0, vec![]);
     for (file, text) in TABLES {
         for block in text.split("\n\n").filter(|block| block.contains("----")) {
@@ -42,7 +42,7 @@ fn every_table_row_gives_its_plan() {
 }
 
 #[test]
-fn waiting_says_how_long_for_which_container_of_which_pod() {
+fn the_waiting_message_names_delay_container_and_pod() {
     let case =
         Case::parse("pod restart=Always containers=web\nseen sandbox=ready web=exited(1)\nmemory web backoff=80s@-30");
     let plan = case.plan();
@@ -50,7 +50,7 @@ fn waiting_says_how_long_for_which_container_of_which_pod() {
     assert_eq!(waiting.message, "back-off 1m20s restarting failed container=web pod=p_ns(u)");
 }
 
-/// The moment of every table.
+/// The time of every case.
 pub(crate) fn now() -> Timestamp {
     Timestamp::from_second(1_700_000_000).expect("in range")
 }
@@ -59,7 +59,7 @@ pub(crate) fn ago(secs: i64) -> Timestamp {
     now() - SignedDuration::from_secs(secs)
 }
 
-/// A plan as the tables write it.
+/// A plan in the syntax of the tables.
 fn lines(plan: &Actions) -> Vec<String> {
     let mut out = vec![];
     if plan.kill_pod {

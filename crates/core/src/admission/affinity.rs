@@ -1,4 +1,4 @@
-//! Does the node have the labels the pod insists on?
+//! Node selector and required node affinity.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(super) fn matches(pod: &Pod, labels: &BTreeMap<String, String>, node_name: &
     }
     let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
     let required = affinity.and_then(|node| node.required_during_scheduling_ignored_during_execution.as_ref());
-    // One term is enough; a term that asks for nothing matches nothing.
+    // One matching term is enough; an empty term matches nothing.
     required
         .is_none_or(|selector| selector.node_selector_terms.iter().any(|term| term_matches(term, labels, node_name)))
 }

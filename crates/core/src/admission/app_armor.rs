@@ -1,11 +1,11 @@
-//! A profile nobody enforces is no protection: a pod that asks for one does not run where there is no AppArmor.
+//! AppArmor: a pod with a profile is rejected where the kernel does not enforce it.
 
 use k8s_openapi::api::core::v1::{AppArmorProfile, SecurityContext};
 
 use super::Rejection;
 use crate::model::Pod;
 
-/// Nothing is asked for, or the kernel has it. `Unconfined` asks for nothing.
+/// Passes if no profile but `Unconfined` is set, or AppArmor is enabled.
 pub(super) fn check(pod: &Pod, enabled: bool) -> Result<(), Rejection> {
     let Some(spec) = pod.spec.as_ref().filter(|_| !enabled) else { return Ok(()) };
     let of_pod = spec.security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref());

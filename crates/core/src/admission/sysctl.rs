@@ -1,9 +1,9 @@
-//! Kernel settings a pod may change: those that touch nobody else, and those the node's owner allows.
+//! Sysctls: safe ones are allowed, unsafe ones only if `allowedUnsafeSysctls` names them.
 
 use super::Rejection;
 use crate::model::Pod;
 
-/// Settings of a pod's own namespaces that can't harm its neighbours, as the kubelet has them.
+/// Namespaced sysctls that cannot affect other pods, as in the kubelet's `SafeSysctlAllowlist`.
 const SAFE: [&str; 12] = [
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
@@ -19,20 +19,20 @@ const SAFE: [&str; 12] = [
     "net.ipv4.tcp_wmem",
 ];
 
-/// Settings of the namespace of inter-process communication.
+/// Prefixes of the sysctls of the IPC namespace.
 const IPC: [&str; 4] = ["kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue."];
 
-/// Every setting the pod asks for is allowed, and is its own.
+/// Every sysctl of the pod is allowed and belongs to a namespace of the pod.
 pub(super) fn check(pod: &Pod, allowed: &[String]) -> Result<(), Rejection> {
     let Some(spec) = &pod.spec else { return Ok(()) };
     let wanted = spec.security_context.as_ref().and_then(|c| c.sysctls.as_deref()).unwrap_or_default();
     for sysctl in wanted {
         let name = sysctl.name.replace('/', ".");
-        let fits = |pattern: &str| match pattern.replace('/', ".").strip_suffix('*') {
-            Some(beginning) => name.starts_with(beginning),
+        let matches = |pattern: &str| match pattern.replace('/', ".").strip_suffix('*') {
+            Some(prefix) => name.starts_with(prefix),
             None => name == pattern.replace('/', "."),
         };
-        if !SAFE.contains(&name.as_str()) && !allowed.iter().any(|pattern| fits(pattern)) {
+        if !SAFE.contains(&name.as_str()) && !allowed.iter().any(|pattern| matches(pattern)) {
             return Err(forbidden(&sysctl.name, "not allowlisted"));
         }
         if name.starts_with("net.") && spec.host_network == Some(true) {
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn safe_ones_pass_and_others_only_when_the_owner_allows_them() {
+    fn safe_sysctls_pass_and_unsafe_ones_only_if_allowed() {
         assert_eq!(refusal("net.ipv4.tcp_syncookies", false, &[]), None);
         assert_eq!(refusal("net/ipv4/tcp_syncookies", false, &[]), None);
         let refused = refusal("kernel.msgmax", false, &["net.*"]).unwrap();
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_the_node_s_own_namespaces_is_changed() {
+    fn sysctls_of_host_namespaces_are_rejected() {
         assert!(refusal("net.ipv4.tcp_syncookies", true, &[]).unwrap().ends_with("host net enabled"));
         assert!(refusal("kernel.shm_rmid_forced", true, &[]).unwrap().ends_with("host ipc enabled"));
     }

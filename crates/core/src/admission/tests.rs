@@ -36,7 +36,7 @@ fn reason(pod: &Pod, ledger: &Ledger) -> &'static str {
 }
 
 #[test]
-fn too_little_is_told_in_the_kubelets_words() {
+fn a_missing_resource_has_the_kubelets_message() {
     let ledger = with(&[asks("1", json!({ "cpu": "1500m", "memory": "600" }))]);
     let rejection = admit(&asks("2", json!({ "cpu": "500m" })), &ledger, &config()).unwrap_err();
     assert_eq!(rejection.reason, "OutOfcpu");
@@ -48,7 +48,7 @@ fn too_little_is_told_in_the_kubelets_words() {
 }
 
 #[test]
-fn huge_pages_are_counted_by_their_size() {
+fn huge_pages_are_counted_by_size() {
     let pages = |uid: &str, name: &str, amount: &str| asks(uid, json!({ name: amount }));
     let ledger = with(&[pages("1", "hugepages-2Mi", "4Mi"), pages("2", "hugepages-2Mi", "2Mi")]);
     let rejection = admit(&pages("3", "hugepages-2Mi", "4Mi"), &ledger, &config()).unwrap_err();
@@ -65,7 +65,7 @@ fn huge_pages_are_counted_by_their_size() {
 }
 
 #[test]
-fn the_number_of_pods_is_bounded() {
+fn max_pods_is_enforced() {
     let three = with(&[asks("1", json!({})), asks("2", json!({})), asks("3", json!({}))]);
     let rejection = admit(&asks("4", json!({})), &three, &config()).unwrap_err();
     assert_eq!(rejection.reason, "OutOfpods");
@@ -74,7 +74,7 @@ fn the_number_of_pods_is_bounded() {
 }
 
 #[test]
-fn a_refused_or_finished_pod_never_counts_against_the_next() {
+fn a_rejected_or_finished_pod_does_not_count() {
     let mut ledger = Ledger::default();
     for round in 0..1000 {
         let uid = format!("job-{round}");
@@ -102,7 +102,7 @@ fn the_ledger_is_the_sum_of_the_pods_in_it() {
         } else {
             assert_eq!(ledger.release(&uid.to_string()), live.remove(&uid).is_some());
         }
-        let (count, sum) = ledger.taken_beside("");
+        let (count, sum) = ledger.used_without("");
         assert_eq!((count, sum.cpu_millis), (live.len(), live.values().sum()));
     }
 }
@@ -194,7 +194,7 @@ fn selectors_and_affinity_must_match() {
 }
 
 #[test]
-fn another_system_or_another_node_is_refused() {
+fn another_os_or_node_name_is_rejected() {
     let os = |name: &str| pod("1", json!({ "containers": [], "os": { "name": name } }));
     assert_eq!(reason(&os("windows"), &Ledger::default()), "PodOSNotSupported");
     assert_eq!(reason(&os("linux"), &Ledger::default()), "");
@@ -207,7 +207,7 @@ fn another_system_or_another_node_is_refused() {
 }
 
 #[test]
-fn strict_groups_are_refused_where_the_runtime_cannot() {
+fn strict_supplemental_groups_are_rejected_without_runtime_support() {
     let policy =
         |policy: &str| pod("1", json!({ "containers": [], "securityContext": { "supplementalGroupsPolicy": policy } }));
     let on = |supported| NodeConfig { supplemental_groups_policy: supported, ..config() };
@@ -220,7 +220,7 @@ fn strict_groups_are_refused_where_the_runtime_cannot() {
 }
 
 #[test]
-fn a_profile_that_nobody_enforces_is_refused_in_the_kubelets_words() {
+fn an_unenforced_app_armor_profile_is_rejected() {
     let without = NodeConfig { app_armor: false, ..config() };
     let confined = |of_pod: &str, own: &str| {
         let profile = |kind: &str| match kind {

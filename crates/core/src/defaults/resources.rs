@@ -1,4 +1,4 @@
-//! Requests that follow from limits, and quantities in the form the API server stores.
+//! Requests defaulted from limits, and quantities in the API server's canonical form.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::quantity::Amount;
 
 type List = BTreeMap<String, Quantity>;
 
-/// Who is limited and doesn't say what it needs, needs what it is limited to.
+/// A limit without a request sets the request.
 pub(super) fn default_requests(pod: &mut Pod) {
     let Some(spec) = &mut pod.spec else { return };
     for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
@@ -22,7 +22,7 @@ pub(super) fn default_requests(pod: &mut Pod) {
             }
         }
     }
-    // The sums need every container's own requests.
+    // After the containers, because their requests are summed up.
     default_pod_level(pod);
 }
 
@@ -34,7 +34,7 @@ fn default_pod_level(pod: &mut Pod) {
     if !is_set(&whole.limits) && !is_set(&whole.requests) {
         return;
     }
-    // Huge pages can't be overcommitted: a limit of the containers is one of the pod.
+    // Huge pages cannot be overcommitted: the containers' limits are the pod's limit.
     for (name, amount) in pod_level(&limits_sum).filter(|(name, _)| name.starts_with("hugepages-")) {
         if whole.requests.as_ref().is_none_or(|requests| !requests.contains_key(name)) {
             whole.limits.get_or_insert_default().entry(name.clone()).or_insert_with(|| Quantity(amount.to_string()));
@@ -62,7 +62,7 @@ pub(super) fn canonical_requirements(resources: &mut ResourceRequirements) {
     canonical(resources.requests.as_mut());
 }
 
-/// Rounds up to thousandths and writes the canonical form; what is no quantity is left for validation to refuse.
+/// Rounds up to thousandths and writes the canonical form; an invalid quantity is left for validation.
 pub(super) fn canonical(list: Option<&mut List>) {
     for quantity in list.into_iter().flat_map(BTreeMap::values_mut) {
         if let Ok(amount) = Amount::try_from(&*quantity) {

@@ -1,10 +1,10 @@
-//! The defaults of volumes.
+//! Defaults of volumes.
 
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, Volume};
 
 use super::{default_field_ref, default_resource_ref, fill, pull_policy, resources};
 
-/// Files of secrets, config maps, the downward API and projections are readable by all unless told otherwise.
+/// Default mode of files in secret, configMap, downwardAPI and projected volumes.
 const MODE: i32 = 0o644;
 
 pub(super) fn default_volume(volume: &mut Volume) {

@@ -65,7 +65,7 @@ fn the_newest_dead_instance_of_each_container_stays() {
 }
 
 #[test]
-fn all_that_is_dead_goes_with_the_pods_content() {
+fn all_dead_containers_are_removed_with_the_pod() {
     let plan = dead_containers(&some_pod(), |_| true, true, true);
     assert_eq!(
         removed(&plan),
@@ -75,15 +75,19 @@ fn all_that_is_dead_goes_with_the_pods_content() {
 }
 
 #[test]
-fn nothing_goes_before_its_exit_is_journaled() {
+fn nothing_is_removed_before_its_exit_is_journaled() {
     let plan = dead_containers(&some_pod(), |id| id.as_str() == "a1", true, true);
-    assert_eq!(removed(&plan), ["b3", "b2", "s2", "s1"], "what never ran has no exit; s2 takes a1 along");
+    assert_eq!(
+        removed(&plan),
+        ["b3", "b2", "s2", "s1"],
+        "a container that never ran has no exit; s2 is removed with a1"
+    );
     assert_eq!(removed(&dead_containers(&some_pod(), |_| false, true, true)), ["b3", "b2", "s1"], "a1 keeps s2");
     assert_eq!(removed(&dead_containers(&some_pod(), |_| false, false, true)), ["b2", "s1"]);
 }
 
 #[test]
-fn an_empty_sandbox_goes_unless_it_is_the_newest() {
+fn an_empty_sandbox_is_removed_unless_it_is_the_newest() {
     let only = |ready| PodSeen { sandboxes: vec![sandbox("s1", ready)], containers: vec![] };
     assert!(dead_containers(&only(false), |_| true, false, true).is_empty());
     assert_eq!(removed(&dead_containers(&only(false), |_| true, true, true)), ["s1"]);
@@ -104,7 +108,7 @@ fn full(percent: u64) -> DiskUse {
 }
 
 #[test]
-fn images_go_by_last_use_until_the_low_mark() {
+fn images_are_removed_by_last_use_down_to_the_low_threshold() {
     let images = [image("new", 100, 1, 900), image("old", 30, 1, 100), image("mid", 30, 1, 500)];
     let plan = unused_images(&images, full(85), &ImagePolicy::default(), NOW);
     assert_eq!((plan.remove, plan.wanted, plan.freed), (vec!["old".into(), "mid".into()], 50, 60));
@@ -127,7 +131,7 @@ fn images_in_use_pinned_or_young_stay() {
 }
 
 #[test]
-fn images_unused_for_too_long_go_whatever_the_disk_says() {
+fn images_unused_for_too_long_are_removed_regardless_of_disk_usage() {
     let policy = ImagePolicy { max_age: Some(Duration::from_secs(1000)), ..ImagePolicy::default() };
     let mut used = image("used", 1, 1, 1);
     used.in_use = true;

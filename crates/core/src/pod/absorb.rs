@@ -88,7 +88,9 @@ impl Machine {
         }
         let names: Vec<Name> = self.record.containers.keys().cloned().collect();
         for name in names {
-            let Some(exit) = actions::lost(&self.observed.seen, &self.record, name.as_str()) else { continue };
+            let Some(exit) = actions::disappeared_exit(&self.observed.seen, &self.record, name.as_str()) else {
+                continue;
+            };
             self.history.record(ctx.now, &format!("{name} is lost"), "the runtime has forgotten it");
             let memory = self.record.containers.entry(name).or_default();
             memory.previous_exit = memory.exit.take();

@@ -47,7 +47,7 @@ pub(super) enum Image {
 
 impl BringUp {
     pub(super) fn wake(&self, now: Time) -> Option<Time> {
-        let pulls = self.pulls.values().filter_map(|(b, _)| b.until(now).map(|until| [b.shown_until(), until]));
+        let pulls = self.pulls.values().filter_map(|(b, _)| b.until(now).map(|until| [b.error_shown_until(), until]));
         pulls.flatten().chain(self.wake_at).filter(|at| *at > now).min()
     }
 
@@ -142,7 +142,7 @@ impl Machine {
         if let Some((backoff, error)) = self.bring_up.pulls.get(&name)
             && backoff.until(ctx.now.boot).is_some()
         {
-            if ctx.now.boot < backoff.shown_until() {
+            if ctx.now.boot < backoff.error_shown_until() {
                 return;
             }
             let message = format!("Back-off pulling image {image:?}");
@@ -228,7 +228,7 @@ impl Machine {
             if !coming && self.bring_up.waiting.get(name) != Some(waiting) {
                 if waiting.reason == "CrashLoopBackOff" {
                     self.history.record(ctx.now, &format!("{name} waits: {}", waiting.reason), &waiting.message);
-                    let pod = crate::actions::pod_text(&self.record.pod);
+                    let pod = crate::actions::format_pod(&self.record.pod);
                     let message = format!("Back-off restarting failed container {name} in pod {pod}");
                     self.event(true, "BackOff", Some(name), message, out);
                 }
@@ -283,7 +283,7 @@ fn check_non_root(pod: &Pod, container: &Container, image: &ImageFacts) -> Resul
     if !required {
         return Ok(());
     }
-    let whom = format!("(pod: {:?}, container: {})", crate::actions::pod_text(pod), container.name);
+    let whom = format!("(pod: {:?}, container: {})", crate::actions::format_pod(pod), container.name);
     let refuse = |why: &str| Err(format!("{why} {whom}"));
     match own.and_then(|c| c.run_as_user).or(of_pod.and_then(|p| p.run_as_user)) {
         Some(0) => return refuse("container's runAsUser breaks non-root policy"),

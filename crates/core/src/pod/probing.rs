@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::calls::Calls;
 use super::{Ctx, Machine};
-use crate::actions::{ProbeFailure, is_hooked, is_started};
+use crate::actions::{ProbeFailure, is_post_start_done, is_started};
 use crate::model::{
     Call, CallKey, Container, ContainerId, Name, Out, ProbeKind, ProbeVerdict, RunState, Time, find_container,
 };
@@ -66,7 +66,7 @@ impl Machine {
             let Some(found) = find_container(&self.record.pod, c.name.as_str()) else { continue };
             let spec = found.container.into_owned();
             let memory = self.record.containers.get(&c.name);
-            if !is_hooked(&spec, memory, &c.id) {
+            if !is_post_start_done(&spec, memory, &c.id) {
                 continue;
             }
             let started = is_started(&spec, memory, &c.id);

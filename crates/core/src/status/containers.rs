@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::{StatusInput, second};
-use crate::actions::{Fact, Within, current_sandbox, exit_of, is_hooked, is_started, is_voided};
+use crate::actions::{Fact, Within, current_sandbox, exit_of, is_post_start_done, is_started, is_voided};
 use crate::model::{Container, ContainerId, ContainerMemory, ContainerSeen, Exit, PodSpec, SandboxId, is_sidecar};
 
 /// All container statuses of a pod.
@@ -161,7 +161,7 @@ impl<'a> View<'a> {
     fn state(&self, c: &Container, kind: Kind, fact: &Fact<'_>) -> ContainerState {
         let memory = self.i.record.containers.get(c.name.as_str());
         match fact {
-            Fact::Running(seen) if !self.ending && !is_hooked(c, memory, &seen.id) => self.not_yet(),
+            Fact::Running(seen) if !self.ending && !is_post_start_done(c, memory, &seen.id) => self.not_yet(),
             Fact::Running(seen) => running(seen),
             Fact::Ended(exit) => self.terminated(exit),
             // A process may be there. Until the kill that follows tells more, what was said last stands.
@@ -213,7 +213,9 @@ impl<'a> View<'a> {
         status: &mut ContainerStatus,
     ) {
         let up = match fact {
-            Fact::Running(seen) if is_started(c, memory, &seen.id) && is_hooked(c, memory, &seen.id) => Some(&seen.id),
+            Fact::Running(seen) if is_started(c, memory, &seen.id) && is_post_start_done(c, memory, &seen.id) => {
+                Some(&seen.id)
+            }
             _ => None,
         };
         status.started = Some(up.is_some());

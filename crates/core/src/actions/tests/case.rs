@@ -1,4 +1,4 @@
-//! What stands above the line of a table, read from its words.
+//! Parses the input of a table case.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::model::{
     PodSpec, ProbeKind, RunState, SandboxId, SandboxSeen, SavedTime, Source,
 };
 
-/// In the tables the image is the hash.
+/// In the tables the image serves as the hash.
 fn hash(c: &Container) -> String {
     c.image.clone().unwrap_or_default()
 }
 
-/// What stands above the line, also in the tables of statuses.
+/// Input of a case, also in the status tables.
 pub(crate) struct Case {
     pub(crate) pod: Pod,
     pub(crate) seen: PodSeen,
@@ -223,7 +223,7 @@ fn parse_seen(text: &str) -> PodSeen {
     seen
 }
 
-/// What the journal holds when all of this was seen before.
+/// The journal after all of this was observed.
 fn remember(seen: &PodSeen, record: &mut PodRecord) {
     record.sandbox_attempts = u32::try_from(seen.sandboxes.len()).expect("few");
     record.cursor = seen.sandbox().map(|s| Cursor { sandbox: s.id.clone(), done: 0 });
@@ -311,7 +311,7 @@ fn parse_memory(text: &str, record: &mut PodRecord) {
     }
 }
 
-/// The last status showed this instance running.
+/// A status in which this instance is running.
 fn running_status(id: &str) -> PodStatus {
     let state = ContainerState { running: Some(ContainerStateRunning::default()), ..ContainerState::default() };
     let container = ContainerStatus {
