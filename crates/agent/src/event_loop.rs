@@ -19,7 +19,7 @@ use std::time::Duration;
 use podwright_core::Node;
 use podwright_core::model::{
     Answer, Call, CallError, Effect, Event, KubeEvent, Listing, Now, ObjectRequest, ObjectResult, Out, Pod, PodRecord,
-    PodSeen, PodUid, RuntimeReady, Source, Time,
+    PodSeen, PodUid, RuntimeReady, Source, SourceChange, Time,
 };
 use podwright_core::node::Caught;
 use podwright_cri::BoxFuture;
@@ -88,41 +88,62 @@ pub struct EventLoop {
     in_flight: InFlight,
     clock: Arc<dyn Clock>,
     committer: Committer,
-    events: mpsc::Receiver<Event>,
+    inputs: Inputs,
     queries: mpsc::Receiver<Query>,
     wake: Option<Time>,
     state: Arc<AgentState>,
     recorder: Option<Recorder>,
 }
 
+/// What the loop receives: results of effects and hints, and the changes of the sources.
+pub struct Inputs {
+    sender: mpsc::Sender<Event>,
+    events: mpsc::Receiver<Event>,
+    sources: mpsc::Receiver<(Source, SourceChange)>,
+}
+
+impl Inputs {
+    /// With the changes of the sources. Their senders wait while the loop is busy.
+    pub fn new(sources: mpsc::Receiver<(Source, SourceChange)>) -> Self {
+        let (sender, events) = mpsc::channel(EVENTS_MAX);
+        Self { sender, events, sources }
+    }
+
+    /// Sends events to the loop.
+    pub fn sender(&self) -> mpsc::Sender<Event> {
+        self.sender.clone()
+    }
+}
+
 impl EventLoop {
     /// A loop around this node. `journal` is `None` only where nothing has to survive.
     pub fn new(
+        inputs: Inputs,
         node: Node,
         journal: Option<Journal>,
         executor: Arc<dyn Executor>,
         clock: Arc<dyn Clock>,
     ) -> (Self, Handle) {
-        Self::with_state(Arc::default(), node, journal, executor, clock)
+        Self::with_state(inputs, Arc::default(), node, journal, executor, clock)
     }
 
     /// The same, shown by state that others have already.
     pub fn with_state(
+        inputs: Inputs,
         state: Arc<AgentState>,
         node: Node,
         journal: Option<Journal>,
         executor: Arc<dyn Executor>,
         clock: Arc<dyn Clock>,
     ) -> (Self, Handle) {
-        let (sender, events) = mpsc::channel(EVENTS_MAX);
         let (query_sender, queries) = mpsc::channel(64);
         let mut known: Vec<_> = node.workers().iter().map(|(_, machine)| machine.record()).collect();
         known.sort_by_key(|record| record.first_seen);
         known.into_iter().for_each(|record| state.feed().put_record(record));
-        let handle = Handle::new(sender.clone(), query_sender, Arc::clone(&state));
+        let handle = Handle::new(inputs.sender(), query_sender, Arc::clone(&state));
         let committer = Committer::start(journal);
-        let in_flight = InFlight::new(executor, sender, Arc::clone(&state));
-        (Self { node, in_flight, clock, committer, events, queries, wake: None, state, recorder: None }, handle)
+        let in_flight = InFlight::new(executor, inputs.sender(), Arc::clone(&state));
+        (Self { node, in_flight, clock, committer, inputs, queries, wake: None, state, recorder: None }, handle)
     }
 
     /// Everything core is told goes into this recording too.
@@ -150,7 +171,8 @@ impl EventLoop {
                     queries::answer(&self.node, query, self.clock.now());
                     continue;
                 }
-                Some(event) = self.events.recv() => event,
+                Some(event) = self.inputs.events.recv() => event,
+                Some((source, change)) = self.inputs.sources.recv() => Event::Source { source, change },
                 () = tokio::time::sleep(wake.unwrap_or(Duration::from_secs(3600))) => {
                     self.wake = None;
                     Event::Wake
@@ -158,7 +180,7 @@ impl EventLoop {
             };
             let mut batch = vec![event];
             while batch.len() < BATCH_MAX
-                && let Ok(event) = self.events.try_recv()
+                && let Ok(event) = self.inputs.events.try_recv()
             {
                 batch.push(event);
             }

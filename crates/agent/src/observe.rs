@@ -55,15 +55,15 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Returns the observer and the receiver of its hints, which the caller forwards to the event loop.
+    /// Hints that a pod may have changed go to `hints`.
     pub fn new(
         runtime: Arc<dyn RuntimeService>,
         features: SharedFeatures,
         pool: Pool,
         limit: Duration,
-    ) -> (Self, mpsc::Receiver<Event>) {
-        let (hints, receiver) = mpsc::channel(HINTS_MAX);
-        let observer = Self {
+        hints: mpsc::Sender<Event>,
+    ) -> Self {
+        Self {
             runtime,
             features,
             version: Mutex::default(),
@@ -74,8 +74,7 @@ impl Observer {
             watch_exits: AtomicBool::new(false),
             owners: Mutex::default(),
             hints,
-        };
-        (observer, receiver)
+        }
     }
 
     /// All pods with the states of their sandboxes and containers. Objects without the labels of a kubelet are left out.
@@ -229,9 +228,6 @@ fn failed(error: CriError) -> CallError {
 
 /// Annotation of a sandbox with the source of its pod.
 const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
-
-/// Hints that wait for the event loop; senders wait while the queue is full.
-const HINTS_MAX: usize = 256;
 
 /// Time limit of the first observation of a pod; doubled with each timeout, up to the limit of runtime calls.
 const OBSERVE_TIME_FIRST: Duration = Duration::from_secs(7);

@@ -9,6 +9,7 @@ use podwright_api::pod_objects::PodObjects;
 use podwright_api::{Cluster, events as event_sink, lease, node, pods};
 use podwright_core::model::{Event, ObjectRequest, ObjectResult, Source, SourceChange};
 use podwright_cri::{BoxFuture, ImageService};
+use podwright_tasks::Tasks;
 use tokio::sync::{mpsc, watch};
 
 use crate::config::AgentConfig;
@@ -42,24 +43,24 @@ impl PodObjectStore for ApiObjectStore {
 }
 
 /// Register the node, keep it alive, and follow its pods. A server that is away holds nothing else up.
-pub(crate) fn start(cluster: Cluster, config: &AgentConfig, parts: Parts) {
+pub(crate) fn start(cluster: Cluster, config: &AgentConfig, parts: Parts, tasks: &Tasks) {
     let Some(settings) = config.cluster.clone() else { return };
     let facts = machine::facts(config, settings.taints, settings.images_max);
     let name = facts.name.clone();
     tracing::info!(server = %cluster.server(), node = name, "joining the cluster");
     let (registered, object) = watch::channel(None);
     let (occurrences, occurred) = mpsc::channel(events::ON_THEIR_WAY_MAX);
-    tokio::spawn(events::hand_on(parts.handle.state().follow_events(), occurrences));
-    tokio::spawn(event_sink::run(cluster.clone(), name.clone(), occurred));
-    tokio::spawn(tell_of_node(object.clone(), parts.handle.clone()));
-    tokio::spawn(lease::run(cluster.another(), name.clone(), settings.lease, object.clone()));
-    tokio::spawn(pods::run(cluster.clone(), name.clone(), object, parts.changes));
+    tasks.service("event-forwarding", events::hand_on(parts.handle.state().follow_events(), occurrences));
+    tasks.service("event-sink", event_sink::run(cluster.clone(), name.clone(), occurred));
+    tasks.service("node-object", tell_of_node(object.clone(), parts.handle.clone()));
+    tasks.service("node-lease", lease::run(cluster.another(), name.clone(), settings.lease, object.clone()));
+    tasks.service("pod-watch", pods::run(cluster.clone(), name.clone(), object, parts.changes));
     let (check_every, report_every) = (settings.check_every, settings.report_every);
     let (told, events) = mpsc::channel(events::ON_THEIR_WAY_MAX);
     let (register, events_to) = (settings.register, Some(told));
     let registration = node::Registration { facts, register, check_every, report_every, events: events_to };
-    tokio::spawn(events::tell_of_node(name, events, parts.handle.clone()));
-    tokio::spawn(async move {
+    tasks.service("node-events", events::tell_of_node(name, events, parts.handle.clone()));
+    tasks.service("node-status", async move {
         // As a rule the first word about the node says how its runtime is.
         let said = parts.handle.state().follow_runtime();
         let (listening, runtime) = runtime::follow(said, parts.images).await;

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use podwright_agent::event_loop::{Clock, CorrelatedEvent, EventLoop, Handle, PodsResponse};
+use podwright_agent::event_loop::{Clock, CorrelatedEvent, EventLoop, Handle, Inputs, PodsResponse};
 use podwright_agent::host::{Pool, PoolLimits};
 use podwright_agent::journal::Journal;
 use podwright_agent::observe::Observer;
@@ -30,6 +30,7 @@ use podwright_agent::translate::NodeSettings;
 use podwright_core::model::{Event, Manifest, PodRecord, Source, SourceChange};
 use podwright_core::{Node, NodeConfig, static_pod};
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -103,7 +104,8 @@ impl Rig {
         let features = SharedFeatures::default();
         let pool = Pool::new(PoolLimits::default());
         let limit = self.config.runtime_request_timeout;
-        let (observer, mut hints) = Observer::new(runtime.clone(), features.clone(), pool.clone(), limit);
+        let inputs = Inputs::new(mpsc::channel(1).1);
+        let observer = Observer::new(runtime.clone(), features.clone(), pool.clone(), limit, inputs.sender());
         let observer = Arc::new(observer);
         let perform = perform::CallExecutor::new(CallExecutorConfig {
             runtime: runtime.clone(),
@@ -126,20 +128,15 @@ impl Rig {
             counts: counts.clone(),
         };
         let node = Node::new(self.config.clone(), records);
-        let (event_loop, handle) = EventLoop::new(node, journal, Arc::new(executor), Arc::new(self.clock.clone()));
+        let (event_loop, handle) =
+            EventLoop::new(inputs, node, journal, Arc::new(executor), Arc::new(self.clock.clone()));
         let stop = CancellationToken::new();
         let follow = tokio::spawn({
             let stop = stop.clone();
             async move { observer.follow_events(stop).await }
         });
-        let hinted = handle.clone();
-        let pass_hints = tokio::spawn(async move {
-            while let Some(hint) = hints.recv().await {
-                hinted.send(hint).await;
-            }
-        });
         let run = tokio::spawn(event_loop.run(stop));
-        let tasks = vec![follow.abort_handle(), pass_hints.abort_handle(), run.abort_handle()];
+        let tasks = vec![follow.abort_handle(), run.abort_handle()];
         self.agent = Some(Agent { handle, counts, dead, tasks });
     }
 

@@ -39,6 +39,13 @@ struct Shared {
     running: TaskTracker,
 }
 
+/// Whether a task may end before the stop.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Service,
+    Job,
+}
+
 /// Reports the first failure of a supervised task, and waits for the tasks at the end.
 #[derive(Debug)]
 pub struct Supervisor {
@@ -79,28 +86,46 @@ impl Tasks {
         Self::supervised(CancellationToken::new()).0
     }
 
-    /// Spawns a task that runs as long as the agent. Its end before the stop is a failure. Aborting it is not.
+    /// Spawns a task that runs as long as the agent and is dropped at the stop. Its end before that is a failure. Aborting it is
+    /// not.
     pub fn service(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
-        self.supervise(name, task, false)
+        let stop = self.shared.stop.clone();
+        self.supervise(name, Kind::Service, async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = task => {}
+            }
+        })
+    }
+
+    /// The same for a task that ends its work itself after the stop; [`Supervisor::drain`] waits for it.
+    pub fn drained_service(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+        self.supervise(name, Kind::Service, task)
     }
 
     /// Spawns a task that does one thing and ends. Only a panic is a failure.
     pub fn job(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
-        self.supervise(name, task, true)
+        let stop = self.shared.stop.clone();
+        self.supervise(name, Kind::Job, async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = task => {}
+            }
+        })
     }
 
     fn supervise(
         &self,
         name: &'static str,
+        kind: Kind,
         task: impl Future<Output = ()> + Send + 'static,
-        may_end: bool,
     ) -> AbortHandle {
         tracing::debug!(task = name, "task started");
         let shared = Arc::clone(&self.shared);
         let supervised = async move {
             let result = AssertUnwindSafe(killed_by_test(name, task)).catch_unwind().await;
             let failure = match result {
-                Ok(()) if may_end || shared.stop.is_cancelled() => return,
+                Ok(()) if kind == Kind::Job || shared.stop.is_cancelled() => return,
                 Ok(()) => TaskFailure::Ended { name },
                 Err(panic) => TaskFailure::Panicked { name, message: panic_message(&*panic) },
             };
@@ -121,7 +146,7 @@ impl Supervisor {
         }
     }
 
-    /// Waits until every task has ended, `limit` at most. Returns whether all have.
+    /// Waits until every task has ended, `limit` at most. Returns whether all have. The stop must be cancelled before.
     pub async fn drain(self, limit: Duration) -> bool {
         self.running.close();
         tokio::time::timeout(limit, self.running.wait()).await.is_ok()

@@ -24,7 +24,7 @@ async fn a_job_may_end_and_a_service_may_end_after_the_stop() {
     let (tasks, mut supervisor) = Tasks::supervised(stop.clone());
     tasks.job("first list", async {});
     let stopped = stop.clone();
-    tasks.service("listener", async move { stopped.cancelled().await });
+    tasks.drained_service("listener", async move { stopped.cancelled().await });
     assert_eq!(first_failure(&mut supervisor).await, None);
     stop.cancel();
     assert_eq!(first_failure(&mut supervisor).await, None);
@@ -48,10 +48,15 @@ async fn an_aborted_service_is_not_a_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn draining_gives_up_on_a_task_that_hangs() {
-    let (tasks, supervisor) = Tasks::supervised(CancellationToken::new());
-    tasks.service("stuck", std::future::pending());
-    assert!(!supervisor.drain(LONG).await);
+async fn the_stop_drops_services_and_waits_for_drained_ones() {
+    let stop = CancellationToken::new();
+    let (tasks, supervisor) = Tasks::supervised(stop.clone());
+    tasks.service("timer", std::future::pending());
+    stop.cancel();
+    assert!(supervisor.drain(LONG).await, "a plain service is dropped");
+    let (tasks, supervisor) = Tasks::supervised(stop);
+    tasks.drained_service("stuck", std::future::pending());
+    assert!(!supervisor.drain(LONG).await, "a task that hangs is given up");
 }
 
 #[tokio::test]

@@ -22,7 +22,8 @@ fn bench() -> Bench {
     let fake = Arc::new(FakeRuntime::default());
     let features = SharedFeatures::default();
     let runtime = Arc::clone(&fake) as Arc<dyn RuntimeService>;
-    let (observer, hints) = Observer::new(runtime, features.clone(), Pool::default(), Duration::from_secs(20));
+    let (sender, hints) = mpsc::channel(256);
+    let observer = Observer::new(runtime, features.clone(), Pool::default(), Duration::from_secs(20), sender);
     Bench { fake, observer: Arc::new(observer), features, hints }
 }
 

@@ -11,12 +11,11 @@ use podwright_api::{ApiError, Cluster};
 use podwright_core::model::{Event, Pod, PodUid};
 use tokio::sync::mpsc;
 
-/// Whoever has objects on this node, and the news of their changes.
-pub(crate) fn objects(cluster: Option<&Cluster>) -> (Arc<dyn ObjectClient>, mpsc::Receiver<Event>) {
-    let (events, news) = mpsc::channel(NEWS_MAX);
+/// The objects that pods refer to. Their changes go to `events`.
+pub(crate) fn objects(cluster: Option<&Cluster>, events: mpsc::Sender<Event>) -> Arc<dyn ObjectClient> {
     match cluster {
-        Some(cluster) => (Arc::new(ApiObjects(podwright_api::Objects::new(cluster, events))), news),
-        None => (Arc::new(NoApiServer), news),
+        Some(cluster) => Arc::new(ApiObjects(podwright_api::Objects::new(cluster, events))),
+        None => Arc::new(NoApiServer),
     }
 }
 
@@ -138,9 +137,6 @@ fn uid(pod: &Pod) -> PodUid {
 fn namespace(pod: &Pod) -> &str {
     pod.metadata.namespace.as_deref().unwrap_or_default()
 }
-
-/// News wait here while the loop is busy; their sender then waits too.
-const NEWS_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
