@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
-use podwright_core::model::{Call, Pod, PodRecord, PodUid, Source, is_terminal};
+use podwright_core::model::{Call, Pod, PodRecord, PodUid, RuntimeCall, Source, is_terminal};
 use podwright_core::status::stuck_for;
 use prometheus::core::Collector;
 use prometheus::{
@@ -181,8 +181,8 @@ impl Metrics {
     /// Counts the start of a pod or of a container.
     pub(crate) fn record_call_start(&self, call: &Call, pod: &Pod) {
         match call {
-            Call::RunSandbox { .. } => self.started_pods.inc(),
-            Call::StartContainer { name, .. } => {
+            Call::Runtime(RuntimeCall::RunSandbox { .. }) => self.started_pods.inc(),
+            Call::Runtime(RuntimeCall::StartContainer { name, .. }) => {
                 self.started_containers.with_label_values(&[container_type(pod, name.as_str())]).inc();
             }
             _ => {}
@@ -294,15 +294,15 @@ const RUN_SANDBOX: &str = "run_podsandbox";
 /// The value of `operation_type`; `None`: the call is not counted in `kubelet_runtime_operations_*`.
 pub(crate) fn operation(call: &Call) -> Option<&'static str> {
     Some(match call {
-        Call::RunSandbox { .. } => RUN_SANDBOX,
-        Call::StopSandbox { .. } => "stop_podsandbox",
-        Call::RemoveSandbox { .. } => "remove_podsandbox",
-        Call::CreateContainer { .. } => "create_container",
-        Call::StartContainer { .. } => "start_container",
-        Call::StopContainer { .. } => "stop_container",
-        Call::RemoveContainer { .. } => "remove_container",
-        Call::ImageStatus { .. } => "image_status",
-        Call::PullImage { .. } => "pull_image",
+        Call::Runtime(RuntimeCall::RunSandbox { .. }) => RUN_SANDBOX,
+        Call::Runtime(RuntimeCall::StopSandbox { .. }) => "stop_podsandbox",
+        Call::Runtime(RuntimeCall::RemoveSandbox { .. }) => "remove_podsandbox",
+        Call::Runtime(RuntimeCall::CreateContainer { .. }) => "create_container",
+        Call::Runtime(RuntimeCall::StartContainer { .. }) => "start_container",
+        Call::Runtime(RuntimeCall::StopContainer { .. }) => "stop_container",
+        Call::Runtime(RuntimeCall::RemoveContainer { .. }) => "remove_container",
+        Call::Runtime(RuntimeCall::ImageStatus { .. }) => "image_status",
+        Call::Runtime(RuntimeCall::PullImage { .. }) => "pull_image",
         _ => return None,
     })
 }
@@ -346,11 +346,11 @@ mod tests {
     #[test]
     fn calls_and_lists_are_counted_under_the_names_of_the_kubelet() {
         let metrics = Metrics::default();
-        let call = Call::RunSandbox { attempt: 0 };
+        let call = Call::Runtime(RuntimeCall::RunSandbox { attempt: 0 });
         metrics.record_call_start(&call, &Pod::default());
         metrics.record_call_end(operation(&call).expect("a runtime call"), Duration::from_millis(70), true);
         metrics.record_relist(Duration::from_millis(3));
-        assert_eq!(operation(&Call::MakeDirs), None);
+        assert_eq!(operation(&podwright_core::model::HostCall::MakeDirs.into()), None);
         let text = metrics.text(&[]);
         for line in [
             "kubelet_runtime_operations_total{operation_type=\"run_podsandbox\"} 1",

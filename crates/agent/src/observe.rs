@@ -223,7 +223,7 @@ fn entry<'a>(listing: &'a mut Listing, owner: Owner<'_>) -> &'a mut PodListed {
 
 /// Observations change nothing, so a failed one is never in doubt.
 fn failed(error: CriError) -> CallError {
-    read_failure("", &error)
+    read_failure(None, &error)
 }
 
 /// Annotation of a sandbox with the source of its pod.

@@ -11,7 +11,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use podwright_core::model::{Answer, Call, CallError, FullName, KubeEvent, Name, Pod, PodUid};
+use podwright_core::model::{Answer, Call, CallError, FullName, HostCall, KubeEvent, Name, Pod, PodUid, RuntimeCall};
 use podwright_cri::{BoxFuture, Code, CriError, ImageService, RuntimeService};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -36,14 +36,14 @@ mod userns;
 
 pub use image::PullConfig;
 
-/// Who does a call's work on this machine itself: cgroups, directories, volumes, logs.
-pub trait HostHands: HostView + Send + Sync + 'static {
-    /// Performs one of the calls that [`is_host_call`] is true for.
+/// Performs calls on the host: cgroups, directories, volumes, logs.
+pub trait HostExecutor: HostView + Send + Sync + 'static {
+    /// Performs one call.
     fn perform(
         &self,
         uid: PodUid,
         pod: Arc<Pod>,
-        call: Call,
+        call: HostCall,
         limit: Duration,
         cancel: CancellationToken,
     ) -> BoxFuture<'_, Result<Answer, CallError>>;
@@ -53,31 +53,6 @@ pub trait HostHands: HostView + Send + Sync + 'static {
 
     /// Removes that link.
     fn unlink_log<'a>(&'a self, pod: &'a Pod, container: &'a str, id: &'a str) -> BoxFuture<'a, ()>;
-}
-
-/// The call is about this machine, not about the runtime.
-pub fn is_host_call(call: &Call) -> bool {
-    match call {
-        Call::PrepareContainer { .. }
-        | Call::MakeCgroup
-        | Call::RemoveCgroup
-        | Call::MakeDirs
-        | Call::MountVolume { .. }
-        | Call::RemoveVolumes
-        | Call::RemoveDirs
-        | Call::RemoveLogs => true,
-        Call::RunSandbox { .. }
-        | Call::StopSandbox { .. }
-        | Call::RemoveSandbox { .. }
-        | Call::CreateContainer { .. }
-        | Call::StartContainer { .. }
-        | Call::StopContainer { .. }
-        | Call::RemoveContainer { .. }
-        | Call::ImageStatus { .. }
-        | Call::PullImage { .. }
-        | Call::Hook { .. }
-        | Call::Probe { .. } => false,
-    }
 }
 
 /// What the runtime can do, as last told; written by the one who asks it, read at each translation.
@@ -103,7 +78,7 @@ pub type EventSink = Arc<dyn Fn(KubeEvent) + Send + Sync>;
 pub struct CallExecutor {
     runtime: Arc<dyn RuntimeService>,
     facts: Arc<NodeSettings>,
-    host: Arc<dyn HostHands>,
+    host: Arc<dyn HostExecutor>,
     features: SharedFeatures,
     images: image::Images,
     /// RunPodSandbox under way. First come first served: tokio's semaphore is fair.
@@ -128,7 +103,7 @@ pub struct CallExecutorConfig {
     /// The node.
     pub facts: Arc<NodeSettings>,
     /// The machine.
-    pub host: Arc<dyn HostHands>,
+    pub host: Arc<dyn HostExecutor>,
     /// What the runtime can do.
     pub features: SharedFeatures,
     /// Where blocking file work runs.
@@ -194,39 +169,43 @@ impl CallExecutor {
         limit: Duration,
         cancel: CancellationToken,
     ) -> Result<Answer, CallError> {
-        if is_host_call(&call) {
-            return self.host.perform(uid, pod, call, limit, cancel).await;
-        }
-        let context = CallContext { limit, cancel };
         match call {
-            Call::RunSandbox { attempt } => self.run_sandbox(&uid, &pod, attempt, &context).await,
-            Call::StopSandbox { id } => self.stop_sandbox(&id, &context).await,
-            Call::RemoveSandbox { id } => self.remove_sandbox(&id, &context).await,
-            Call::CreateContainer { sandbox, sandbox_attempt, name, attempt, image_id, ips } => {
+            Call::Host(call) => self.host.perform(uid, pod, call, limit, cancel).await,
+            Call::Runtime(call) => self.perform_runtime(&uid, &pod, call, &CallContext { limit, cancel }).await,
+        }
+    }
+
+    async fn perform_runtime(
+        &self,
+        uid: &PodUid,
+        pod: &Pod,
+        call: RuntimeCall,
+        context: &CallContext,
+    ) -> Result<Answer, CallError> {
+        let limit = context.limit;
+        match call {
+            RuntimeCall::RunSandbox { attempt } => self.run_sandbox(uid, pod, attempt, context).await,
+            RuntimeCall::StopSandbox { id } => self.stop_sandbox(&id, context).await,
+            RuntimeCall::RemoveSandbox { id } => self.remove_sandbox(&id, context).await,
+            RuntimeCall::CreateContainer { sandbox, sandbox_attempt, name, attempt, image_id, ips } => {
                 let ask = container::CreateCall { sandbox, sandbox_attempt, name, attempt, image_id, ips };
-                self.create_container(&uid, &pod, ask, &context).await
+                self.create_container(uid, pod, ask, context).await
             }
-            Call::StartContainer { id, .. } => self.start_container(&id, &context).await,
-            Call::StopContainer { id, timeout, .. } => self.stop_container(&id, timeout, &context).await,
-            Call::RemoveContainer { name, id } => self.remove_container(&pod, &name, &id, &context).await,
-            Call::ImageStatus { image, .. } => context.or_cancelled(self.images.status(&image, limit)).await,
-            Call::PullImage { image, .. } => context.or_cancelled(self.pull_image(&uid, &pod, &image, limit)).await,
-            Call::Hook { kind, name, id, handler, ips } => {
+            RuntimeCall::StartContainer { id, .. } => self.start_container(&id, context).await,
+            RuntimeCall::StopContainer { id, timeout, .. } => self.stop_container(&id, timeout, context).await,
+            RuntimeCall::RemoveContainer { name, id } => self.remove_container(pod, &name, &id, context).await,
+            RuntimeCall::ImageStatus { image, .. } => context.or_cancelled(self.images.status(&image, limit)).await,
+            RuntimeCall::PullImage { image, .. } => {
+                context.or_cancelled(self.pull_image(uid, pod, &image, limit)).await
+            }
+            RuntimeCall::Hook { kind, name, id, handler, ips } => {
                 let ask = hook::HookCall { kind, name, id, handler, ips };
-                context.or_cancelled(self.run_hook(&pod, &ask, limit)).await
+                context.or_cancelled(self.run_hook(pod, &ask, limit)).await
             }
-            Call::Probe { kind, name, id, ips } => {
+            RuntimeCall::Probe { kind, name, id, ips } => {
                 let ask = probe::ProbeCall { kind, name, id, ips };
-                context.or_cancelled(self.run_probe(&pod, &ask, limit)).await
+                context.or_cancelled(self.run_probe(pod, &ask, limit)).await
             }
-            Call::PrepareContainer { .. }
-            | Call::MakeCgroup
-            | Call::RemoveCgroup
-            | Call::MakeDirs
-            | Call::MountVolume { .. }
-            | Call::RemoveVolumes
-            | Call::RemoveDirs
-            | Call::RemoveLogs => unreachable!("host calls were taken above"),
         }
     }
 }
@@ -242,21 +221,21 @@ impl CallContext {
     async fn wait<'a>(&self, slots: &'a Semaphore) -> Result<tokio::sync::SemaphorePermit<'a>, CallError> {
         tokio::select! {
             biased;
-            () = self.cancel.cancelled() => Err(cancelled()),
+            () = self.cancel.cancelled() => Err(CallError::Cancelled),
             permit = slots.acquire() => Ok(permit.expect("the semaphore is never closed")),
         }
     }
 
     /// The last moment at which a call that must not be dropped can still be called off.
     fn check_not_cancelled(&self) -> Result<(), CallError> {
-        if self.cancel.is_cancelled() { Err(cancelled()) } else { Ok(()) }
+        if self.cancel.is_cancelled() { Err(CallError::Cancelled) } else { Ok(()) }
     }
 
     /// Drops the work when cancelled.
     async fn or_cancelled<T>(&self, work: impl Future<Output = Result<T, CallError>>) -> Result<T, CallError> {
         tokio::select! {
             biased;
-            () = self.cancel.cancelled() => Err(cancelled()),
+            () = self.cancel.cancelled() => Err(CallError::Cancelled),
             result = work => result,
         }
     }
@@ -267,33 +246,37 @@ fn remaining(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }
 
-fn cancelled() -> CallError {
-    CallError { message: "cancelled".into(), cancelled: true, ..CallError::default() }
-}
-
-/// The runtime's failure in core's words.
-pub(crate) fn failure(reason: &str, error: &CriError) -> CallError {
-    CallError {
-        reason: reason.into(),
-        message: error.to_string(),
-        in_doubt: error.in_doubt(),
-        busy: false,
-        cancelled: false,
-        unavailable: error.code == Code::Unavailable,
+/// The runtime's failure as core's error. `reason` is `None` where users know no reason for it.
+pub(crate) fn failure(reason: impl Into<Option<&'static str>>, error: &CriError) -> CallError {
+    let message = error.to_string();
+    match (error.in_doubt(), error.code) {
+        (true, Code::Unavailable) => CallError::ConnectionLost { message },
+        (true, _) => CallError::InDoubt { reason: reason.into().map(str::to_owned), message },
+        (false, _) => read_failure(reason, error),
     }
 }
 
-/// A failure to make something. A name that is taken was taken by an earlier call for the very same thing, whose answer was lost
-/// or is still to come: the runtime is busy with it, or it shows at the next look.
-pub(crate) fn create_failure(reason: &str, error: &CriError) -> CallError {
-    let taken = error.code == Code::AlreadyExists || error.message.contains("is reserved for");
-    let failed = failure(reason, error);
-    CallError { busy: taken, ..failed }
+/// A failure to create something. A name that is reserved was taken by an earlier call for the very same thing, whose answer was
+/// lost or is still to come: the runtime is busy with it, or it appears in the next observation.
+pub(crate) fn create_failure(reason: &'static str, error: &CriError) -> CallError {
+    busy_if(error.name_is_reserved(), failure(reason, error))
 }
 
-/// A failure of a call that changes nothing: whatever became of it, it can be made again.
-pub(crate) fn read_failure(reason: &str, error: &CriError) -> CallError {
-    CallError { in_doubt: false, ..failure(reason, error) }
+/// What failed because an earlier call for the same thing is still under way is busy. A call in doubt stays in doubt.
+pub(crate) fn busy_if(busy: bool, failed: CallError) -> CallError {
+    match failed {
+        CallError::Failed { message, .. } if busy => CallError::Busy { message },
+        other => other,
+    }
+}
+
+/// A failure of a call that changes nothing: it can be made again whatever became of it.
+pub(crate) fn read_failure(reason: impl Into<Option<&'static str>>, error: &CriError) -> CallError {
+    let message = error.to_string();
+    match error.code {
+        Code::Unavailable => CallError::Unavailable { message },
+        _ => CallError::Failed { reason: reason.into().map(str::to_owned), message },
+    }
 }
 
 #[cfg(test)]

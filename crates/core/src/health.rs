@@ -156,7 +156,7 @@ mod tests {
     }
 
     fn nobody() -> Result<RuntimeReady, CallError> {
-        Err(CallError::new("", "connection refused"))
+        Err(CallError::failed("connection refused"))
     }
 
     /// Ask whenever a check is due, up to this moment.

@@ -1,6 +1,7 @@
 //! The words of core: ids, time, what was seen, what is remembered, what happened, what to do about it.
 
 mod call;
+mod call_error;
 mod containers;
 mod effect;
 mod event;
@@ -12,7 +13,8 @@ mod pod_object;
 mod seen;
 mod time;
 
-pub use call::{Answer, Call, CallError, CallId, CallKey, HookKind, ImageFacts, ProbeKind, ProbeVerdict};
+pub use call::{Answer, Call, CallId, CallKey, HookKind, HostCall, ImageFacts, ProbeKind, ProbeVerdict, RuntimeCall};
+pub use call_error::{CallError, Retry};
 pub use containers::{FoundContainer, all_containers, find_container, is_sidecar};
 pub use effect::{Effect, KubeEvent, Out, Record, Transition};
 pub use event::{Event, Manifest, RuntimeHandler, RuntimeReady, SourceChange};

@@ -291,7 +291,7 @@ impl Machine {
     /// A call came back.
     pub(crate) fn done(&mut self, id: CallId, result: Result<Answer, CallError>, ctx: &mut Ctx<'_>, out: &mut Out) {
         let Some(sent) = self.calls.returned(id) else { return };
-        if sent.call.is_runtime() {
+        if sent.call.changes_runtime() {
             self.observed.acted(ctx.seq.draw());
         }
         self.answered(sent, result, ctx, out);

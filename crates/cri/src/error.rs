@@ -65,6 +65,17 @@ impl CriError {
         self.code == Code::NotFound
     }
 
+    /// The name of the new sandbox or container is taken: an earlier call for the very same thing made it, or is about to.
+    /// Containerd reports a name that is still being used by such a call without a code of its own.
+    pub fn name_is_reserved(&self) -> bool {
+        self.code == Code::AlreadyExists || self.message.contains("is reserved for")
+    }
+
+    /// An earlier StartContainer of this container is still under way.
+    pub fn start_is_under_way(&self) -> bool {
+        self.message.contains("already in starting state")
+    }
+
     /// The effect may have happened, or may still happen: look before the call is made again.
     pub fn in_doubt(&self) -> bool {
         self.in_doubt

@@ -60,11 +60,11 @@ impl World {
         for id in flights {
             let Some(flight) = self.flights.get(&id) else { continue };
             let uid = flight.uid.clone();
-            if flight.call.is_runtime() {
+            if flight.call.changes_runtime() {
                 self.checks.disturb(&uid);
             }
             // A runtime drops what its caller went away from, or finishes it.
-            let dropped = flight.stage == Stage::Stopping || !flight.call.is_runtime() || self.rng.chance(300);
+            let dropped = flight.stage == Stage::Stopping || !flight.call.changes_runtime() || self.rng.chance(300);
             if dropped {
                 self.drop_flight(id);
             } else if let Some(flight) = self.flights.get_mut(&id) {
@@ -88,7 +88,7 @@ impl World {
             if self.rng.chance(400) {
                 self.apply(id);
             }
-            let error = CallError { in_doubt: true, unavailable: true, ..CallError::new("", "transport is closing") };
+            let error = CallError::ConnectionLost { message: "transport is closing".into() };
             self.lose(id, error);
         }
         self.runtime.down = true;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use podwright_core::model::{
-    Answer, Call, CallError, ContainerId, ImageFacts, Name, Pod, PodUid, SandboxId, Source, full_name,
+    Answer, Call, CallError, ContainerId, HostCall, ImageFacts, Name, Pod, PodUid, RuntimeCall, SandboxId, Source,
+    full_name,
 };
 
 use crate::behaviour::Run;
@@ -25,7 +26,7 @@ impl World {
         }
         let wall = self.clock.wall();
         match &f.call {
-            Call::RunSandbox { attempt } => {
+            Call::Runtime(RuntimeCall::RunSandbox { attempt }) => {
                 self.check_sandbox_made(&f.uid);
                 let id = self.runtime.run_sandbox(Sandbox {
                     uid: f.uid.clone(),
@@ -41,7 +42,7 @@ impl World {
                 self.land(flight, Ok(Answer::Sandbox(id)));
                 self.hint(&f.uid);
             }
-            Call::CreateContainer { sandbox, name, attempt, .. } => {
+            Call::Runtime(RuntimeCall::CreateContainer { sandbox, name, attempt, .. }) => {
                 let new = new_container(&f, sandbox, name, *attempt);
                 match self.runtime.create(new, wall) {
                     Ok(id) => {
@@ -51,37 +52,37 @@ impl World {
                         self.hint(&f.uid);
                     }
                     Err(message) => {
-                        self.answer(flight, Duration::ZERO, Err(CallError::new("", message)));
+                        self.answer(flight, Duration::ZERO, Err(CallError::failed(message)));
                         self.drop_flight(flight);
                     }
                 }
             }
-            Call::StartContainer { id, .. } => self.start(flight, &f.uid, id),
-            Call::StopContainer { id, timeout, .. } => self.stop(flight, &f.uid, id, *timeout),
-            Call::StopSandbox { id } => self.stop_sandbox(flight, &f.uid, id),
-            Call::RemoveContainer { id, .. } => {
+            Call::Runtime(RuntimeCall::StartContainer { id, .. }) => self.start(flight, &f.uid, id),
+            Call::Runtime(RuntimeCall::StopContainer { id, timeout, .. }) => self.stop(flight, &f.uid, id, *timeout),
+            Call::Runtime(RuntimeCall::StopSandbox { id }) => self.stop_sandbox(flight, &f.uid, id),
+            Call::Runtime(RuntimeCall::RemoveContainer { id, .. }) => {
                 self.runtime.remove(id);
                 self.land(flight, Ok(Answer::Done));
             }
-            Call::RemoveSandbox { id } => {
+            Call::Runtime(RuntimeCall::RemoveSandbox { id }) => {
                 let ready = self.runtime.sandboxes.get(id).is_some_and(|s| s.ready);
                 if ready {
-                    self.answer(flight, Duration::ZERO, Err(CallError::new("", "sandbox is not stopped")));
+                    self.answer(flight, Duration::ZERO, Err(CallError::failed("sandbox is not stopped")));
                     self.drop_flight(flight);
                 } else {
                     self.runtime.remove_sandbox(id);
                     self.land(flight, Ok(Answer::Done));
                 }
             }
-            Call::ImageStatus { image, .. } => {
+            Call::Runtime(RuntimeCall::ImageStatus { image, .. }) => {
                 let here = self.runtime.images.contains(image).then(|| facts(image));
                 self.land(flight, Ok(Answer::Image(here)));
             }
-            Call::PullImage { image, .. } => {
+            Call::Runtime(RuntimeCall::PullImage { image, .. }) => {
                 self.runtime.images.insert(image.clone());
                 self.land(flight, Ok(Answer::Image(Some(facts(image)))));
             }
-            Call::MakeCgroup => {
+            Call::Host(HostCall::MakeCgroup) => {
                 let made = self.host.get(&f.uid).is_none_or(|h| !h.cgroup);
                 self.apply_host(flight);
                 self.land(flight, Ok(Answer::Cgroup { made }));
@@ -97,16 +98,16 @@ impl World {
         let Some(f) = self.flights.get(&flight).cloned() else { return };
         let uid = &f.uid;
         match &f.call {
-            Call::MakeCgroup => self.host.change(uid, |h| h.cgroup = true),
-            Call::MakeDirs => self.host.change(uid, |h| h.dirs = true),
-            Call::PrepareContainer { .. } => self.host.change(uid, |h| h.logs = true),
-            Call::MountVolume { volume } => self.host.change(uid, |h| {
+            Call::Host(HostCall::MakeCgroup) => self.host.change(uid, |h| h.cgroup = true),
+            Call::Host(HostCall::MakeDirs) => self.host.change(uid, |h| h.dirs = true),
+            Call::Host(HostCall::PrepareContainer { .. }) => self.host.change(uid, |h| h.logs = true),
+            Call::Host(HostCall::MountVolume { volume }) => self.host.change(uid, |h| {
                 h.volumes.insert(volume.clone());
             }),
-            Call::RemoveCgroup => self.host.change(uid, |h| h.cgroup = false),
-            Call::RemoveVolumes => self.host.change(uid, |h| h.volumes.clear()),
-            Call::RemoveDirs => self.host.change(uid, |h| h.dirs = false),
-            Call::RemoveLogs => self.host.change(uid, |h| h.logs = false),
+            Call::Host(HostCall::RemoveCgroup) => self.host.change(uid, |h| h.cgroup = false),
+            Call::Host(HostCall::RemoveVolumes) => self.host.change(uid, |h| h.volumes.clear()),
+            Call::Host(HostCall::RemoveDirs) => self.host.change(uid, |h| h.dirs = false),
+            Call::Host(HostCall::RemoveLogs) => self.host.change(uid, |h| h.logs = false),
             _ => {}
         }
     }
@@ -114,7 +115,7 @@ impl World {
     fn start(&mut self, flight: u64, uid: &PodUid, id: &ContainerId) {
         match self.runtime.start(id, self.clock.now, self.clock.wall()) {
             Err(message) => {
-                self.answer(flight, Duration::ZERO, Err(CallError::new("", message)));
+                self.answer(flight, Duration::ZERO, Err(CallError::failed(message)));
                 self.drop_flight(flight);
             }
             Ok(nth) => {

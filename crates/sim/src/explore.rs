@@ -164,7 +164,7 @@ impl World {
 
     /// The next thing to happen is a commit that sends a runtime call: the only place where a call's fate is decided.
     fn is_about_to_call(&self) -> bool {
-        let calls = |effect: &Effect| matches!(effect, Effect::Call { call, .. } if call.is_runtime());
+        let calls = |effect: &Effect| matches!(effect, Effect::Call { call, .. } if call.changes_runtime());
         let next = self.queue.first_key_value().map(|(_, item)| item);
         matches!(next, Some(Item::Commit { out, .. }) if out.effects.iter().any(calls))
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use podwright_core::model::{Answer, Call, CallError, CallId, Event, Pod, PodUid};
+use podwright_core::model::{Answer, Call, CallError, CallId, Event, Pod, PodUid, RuntimeCall};
 
 use crate::faults::Fate;
 use crate::runtime::{container_name, sandbox_name};
@@ -44,12 +44,13 @@ pub(crate) enum Stage {
 impl Flight {
     /// It is answered by the runtime.
     pub(crate) fn needs_runtime(&self) -> bool {
-        let images = matches!(self.call, Call::ImageStatus { .. } | Call::PullImage { .. });
-        self.call.is_runtime() || images
+        let images =
+            matches!(self.call, Call::Runtime(RuntimeCall::ImageStatus { .. } | RuntimeCall::PullImage { .. }));
+        self.call.changes_runtime() || images
     }
 
     fn interruptible(&self) -> bool {
-        !self.call.is_runtime()
+        !self.call.changes_runtime()
     }
 }
 
@@ -79,16 +80,16 @@ impl World {
             return self.answer(flight, delay, Err(unavailable()));
         }
         match call {
-            Call::Hook { kind, name, id, .. } => {
+            Call::Runtime(RuntimeCall::Hook { kind, name, id, .. }) => {
                 self.check_hook_run(&uid, kind, &id);
                 self.begin_hook(flight, kind, &name, limit);
             }
-            Call::Probe { kind, id, .. } => self.probe(flight, kind, &id),
-            Call::PullImage { .. } => {
+            Call::Runtime(RuntimeCall::Probe { kind, id, .. }) => self.probe(flight, kind, &id),
+            Call::Runtime(RuntimeCall::PullImage { .. }) => {
                 let fate = self.faults.pull(&mut self.rng);
                 self.schedule(flight, fate, limit);
             }
-            Call::ImageStatus { .. } => {
+            Call::Runtime(RuntimeCall::ImageStatus { .. }) => {
                 let delay = self.rng.millis(0, 5);
                 self.schedule(flight, Fate::Fine(delay), limit);
             }
@@ -112,8 +113,10 @@ impl World {
             self.checks.disturb(&f.uid);
         }
         let name = match &f.call {
-            Call::RunSandbox { attempt } => Some(sandbox_name(&f.uid, *attempt)),
-            Call::CreateContainer { name, attempt, .. } => Some(container_name(&f.uid, name, *attempt)),
+            Call::Runtime(RuntimeCall::RunSandbox { attempt }) => Some(sandbox_name(&f.uid, *attempt)),
+            Call::Runtime(RuntimeCall::CreateContainer { name, attempt, .. }) => {
+                Some(container_name(&f.uid, name, *attempt))
+            }
             _ => None,
         };
         if let Some(name) = name {
@@ -121,7 +124,7 @@ impl World {
                 let delay = self.rng.millis(1, 20);
                 let uid = f.uid.clone();
                 self.check_reserved(&uid, &message);
-                return self.answer(flight, delay, Err(CallError::new("", message)));
+                return self.answer(flight, delay, Err(CallError::failed(message)));
             }
             f.name = Some(name);
         }
@@ -141,7 +144,10 @@ impl World {
             }
             Fate::Never => self.after(limit, Item::Timeout(flight)),
         }
-        let stops = self.flights.get(&flight).is_some_and(|f| matches!(f.call, Call::StopContainer { .. }));
+        let stops = self
+            .flights
+            .get(&flight)
+            .is_some_and(|f| matches!(f.call, Call::Runtime(RuntimeCall::StopContainer { .. })));
         if stops && matches!(fate, Fate::Fine(_)) {
             self.after(limit, Item::Timeout(flight));
         }
@@ -187,27 +193,31 @@ impl World {
         let Some(f) = self.flights.get(&flight) else { return };
         let (uid, call) = (f.uid.clone(), f.call.clone());
         trace!(self, "   {uid} fails {:?}", call.key());
-        if let Call::StartContainer { id, .. } = &call
+        if let Call::Runtime(RuntimeCall::StartContainer { id, .. }) = &call
             && self.rng.chance(500)
         {
             self.runtime.fail_start(id, self.clock.wall());
             self.hint(&uid);
         }
-        self.answer(flight, Duration::ZERO, Err(CallError::new("", "it did not work")));
+        self.answer(flight, Duration::ZERO, Err(CallError::failed("it did not work")));
         self.drop_flight(flight);
     }
 
     /// Its limit has passed: in doubt. A runtime call stays under way, and may surface yet; a stop is given up.
     pub(crate) fn time_out(&mut self, flight: u64) {
         let Some(f) = self.flights.get(&flight) else { return };
-        let (runtime, over) = (f.call.is_runtime(), matches!(f.stage, Stage::Stopping | Stage::Landed));
+        let (runtime, over) = (f.call.changes_runtime(), matches!(f.stage, Stage::Stopping | Stage::Landed));
         let (uid, key, answered) = (f.uid.clone(), f.call.key(), f.answered);
         if answered {
             return;
         }
         trace!(self, "   {uid} timed out {key:?}");
         self.checks.disturb(&uid);
-        let error = CallError { in_doubt: runtime, ..CallError::new("", "deadline exceeded") };
+        let message = "deadline exceeded".to_owned();
+        let error = match runtime {
+            true => CallError::InDoubt { reason: None, message },
+            false => CallError::failed(message),
+        };
         self.answer(flight, Duration::ZERO, Err(error));
         if over || !runtime {
             self.drop_flight(flight);
@@ -217,8 +227,11 @@ impl World {
     pub(crate) fn cancel(&mut self, id: CallId) {
         let Some(flight) = self.by_call.get(&id).copied() else { return };
         let Some(f) = self.flights.get(&flight).filter(|f| f.interruptible()) else { return };
-        let error = CallError { cancelled: true, ..CallError::new("", "cancelled") };
-        let host = !matches!(f.call, Call::Hook { .. } | Call::Probe { .. } | Call::PullImage { .. });
+        let error = CallError::Cancelled;
+        let host = !matches!(
+            f.call,
+            Call::Runtime(RuntimeCall::Hook { .. } | RuntimeCall::Probe { .. } | RuntimeCall::PullImage { .. })
+        );
         if host && self.rng.chance(500) {
             self.apply_host(flight);
         }
@@ -241,7 +254,7 @@ impl World {
         for flight in hung {
             let Some(f) = self.flights.get(&flight) else { continue };
             match (&f.call, f.answered) {
-                (Call::PullImage { .. }, _) | (Call::Hook { .. }, _) => {
+                (Call::Runtime(RuntimeCall::PullImage { .. }), _) | (Call::Runtime(RuntimeCall::Hook { .. }), _) => {
                     let delay = self.rng.millis(10, 3000);
                     let item = if f.stage == Stage::Hooking { Item::HookEnds(flight) } else { Item::Apply(flight) };
                     self.after(delay, item);
@@ -259,5 +272,5 @@ impl World {
 }
 
 pub(crate) fn unavailable() -> CallError {
-    CallError { unavailable: true, ..CallError::new("", "connection refused") }
+    CallError::Unavailable { message: "connection refused".into() }
 }

@@ -20,7 +20,7 @@ impl World {
                 if self.runtime.down {
                     self.send(answer, Event::Listed { seq, result: Err(unavailable()) });
                 } else if self.rng.chance(self.faults.look_fails) {
-                    self.send(answer, Event::Listed { seq, result: Err(CallError::new("", "list failed")) });
+                    self.send(answer, Event::Listed { seq, result: Err(CallError::failed("list failed")) });
                 } else {
                     self.after(look, Item::List { epoch, seq, answer });
                 }
@@ -33,7 +33,7 @@ impl World {
             }
             Effect::FindLeftovers { seq } => {
                 let failed = self.rng.chance(self.faults.host_fails);
-                let found = if failed { Err(CallError::new("", "EIO")) } else { Ok(self.host.found()) };
+                let found = if failed { Err(CallError::failed("EIO")) } else { Ok(self.host.found()) };
                 let delay = self.rng.millis(0, 20);
                 self.send(delay, Event::Leftovers { seq, found });
             }
@@ -71,7 +71,7 @@ impl World {
         } else if stuck || self.rng.chance(self.faults.look_fails) {
             self.checks.disturb(&uid);
             let delay = if stuck || self.rng.chance(200) { Duration::from_secs(10) } else { answer };
-            let error = CallError::new("", "the runtime could not tell");
+            let error = CallError::failed("the runtime could not tell");
             self.send(delay, Event::Observed { uid, seq, result: Err(error), covered: false });
         } else {
             if look + answer > Duration::from_millis(100) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use podwright_core::model::{
-    Answer, Call, CallError, ContainerId, HookKind, Name, PodUid, ProbeKind, ProbeVerdict, SandboxId,
+    Answer, Call, CallError, ContainerId, HookKind, Name, PodUid, ProbeKind, ProbeVerdict, RuntimeCall, SandboxId,
 };
 
 use crate::behaviour::{Behaviour, Hook, Term};
@@ -40,7 +40,7 @@ impl World {
 
     pub(crate) fn patience_over(&mut self, flight: u64) {
         let Some(f) = self.flights.get(&flight).filter(|f| f.stage == Stage::Stopping && !f.answered) else { return };
-        if let Call::StopContainer { id, .. } = &f.call {
+        if let Call::Runtime(RuntimeCall::StopContainer { id, .. }) = &f.call {
             let (uid, id) = (f.uid.clone(), id.clone());
             self.kill(&uid, &id);
         }
@@ -65,7 +65,7 @@ impl World {
         let waiting: Vec<u64> = self.flights.iter().filter(|(_, f)| f.waits_for(id)).map(|(n, _)| *n).collect();
         for flight in waiting {
             let hook = self.flights.get(&flight).is_some_and(|f| f.stage == Stage::Hooking);
-            let gone = CallError::new("", "the container is gone");
+            let gone = CallError::failed("the container is gone");
             self.land(flight, if hook { Err(gone) } else { Ok(Answer::Done) });
         }
         self.hint(&uid);
@@ -104,13 +104,13 @@ impl World {
 
     pub(crate) fn hook_ends(&mut self, flight: u64) {
         let Some(f) = self.flights.get(&flight) else { return };
-        let Call::Hook { kind, name, id, .. } = &f.call else { return };
+        let Call::Runtime(RuntimeCall::Hook { kind, name, id, .. }) = &f.call else { return };
         let plan = find(&f.pod, name.as_str()).map(|(c, _)| behaviour_of(c));
         let behaviour = plan.and_then(|n| self.behaviours.get(n)).cloned().unwrap_or_default();
         let hook = if *kind == HookKind::PreStop { behaviour.pre_stop } else { behaviour.post_start };
         let runs = self.runtime.containers.get(id).is_some_and(|c| c.state.may_run());
         let well = runs && (self.calm || !matches!(hook, Hook::Ends { well: false, .. }));
-        let result = if well { Ok(Answer::Done) } else { Err(CallError::new("", "the hook failed")) };
+        let result = if well { Ok(Answer::Done) } else { Err(CallError::failed("the hook failed")) };
         self.land(flight, result);
     }
 
@@ -133,8 +133,8 @@ impl World {
 impl Flight {
     fn waits_for(&self, container: &ContainerId) -> bool {
         match &self.call {
-            Call::StopContainer { id, .. } => self.stage == Stage::Stopping && id == container,
-            Call::Hook { id, .. } => self.stage == Stage::Hooking && id == container,
+            Call::Runtime(RuntimeCall::StopContainer { id, .. }) => self.stage == Stage::Stopping && id == container,
+            Call::Runtime(RuntimeCall::Hook { id, .. }) => self.stage == Stage::Hooking && id == container,
             _ => false,
         }
     }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use podwright_core::model::{
-    Answer, Call, CallError, CallId, Event, ObjectError, ObjectRequest, Pod, PodRecord, PodUid, RequestId, Seq, Source,
+    Answer, Call, CallError, CallId, Event, ObjectError, ObjectRequest, Pod, PodRecord, PodUid, RequestId, RuntimeCall,
+    Seq, Source,
 };
 use podwright_cri::BoxFuture;
 use podwright_tasks::{catch, spawn};
@@ -63,7 +64,7 @@ impl InFlight {
         self.calls.insert(id, cancel.clone());
         let span = span(id, &uid, &pod, &call);
         tracing::debug!(parent: &span, limit_ms = limit.as_millis(), "call sent");
-        let slow = call.is_runtime().then(|| (uid.clone(), self.events.clone()));
+        let slow = call.changes_runtime().then(|| (uid.clone(), self.events.clone()));
         self.state.metrics().record_call_start(&call, &pod);
         let metered = metrics::operation(&call).map(|kind| (kind, Arc::clone(&self.state)));
         let starts = is_start(&call).then(|| self.starts.token());
@@ -184,12 +185,17 @@ fn span(id: CallId, uid: &PodUid, pod: &Pod, call: &Call) -> tracing::Span {
 
 /// It may start a sandbox or a container.
 fn is_start(call: &Call) -> bool {
-    matches!(call, Call::RunSandbox { .. } | Call::CreateContainer { .. } | Call::StartContainer { .. })
+    matches!(
+        call,
+        Call::Runtime(
+            RuntimeCall::RunSandbox { .. } | RuntimeCall::CreateContainer { .. } | RuntimeCall::StartContainer { .. }
+        )
+    )
 }
 
 /// Nobody knows how far it got.
 fn panicked(panic: &str) -> CallError {
-    CallError { in_doubt: true, message: format!("internal error: the call panicked: {panic}"), ..CallError::default() }
+    CallError::InDoubt { reason: None, message: format!("internal error: the call panicked: {panic}") }
 }
 
 #[cfg(test)]

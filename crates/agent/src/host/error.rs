@@ -178,6 +178,11 @@ impl HostError {
 
 impl From<HostError> for CallError {
     fn from(error: HostError) -> Self {
-        Self { in_doubt: error.in_doubt(), ..Self::new(error.reason(), error.message()) }
+        let (reason, message) = (error.reason(), error.message());
+        let reason = (!reason.is_empty()).then(|| reason.to_owned());
+        match error.in_doubt() {
+            true => Self::InDoubt { reason, message: message.into() },
+            false => Self::Failed { reason, message: message.into() },
+        }
     }
 }

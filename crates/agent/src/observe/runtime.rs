@@ -6,7 +6,6 @@ use podwright_core::model::{CallError, RuntimeHandler, RuntimeReady};
 use podwright_cri::{Code, CriError, RuntimeService, v1};
 
 use super::Observer;
-use crate::perform::read_failure;
 use crate::translate::{CgroupDriver, RuntimeFeatures};
 
 impl Observer {
@@ -14,9 +13,9 @@ impl Observer {
     pub async fn check_runtime(&self) -> Result<RuntimeReady, CallError> {
         let limit = self.limit.min(CHECK_TIME_MAX);
         let requests = async { Ok((self.version(limit).await?, self.runtime.status(false, limit).await?)) };
-        let (version, status) = requests.await.map_err(|error| {
+        let (version, status) = requests.await.map_err(|error: CriError| {
             self.forget_version();
-            CallError { unavailable: true, ..read_failure("", &error) }
+            CallError::Unavailable { message: error.to_string() }
         })?;
         self.features.set(features(&status));
         Ok(readiness(version, status))

@@ -116,9 +116,9 @@ async fn a_failed_list_says_whether_the_runtime_is_unavailable() {
     let bench = bench();
     bench.fake.next("ListContainers", Step::Hang);
     let error = bench.observer.list().await.unwrap_err();
-    assert!(!error.unavailable && !error.in_doubt);
+    assert!(!error.is_unavailable() && !error.in_doubt());
     bench.fake.next("ListPodSandbox", Step::Fail(CriError::new(Code::Unavailable, "ListPodSandbox", "gone")));
-    assert!(bench.observer.list().await.unwrap_err().unavailable);
+    assert!(bench.observer.list().await.unwrap_err().is_unavailable());
 }
 
 #[tokio::test(start_paused = true)]
@@ -176,7 +176,7 @@ async fn objects_removed_between_list_and_status_are_left_out() {
     assert!(bench.seen("u-1").await.is_empty());
     bench.fake.next("ContainerStatus", Step::Fail(CriError::new(Code::Other, "ContainerStatus", "broken")));
     let error = bench.observer.observe(&"u-1".into()).await.unwrap_err();
-    assert!(error.message.contains("broken") && !error.unavailable);
+    assert!(error.message().contains("broken") && !error.is_unavailable());
 }
 
 #[tokio::test(start_paused = true)]
@@ -199,12 +199,12 @@ async fn an_invalid_response_fails_the_observation_and_names_the_cause() {
     assert!(seen.sandboxes[0].ips.is_empty());
     assert_eq!((seen.containers[0].state, seen.containers[0].attempt), (RunState::Running, 0));
     let error = observe(&|odd| odd.metadata = None, 1, "0").await.unwrap_err();
-    assert_eq!(error.message, "ListPodSandbox: sandbox s-1: no metadata");
-    assert!(!error.in_doubt && !error.unavailable);
+    assert_eq!(error.message(), "ListPodSandbox: sandbox s-1: no metadata");
+    assert!(!error.in_doubt() && !error.is_unavailable());
     let error = observe(&|_| {}, 42, "0").await.unwrap_err();
-    assert_eq!(error.message, "ListContainers: container c-1: unknown state");
+    assert_eq!(error.message(), "ListContainers: container c-1: unknown state");
     let error = observe(&|_| {}, 1, "4294967295").await.unwrap_err();
-    assert_eq!(error.message, "ContainerStatus: container c-1: attempt out of range");
+    assert_eq!(error.message(), "ContainerStatus: container c-1: attempt out of range");
 }
 
 #[tokio::test(start_paused = true)]
@@ -288,8 +288,8 @@ async fn the_runtime_status_is_reported_with_the_messages_of_the_kubelet() {
     bench.fake.next("Version", Step::Hang);
     assert_eq!(bench.observer.check_runtime().await.unwrap().name, "fake");
     bench.fake.next("Status", Step::Hang);
-    assert!(bench.observer.check_runtime().await.unwrap_err().unavailable);
-    assert!(bench.observer.check_runtime().await.unwrap_err().unavailable, "the version is requested again");
+    assert!(bench.observer.check_runtime().await.unwrap_err().is_unavailable());
+    assert!(bench.observer.check_runtime().await.unwrap_err().is_unavailable(), "the version is requested again");
 
     assert_eq!(bench.features.get(), RuntimeFeatures::default());
     let features = v1::RuntimeHandlerFeatures { recursive_read_only_mounts: true, user_namespaces: true };

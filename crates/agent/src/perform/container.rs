@@ -8,7 +8,7 @@ use podwright_cri::labels::{self, containers_of_pod};
 use podwright_cri::v1::{ContainerState, ContainerStateValue, CreateContainerRequest};
 use tokio::time::{Instant, timeout};
 
-use super::{CallContext, CallExecutor, create_failure, failure, logs, read_failure, remaining};
+use super::{CallContext, CallExecutor, busy_if, create_failure, failure, logs, read_failure, remaining};
 use crate::pod_spec::effective_run_as_user;
 use crate::translate::{ContainerRequest, References, TranslateError, container_config, sandbox_config};
 
@@ -65,7 +65,7 @@ impl CallExecutor {
         let situation = self.situation(uid, pod, remaining(deadline)).await?;
         let references = timeout(remaining(deadline), References::fetch(&*self.objects, pod, call.name.as_str())).await;
         let references = references.map_err(|_| {
-            CallError::new(CONFIG_REASON, "what the environment refers to could not be fetched in time")
+            CallError::with_reason(CONFIG_REASON, "what the environment refers to could not be fetched in time")
         })?;
         let config_ask = ContainerRequest {
             name: call.name.as_str(),
@@ -93,7 +93,7 @@ impl CallExecutor {
         let found = found.map_err(|error| read_failure(CONFIG_REASON, &error))?;
         let newest = found.into_iter().max_by_key(|container| container.created_at);
         newest.map(|container| container.id.into()).ok_or_else(|| {
-            CallError::new(CONFIG_REASON, format!("unable to find target container {name:?}: it does not run"))
+            CallError::with_reason(CONFIG_REASON, format!("unable to find target container {name:?}: it does not run"))
         })
     }
 
@@ -103,9 +103,7 @@ impl CallExecutor {
             Ok(()) => Ok(Answer::Done),
             Err(error) => {
                 // Someone's start is still under way, a former agent's mostly: its fate is not known yet.
-                let under_way = error.message.contains("already in starting state");
-                let failed = failure("RunContainerError", &error);
-                Err(CallError { busy: under_way, ..failed })
+                Err(busy_if(error.start_is_under_way(), failure("RunContainerError", &error)))
             }
         }
     }
@@ -139,7 +137,7 @@ impl CallExecutor {
         match self.runtime.remove_container(id.as_str(), remaining(deadline)).await {
             Ok(()) => {}
             Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(failure("", &error)),
+            Err(error) => return Err(failure(None, &error)),
         }
         self.host.unlink_log(pod, name.as_str(), id.as_str()).await;
         if let Some(log) = log {

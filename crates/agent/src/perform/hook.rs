@@ -24,21 +24,24 @@ pub(super) struct HookCall {
 impl CallExecutor {
     /// Runs one hook to its end, or to the end of its time.
     pub(super) async fn run_hook(&self, pod: &Pod, call: &HookCall, limit: Duration) -> Result<Answer, CallError> {
-        let (handler, container) = handler(pod, call).map_err(|why| CallError::new(reason(call.kind), why))?;
+        let (handler, container) = handler(pod, call).map_err(|why| CallError::with_reason(reason(call.kind), why))?;
         let Some(handler) = handler else { return Ok(Answer::Done) };
         let failed = match timeout(limit, self.handle(pod, &container, &handler, call, limit)).await {
             Ok(Ok(())) => return Ok(Answer::Done),
             Ok(Err(failed)) => failed,
-            Err(_) => CallError::new("", format!("no end within {limit:?}")),
+            Err(_) => CallError::failed(format!("no end within {limit:?}")),
         };
         let what = describe(&handler);
         let message = format!(
             "{what} for Container {:?} in Pod {:?} failed - error: {}",
             call.name.as_str(),
             display_name(pod),
-            failed.message
+            failed.message()
         );
-        Err(CallError { reason: reason(call.kind).into(), message, ..failed })
+        Err(match failed {
+            CallError::Failed { .. } => CallError::with_reason(reason(call.kind), message),
+            other => other.map_message(|_| message),
+        })
     }
 
     async fn handle(
@@ -49,7 +52,7 @@ impl CallExecutor {
         call: &HookCall,
         limit: Duration,
     ) -> Result<(), CallError> {
-        let plain = |why: String| CallError::new("", why);
+        let plain = |why: String| CallError::failed(why);
         if let Some(action) = &handler.exec {
             return self.exec_hook(&call.id, action.command.as_deref().unwrap_or_default(), limit).await;
         }
@@ -78,13 +81,13 @@ impl CallExecutor {
             cmd: command.to_vec(),
             timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
         };
-        let answer = self.runtime.exec_sync(request, limit).await.map_err(|error| read_failure("", &error))?;
+        let answer = self.runtime.exec_sync(request, limit).await.map_err(|error| read_failure(None, &error))?;
         if answer.exit_code == 0 {
             return Ok(());
         }
         let output = probe::output(&answer.stdout, &answer.stderr);
         tracing::debug!(container = id.as_str(), output, "a hook's command failed");
-        Err(CallError::new("", format!("command '{}' exited with {}", command.join(" "), answer.exit_code)))
+        Err(CallError::failed(format!("command '{}' exited with {}", command.join(" "), answer.exit_code)))
     }
 
     /// Any answer will do: the status code is not looked at. A server that speaks plain HTTP where TLS was asked for is asked

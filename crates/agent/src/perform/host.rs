@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use podwright_core::model::{Answer, Call, CallError, Pod, PodUid};
+use podwright_core::model::{Answer, CallError, HostCall, Pod, PodUid};
 use podwright_cri::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
-use super::{CallContext, HostHands};
+use super::{CallContext, HostExecutor};
 use crate::host::{Host, HostError};
 use crate::translate::{References, needs_environment, sub_paths};
 
-impl HostHands for Host {
+impl HostExecutor for Host {
     fn perform(
         &self,
         uid: PodUid,
         pod: Arc<Pod>,
-        call: Call,
+        call: HostCall,
         limit: Duration,
         cancel: CancellationToken,
     ) -> BoxFuture<'_, Result<Answer, CallError>> {
@@ -35,9 +35,9 @@ impl HostHands for Host {
     }
 }
 
-async fn work(host: &Host, uid: &str, pod: &Arc<Pod>, call: Call, limit: Duration) -> Result<Answer, CallError> {
+async fn work(host: &Host, uid: &str, pod: &Arc<Pod>, call: HostCall, limit: Duration) -> Result<Answer, CallError> {
     match call {
-        Call::PrepareContainer { name, attempt, ips } => {
+        HostCall::PrepareContainer { name, attempt, ips } => {
             let references = match needs_environment(pod, name.as_str()) {
                 true => References::fetch(host.objects(), pod, name.as_str()).await,
                 false => References::default(),
@@ -45,17 +45,16 @@ async fn work(host: &Host, uid: &str, pod: &Arc<Pod>, call: Call, limit: Duratio
             let parts = sub_paths(pod, name.as_str(), &ips, &references, host)?;
             host.prepare_container(pod, name.as_str(), attempt, &ips, parts, limit).await?;
         }
-        Call::MakeCgroup => return Ok(Answer::Cgroup { made: host.cgroups().create(pod, limit).await? }),
-        Call::RemoveCgroup => host.cgroups().remove(uid, limit).await?,
-        Call::MakeDirs => host.dirs().create(uid, limit).await?,
-        Call::MountVolume { volume } => host.volumes().mount(pod, volume.as_str(), limit).await?,
-        Call::RemoveVolumes => {
+        HostCall::MakeCgroup => return Ok(Answer::Cgroup { made: host.cgroups().create(pod, limit).await? }),
+        HostCall::RemoveCgroup => host.cgroups().remove(uid, limit).await?,
+        HostCall::MakeDirs => host.dirs().create(uid, limit).await?,
+        HostCall::MountVolume { volume } => host.volumes().mount(pod, volume.as_str(), limit).await?,
+        HostCall::RemoveVolumes => {
             host.volumes().remove(uid, limit).await?;
             host.objects().release(&uid.into());
         }
-        Call::RemoveDirs => host.dirs().remove(uid, limit).await?,
-        Call::RemoveLogs => host.logs().remove(pod, limit).await?,
-        other => return Err(CallError::new("", format!("not a call on this machine: {other:?}"))),
+        HostCall::RemoveDirs => host.dirs().remove(uid, limit).await?,
+        HostCall::RemoveLogs => host.logs().remove(pod, limit).await?,
     }
     Ok(Answer::Done)
 }

@@ -89,8 +89,7 @@ impl Images {
         let keyring = Keyring::load(&self.pool, &self.credential_dirs).await.with_secrets(secrets);
         let credentials = keyring.matching(&reference);
         let pulled = self.pulls.pull(&reference, credentials, limit).await;
-        let id =
-            pulled.map_err(|failed| CallError { unavailable: failed.unavailable, ..failed.into_call_error(image) })?;
+        let id = pulled.map_err(|failed| failed.into_call_error(image))?;
         // The pull had its hour; asking what it brought is a matter of moments.
         let facts = self.facts_of(&id, INSPECT_REASON, limit.min(INSPECT_TIME_MAX)).await?;
         // Some runtimes answer a pull with a reference they do not find under that name a moment later.
@@ -101,7 +100,7 @@ impl Images {
     pub(super) async fn facts_of_id(
         &self,
         id: &str,
-        reason: &str,
+        reason: &'static str,
         limit: Duration,
     ) -> Result<Option<ImageFacts>, CallError> {
         match self.known.get(id) {
@@ -111,7 +110,12 @@ impl Images {
     }
 
     /// What the image says of itself, if it is here.
-    async fn facts_of(&self, image: &str, reason: &str, limit: Duration) -> Result<Option<ImageFacts>, CallError> {
+    async fn facts_of(
+        &self,
+        image: &str,
+        reason: &'static str,
+        limit: Duration,
+    ) -> Result<Option<ImageFacts>, CallError> {
         let spec = ImageSpec { image: image.to_owned(), ..ImageSpec::default() };
         match self.service.image_status(spec, false, limit).await {
             Ok(answer) => {
@@ -125,10 +129,8 @@ impl Images {
     }
 }
 
-fn inspect_failure(reason: &str, image: &str, error: &CriError) -> CallError {
-    let mut failed = read_failure(reason, error);
-    failed.message = format!("Failed to inspect image {image:?}: {}", failed.message);
-    failed
+fn inspect_failure(reason: &'static str, image: &str, error: &CriError) -> CallError {
+    read_failure(reason, error).map_message(|message| format!("Failed to inspect image {image:?}: {message}"))
 }
 
 fn facts(image: Image) -> ImageFacts {
@@ -139,7 +141,7 @@ fn parsed(image: &str) -> Result<ImageReference, CallError> {
     parse_reference(image).map_err(|why| {
         let message =
             format!("Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: {why}");
-        CallError::new("InvalidImageName", message)
+        CallError::with_reason("InvalidImageName", message)
     })
 }
 

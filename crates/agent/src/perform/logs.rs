@@ -15,7 +15,7 @@ pub(super) async fn remove(pool: &Pool, logs_dir: &Path, log: String) {
     }
     let path = log.clone();
     if let Err(error) = blocking(pool, "logs", PATIENCE, move || remove_with_rotated(&path)).await {
-        tracing::warn!(log = %log.display(), error = error.message, "a container's log could not be removed");
+        tracing::warn!(log = %log.display(), error = error.message(), "a container's log could not be removed");
     }
 }
 

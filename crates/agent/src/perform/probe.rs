@@ -26,7 +26,7 @@ pub(super) struct ProbeCall {
 impl CallExecutor {
     pub(super) async fn run_probe(&self, pod: &Pod, call: &ProbeCall, limit: Duration) -> Result<Answer, CallError> {
         let Some(found) = find_container(pod, call.name.as_str()) else {
-            return Err(CallError::new("", format!("the pod has no container {:?}", call.name)));
+            return Err(CallError::failed(format!("the pod has no container {:?}", call.name)));
         };
         let container = &*found.container;
         let probe = match call.kind {
@@ -35,7 +35,7 @@ impl CallExecutor {
             ProbeKind::Liveness => &container.liveness_probe,
         };
         let Some(probe) = probe else {
-            return Err(CallError::new("", format!("container {:?} has no {:?} probe", call.name, call.kind)));
+            return Err(CallError::failed(format!("container {:?} has no {:?} probe", call.name, call.kind)));
         };
         let own = Duration::from_secs(u64::try_from(probe.timeout_seconds.unwrap_or(1)).unwrap_or(1).max(1));
         let verdict = self.verdict(pod, container, probe, call, own.min(limit)).await;

@@ -39,7 +39,7 @@ impl CallExecutor {
         let found = self.objects.runtime_handler(class).await;
         found.map_err(|error| {
             let message = format!("failed to look up the runtime handler of the pod's RuntimeClass: {error}");
-            CallError::new(REASON, message)
+            CallError::with_reason(REASON, message)
         })
     }
 
@@ -58,7 +58,7 @@ impl CallExecutor {
         match holding(permit, self.runtime.remove_pod_sandbox(id.as_str(), context.limit)).await {
             Ok(()) => Ok(Answer::Done),
             Err(error) if error.is_not_found() => Ok(Answer::Done),
-            Err(error) => Err(failure("", &error)),
+            Err(error) => Err(failure(None, &error)),
         }
     }
 }

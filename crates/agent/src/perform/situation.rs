@@ -35,8 +35,8 @@ pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, CallError> {
     match pool.run(key, limit, work).await {
-        Ok(result) => result.map_err(|message| CallError::new("", message)),
-        Err(error) => Err(CallError::new("", error.to_string())),
+        Ok(result) => result.map_err(|message| CallError::failed(message)),
+        Err(error) => Err(CallError::failed(error.to_string())),
     }
 }
 

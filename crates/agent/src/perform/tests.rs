@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::ResourceFieldSelector;
-use podwright_core::model::ImageFacts;
+use podwright_core::model::{Call, HostCall, ImageFacts, Retry};
 use serde_json::{Value, json};
 
 use super::fakes::{FakeRuntime, Step};
@@ -47,12 +47,12 @@ impl HostView for FakeHost {
     }
 }
 
-impl HostHands for FakeHost {
+impl HostExecutor for FakeHost {
     fn perform(
         &self,
         uid: PodUid,
         _: Arc<Pod>,
-        call: Call,
+        call: HostCall,
         _: Duration,
         _: CancellationToken,
     ) -> BoxFuture<'_, Result<Answer, CallError>> {
@@ -101,7 +101,7 @@ impl Bench {
             runtime: Arc::clone(&fake) as Arc<dyn RuntimeService>,
             images: Arc::clone(&fake) as Arc<dyn ImageService>,
             facts: Arc::new(node),
-            host: Arc::clone(&host) as Arc<dyn HostHands>,
+            host: Arc::clone(&host) as Arc<dyn HostExecutor>,
             features: SharedFeatures::default(),
             pool: Pool::default(),
             pulls: PullConfig { parallel: 5, parallel_per_host: 2, rate: None, credential_dirs: Vec::new() },

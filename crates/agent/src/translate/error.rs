@@ -193,6 +193,6 @@ impl TranslateError {
 
 impl From<TranslateError> for CallError {
     fn from(error: TranslateError) -> Self {
-        Self::new(error.reason(), error.message())
+        Self::with_reason(error.reason(), error.message())
     }
 }

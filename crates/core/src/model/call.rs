@@ -1,6 +1,6 @@
-//! One call on one foreign thing: what is asked, what makes two of them the same, what comes back.
+//! One call to the container runtime or to the host: its parameters, the key under which at most one may be in flight, its answer.
 //!
-//! Every call that goes out comes back exactly once, also when it was cancelled or its deadline passed.
+//! Every call that is sent comes back exactly once, also when it was cancelled or its deadline passed.
 
 use std::time::Duration;
 
@@ -8,44 +8,44 @@ use serde::{Deserialize, Serialize};
 
 use super::{ContainerId, Name, SandboxId};
 
-/// The number of one call.
+/// The number of one call, unique for the lifetime of the agent process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CallId(pub u64);
 
-/// One call on one foreign thing.
+/// One call for one pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Call {
+    /// Performed through the CRI, or against a running container.
+    Runtime(RuntimeCall),
+    /// Performed on the host: cgroups, directories, volumes, logs.
+    Host(HostCall),
+}
+
+/// A call to the container runtime, or to one of its containers (hooks and probes).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum RuntimeCall {
     /// CRI RunPodSandbox.
     RunSandbox {
-        /// Sandboxes this pod had before.
+        /// How many sandboxes this pod had before.
         attempt: u32,
     },
     /// CRI StopPodSandbox. Not found is success.
     StopSandbox {
-        /// Which.
+        /// The runtime's id.
         id: SandboxId,
     },
     /// CRI RemovePodSandbox. Not found is success.
     RemoveSandbox {
-        /// Which.
+        /// The runtime's id.
         id: SandboxId,
-    },
-    /// What a container needs on the host before it is created: log directory, termination message file, hosts file, subPaths.
-    PrepareContainer {
-        /// Which container.
-        name: Name,
-        /// Its restart count.
-        attempt: u32,
-        /// The pod's addresses, for the hosts file.
-        ips: Vec<String>,
     },
     /// CRI CreateContainer.
     CreateContainer {
-        /// Where.
+        /// The sandbox to create it in.
         sandbox: SandboxId,
-        /// The sandbox's attempt number (its config is part of the call).
+        /// The sandbox's attempt number: CreateContainer repeats the sandbox's config.
         sandbox_attempt: u32,
-        /// Which container.
+        /// The container's name in the spec.
         name: Name,
         /// Its restart count.
         attempt: u32,
@@ -56,92 +56,119 @@ pub enum Call {
     },
     /// CRI StartContainer.
     StartContainer {
-        /// Which container.
+        /// The container's name in the spec.
         name: Name,
-        /// Which instance.
+        /// The instance to start.
         id: ContainerId,
     },
     /// CRI StopContainer. Not found is success.
     StopContainer {
-        /// Which container.
+        /// The container's name in the spec.
         name: Name,
-        /// Which instance.
+        /// The instance to stop.
         id: ContainerId,
-        /// TERM now, KILL after this many whole seconds.
+        /// SIGTERM now, SIGKILL after this many whole seconds.
         timeout: Duration,
     },
     /// CRI RemoveContainer. Not found is success.
     RemoveContainer {
-        /// Which container.
+        /// The container's name in the spec.
         name: Name,
-        /// Which instance.
+        /// The instance to remove.
         id: ContainerId,
     },
     /// CRI ImageStatus.
     ImageStatus {
-        /// The container that wants it.
+        /// The container that needs the image.
         name: Name,
-        /// The image as the user named it.
+        /// The image as the spec names it.
         image: String,
     },
-    /// CRI PullImage, then its status. Shared between all who want the same image; bounded in parallel.
+    /// CRI PullImage, then ImageStatus. Pulls of the same image share one request; the number of parallel pulls is bounded.
     PullImage {
-        /// The container that wants it.
+        /// The container that needs the image.
         name: Name,
-        /// The image as the user named it.
+        /// The image as the spec names it.
         image: String,
     },
     /// Run a lifecycle hook.
     Hook {
-        /// Which hook.
+        /// postStart or preStop.
         kind: HookKind,
-        /// Which container.
+        /// The container's name in the spec.
         name: Name,
-        /// Which instance.
+        /// The instance the hook runs for.
         id: ContainerId,
-        /// The handler as JSON from the container's annotation, when the spec doesn't know the container any more.
+        /// The handler as JSON from the container's annotation, if the spec has no such container any more.
         handler: Option<String>,
         /// The pod's addresses.
         ips: Vec<String>,
     },
     /// Run one probe once.
     Probe {
-        /// Which probe.
+        /// Startup, readiness or liveness.
         kind: ProbeKind,
-        /// Which container.
+        /// The container's name in the spec.
         name: Name,
-        /// Which instance.
+        /// The instance to probe.
         id: ContainerId,
         /// The pod's addresses.
         ips: Vec<String>,
     },
-    /// Make the pod's cgroup, its parents included, with its limits.
+}
+
+/// A call on the host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum HostCall {
+    /// What a container needs on the host before it is created: log directory, termination message file, hosts file, subPaths.
+    PrepareContainer {
+        /// The container's name in the spec.
+        name: Name,
+        /// Its restart count.
+        attempt: u32,
+        /// The pod's addresses, for the hosts file.
+        ips: Vec<String>,
+    },
+    /// Create the pod's cgroup, its parents included, with its limits.
     MakeCgroup,
-    /// Kill what is left in it and remove it.
+    /// Kill the processes left in the pod's cgroup and remove it.
     RemoveCgroup,
-    /// Make the pod's data directories.
+    /// Create the pod's data directories.
     MakeDirs,
     /// Set up one volume.
     MountVolume {
-        /// The volume's name.
+        /// The volume's name in the spec.
         volume: Name,
     },
     /// Unmount and remove all volumes of the pod.
     RemoveVolumes,
     /// Remove the pod's data directories.
     RemoveDirs,
-    /// Remove the pod's logs and their links.
+    /// Remove the pod's logs and the links to them.
     RemoveLogs,
 }
 
-/// What makes two calls of one pod the same: never two of a key in flight (a stop may be sent again with a shorter time).
+impl From<RuntimeCall> for Call {
+    fn from(call: RuntimeCall) -> Self {
+        Self::Runtime(call)
+    }
+}
+
+impl From<HostCall> for Call {
+    fn from(call: HostCall) -> Self {
+        Self::Host(call)
+    }
+}
+
+/// Calls of one pod with the same key exclude each other: at most one is in flight. The exception is a stop, which may be sent
+/// again with a shorter time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum CallKey {
     /// RunSandbox.
     RunSandbox,
     /// StopSandbox or RemoveSandbox.
     Sandbox(SandboxId),
-    /// Prepare, image status, pull, create: the way of a container up to its creation.
+    /// Prepare, image status, pull and create: everything up to the creation of a container.
     Container(Name),
     /// Start or remove of one instance.
     Instance(ContainerId),
@@ -164,49 +191,81 @@ pub enum CallKey {
 }
 
 impl Call {
-    /// What this call is about.
+    /// Under which key it excludes other calls of its pod.
     pub fn key(&self) -> CallKey {
+        match self {
+            Self::Runtime(call) => call.key(),
+            Self::Host(call) => call.key(),
+        }
+    }
+
+    /// It changes sandboxes or containers: the pod has to be observed again afterwards.
+    pub fn changes_runtime(&self) -> bool {
+        matches!(self, Self::Runtime(call) if call.changes_runtime())
+    }
+
+    /// It needs the runtime's image service.
+    pub fn is_image(&self) -> bool {
+        matches!(self, Self::Runtime(RuntimeCall::ImageStatus { .. } | RuntimeCall::PullImage { .. }))
+    }
+
+    /// A stop may come too late but is never wrong: it is allowed on an old observation.
+    pub fn is_stop(&self) -> bool {
+        matches!(self, Self::Runtime(RuntimeCall::StopContainer { .. } | RuntimeCall::StopSandbox { .. }))
+    }
+
+    /// It may make a sandbox or container run.
+    pub fn is_start(&self) -> bool {
+        matches!(
+            self,
+            Self::Runtime(
+                RuntimeCall::RunSandbox { .. }
+                    | RuntimeCall::CreateContainer { .. }
+                    | RuntimeCall::StartContainer { .. }
+            )
+        )
+    }
+}
+
+impl RuntimeCall {
+    fn key(&self) -> CallKey {
         match self {
             Self::RunSandbox { .. } => CallKey::RunSandbox,
             Self::StopSandbox { id } | Self::RemoveSandbox { id } => CallKey::Sandbox(id.clone()),
-            Self::PrepareContainer { name, .. } | Self::CreateContainer { name, .. } => {
+            Self::CreateContainer { name, .. } | Self::ImageStatus { name, .. } | Self::PullImage { name, .. } => {
                 CallKey::Container(name.clone())
             }
-            Self::ImageStatus { name, .. } | Self::PullImage { name, .. } => CallKey::Container(name.clone()),
             Self::StartContainer { id, .. } | Self::RemoveContainer { id, .. } => CallKey::Instance(id.clone()),
             Self::StopContainer { id, .. } => CallKey::Stop(id.clone()),
             Self::Hook { kind, id, .. } => CallKey::Hook(id.clone(), *kind),
             Self::Probe { kind, name, .. } => CallKey::Probe(name.clone(), *kind),
+        }
+    }
+
+    fn changes_runtime(&self) -> bool {
+        match self {
+            Self::RunSandbox { .. }
+            | Self::StopSandbox { .. }
+            | Self::RemoveSandbox { .. }
+            | Self::CreateContainer { .. }
+            | Self::StartContainer { .. }
+            | Self::StopContainer { .. }
+            | Self::RemoveContainer { .. } => true,
+            Self::ImageStatus { .. } | Self::PullImage { .. } | Self::Hook { .. } | Self::Probe { .. } => false,
+        }
+    }
+}
+
+impl HostCall {
+    fn key(&self) -> CallKey {
+        match self {
+            Self::PrepareContainer { name, .. } => CallKey::Container(name.clone()),
             Self::MakeCgroup | Self::RemoveCgroup => CallKey::Cgroup,
             Self::MakeDirs | Self::RemoveDirs => CallKey::Dirs,
             Self::MountVolume { volume } => CallKey::Volume(volume.clone()),
             Self::RemoveVolumes => CallKey::Volumes,
             Self::RemoveLogs => CallKey::Logs,
         }
-    }
-
-    /// It changes what the runtime has, so the pod is looked at again after it.
-    pub fn is_runtime(&self) -> bool {
-        matches!(
-            self,
-            Self::RunSandbox { .. }
-                | Self::StopSandbox { .. }
-                | Self::RemoveSandbox { .. }
-                | Self::CreateContainer { .. }
-                | Self::StartContainer { .. }
-                | Self::StopContainer { .. }
-                | Self::RemoveContainer { .. }
-        )
-    }
-
-    /// It asks the runtime about an image, or for one.
-    pub fn is_image(&self) -> bool {
-        matches!(self, Self::ImageStatus { .. } | Self::PullImage { .. })
-    }
-
-    /// It can only be too late, never wrong: allowed on old sight.
-    pub fn is_stop(&self) -> bool {
-        matches!(self, Self::StopContainer { .. } | Self::StopSandbox { .. })
     }
 }
 
@@ -270,28 +329,4 @@ pub struct ImageFacts {
     pub uid: Option<i64>,
     /// The user it runs as, if a name.
     pub username: String,
-}
-
-/// Why a call failed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CallError {
-    /// The word users see: `ErrImagePull`, `CreateContainerConfigError`, `FailedMount`, …; empty: the caller's default.
-    pub reason: String,
-    /// The whole story, for people.
-    pub message: String,
-    /// The call may have had its effect, or may have it later.
-    pub in_doubt: bool,
-    /// The runtime is still at an earlier call of the same kind, a former agent's mostly: ask again soon.
-    pub busy: bool,
-    /// It ended because [`super::Effect::Cancel`] asked for it.
-    pub cancelled: bool,
-    /// The runtime itself does not answer: nothing about this pod.
-    pub unavailable: bool,
-}
-
-impl CallError {
-    /// A plain failure.
-    pub fn new(reason: &str, message: impl Into<String>) -> Self {
-        Self { reason: reason.into(), message: message.into(), ..Self::default() }
-    }
 }

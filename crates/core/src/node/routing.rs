@@ -31,7 +31,7 @@ impl Node {
                 let Some(machine) = self.workers.get(&uid) else { return BTreeSet::new() };
                 let (first, name) = (machine.sight_at().is_none(), machine.full_name().clone());
                 self.pleg.covered(&uid, covered);
-                if result.as_ref().is_err_and(|e| e.unavailable) {
+                if result.as_ref().is_err_and(CallError::is_unavailable) {
                     self.health.suspect(now.boot);
                 }
                 self.with(&uid, now, out, |machine, ctx, out| machine.observed(seq, result, ctx, out));
@@ -62,7 +62,7 @@ impl Node {
             Event::Runtime { result } => self.runtime(result, now, out),
             Event::Done { id, result } => {
                 let Some(uid) = self.sequences.owners.remove(&id) else { return BTreeSet::new() };
-                if result.as_ref().is_err_and(|e| e.unavailable) {
+                if result.as_ref().is_err_and(CallError::is_unavailable) {
                     self.health.suspect(now.boot);
                 }
                 self.with(&uid, now, out, |machine, ctx, out| machine.done(id, result, ctx, out));
@@ -299,7 +299,7 @@ impl Node {
         let listing = match result {
             Ok(listing) => Some(listing),
             Err(error) => {
-                if error.unavailable {
+                if error.is_unavailable() {
                     self.health.suspect(now.boot);
                 }
                 None

@@ -22,8 +22,8 @@ use lab::*;
 #[test]
 fn a_manifest_leads_to_a_sandbox_as_soon_as_the_host_is_ready() {
     let mut lab = Lab::new(Listing::default());
-    assert_eq!(lab.set(&[&pod("a", "1")]), [Call::MakeCgroup, Call::MakeDirs]);
-    assert_eq!(lab.host_is_ready(), [Call::RunSandbox { attempt: 0 }]);
+    assert_eq!(lab.set(&[&pod("a", "1")]), [Call::Host(HostCall::MakeCgroup), Call::Host(HostCall::MakeDirs)]);
+    assert_eq!(lab.host_is_ready(), [Call::Runtime(RuntimeCall::RunSandbox { attempt: 0 })]);
     assert!(lab.records[&PodUid::from("1")].admitted, "admission is on disk before the sandbox");
 }
 
@@ -39,21 +39,29 @@ fn a_pod_that_runs_is_left_alone() {
 #[test]
 fn a_removed_pod_stops_cleans_up_and_is_forgotten() {
     let mut lab = running();
-    let stop = Call::StopContainer { name: "c".into(), id: "id".into(), timeout: Duration::from_secs(30) };
+    let stop = Call::Runtime(RuntimeCall::StopContainer {
+        name: "c".into(),
+        id: "id".into(),
+        timeout: Duration::from_secs(30),
+    });
     assert_eq!(lab.set(&[]), [stop]);
     assert!(lab.records[&PodUid::from("1")].ending.is_some(), "the end is on disk before the stop is sent");
-    lab.ok(|c| matches!(c, Call::StopContainer { .. }));
-    assert_eq!(lab.see(&seen(Some(RunState::Exited))), [Call::StopSandbox { id: "sb".into() }]);
-    lab.ok(|c| matches!(c, Call::StopSandbox { .. }));
+    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopContainer { .. })));
+    assert_eq!(lab.see(&seen(Some(RunState::Exited))), [Call::Runtime(RuntimeCall::StopSandbox { id: "sb".into() })]);
+    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopSandbox { .. })));
     let mut stopped = seen(Some(RunState::Exited));
     stopped.sandboxes[0].ready = false;
-    assert_eq!(lab.see(&stopped), [Call::RemoveVolumes, Call::RemoveCgroup]);
-    lab.ok(|c| *c == Call::RemoveVolumes);
-    assert_eq!(lab.ok(|c| *c == Call::RemoveCgroup), [Call::RemoveSandbox { id: "sb".into() }], "and what is in it");
-    lab.ok(|c| matches!(c, Call::RemoveSandbox { .. }));
-    assert_eq!(lab.see(&PodSeen::default()), [Call::RemoveDirs, Call::RemoveLogs]);
-    lab.ok(|c| *c == Call::RemoveDirs);
-    lab.ok(|c| *c == Call::RemoveLogs);
+    assert_eq!(lab.see(&stopped), [Call::Host(HostCall::RemoveVolumes), Call::Host(HostCall::RemoveCgroup)]);
+    lab.ok(|c| *c == Call::Host(HostCall::RemoveVolumes));
+    assert_eq!(
+        lab.ok(|c| *c == Call::Host(HostCall::RemoveCgroup)),
+        [Call::Runtime(RuntimeCall::RemoveSandbox { id: "sb".into() })],
+        "and what is in it"
+    );
+    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::RemoveSandbox { .. })));
+    assert_eq!(lab.see(&PodSeen::default()), [Call::Host(HostCall::RemoveDirs), Call::Host(HostCall::RemoveLogs)]);
+    lab.ok(|c| *c == Call::Host(HostCall::RemoveDirs));
+    lab.ok(|c| *c == Call::Host(HostCall::RemoveLogs));
     assert!(lab.records.is_empty() && lab.node.workers().is_empty());
 }
 
@@ -68,7 +76,11 @@ fn a_shorter_deadline_is_sent_and_a_longer_one_is_not() {
         waiter: None,
     };
     assert_eq!(lab.tell(kill(60)), []);
-    let stop = Call::StopContainer { name: "c".into(), id: "id".into(), timeout: Duration::from_secs(5) };
+    let stop = Call::Runtime(RuntimeCall::StopContainer {
+        name: "c".into(),
+        id: "id".into(),
+        timeout: Duration::from_secs(5),
+    });
     assert_eq!(lab.tell(kill(5)), [stop]);
 }
 
@@ -79,8 +91,8 @@ fn a_kill_during_a_start_waits_for_its_fate() {
     lab.host_is_ready();
     assert_eq!(lab.set(&[]), []);
     assert_eq!(lab.state("1"), Some(State::Terminating));
-    lab.answer(|c| matches!(c, Call::RunSandbox { .. }), Ok(Answer::Sandbox("sb".into())));
-    assert_eq!(lab.see(&seen(None)), [Call::StopSandbox { id: "sb".into() }]);
+    lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::RunSandbox { .. })), Ok(Answer::Sandbox("sb".into())));
+    assert_eq!(lab.see(&seen(None)), [Call::Runtime(RuntimeCall::StopSandbox { id: "sb".into() })]);
 }
 
 #[test]
@@ -88,12 +100,12 @@ fn a_call_in_doubt_allows_nothing_but_looks_until_the_object_shows() {
     let mut lab = Lab::new(Listing::default());
     lab.set(&[&pod("a", "1")]);
     lab.host_is_ready();
-    let doubt = CallError { in_doubt: true, ..CallError::new("", "deadline exceeded") };
-    assert_eq!(lab.answer(|c| matches!(c, Call::RunSandbox { .. }), Err(doubt)), []);
+    let doubt = CallError::InDoubt { reason: None, message: "deadline exceeded".into() };
+    assert_eq!(lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::RunSandbox { .. })), Err(doubt)), []);
     assert_eq!(lab.see(&PodSeen::default()), []);
     lab.now += Duration::from_secs(1);
     assert_eq!(lab.tell(Event::Wake), []);
-    assert!(matches!(lab.see(&seen(None))[..], [Call::ImageStatus { .. }]), "it is adopted");
+    assert!(matches!(lab.see(&seen(None))[..], [Call::Runtime(RuntimeCall::ImageStatus { .. })]), "it is adopted");
 }
 
 #[test]
@@ -106,7 +118,7 @@ fn nothing_is_started_on_sight_older_than_our_last_call() {
     lab.now += Duration::from_millis(20);
     lab.tell(Event::Wake);
     let old = lab.looks.clone();
-    lab.answer(|c| matches!(c, Call::RunSandbox { .. }), Ok(Answer::Sandbox("sb".into())));
+    lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::RunSandbox { .. })), Ok(Answer::Sandbox("sb".into())));
     let (uid, seq) = old[0].clone();
     lab.looks.clear();
     let calls = lab.tell(Event::Observed { uid, seq, result: Ok(PodSeen::default()), covered: true });
@@ -121,7 +133,7 @@ fn a_hint_and_the_end_of_the_call_that_caused_it_are_one_look() {
     lab.looks.clear();
     lab.tell(Event::Hint { uid: "1".into() });
     assert_eq!(lab.looks, []);
-    lab.ok(|c| matches!(c, Call::StopContainer { .. }));
+    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopContainer { .. })));
     assert_eq!(lab.looks.len(), 1);
     lab.see(&seen(Some(RunState::Exited)));
     lab.now += Duration::from_millis(20);
@@ -134,15 +146,15 @@ fn an_edited_manifest_waits_until_the_old_pod_is_finished() {
     let mut lab = running();
     lab.set(&[&pod("a", "2")]);
     assert_eq!((lab.state("1"), lab.state("2")), (Some(State::Terminating), Some(State::Waiting)));
-    lab.ok(|c| matches!(c, Call::StopContainer { .. }));
+    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopContainer { .. })));
     lab.see(&seen(Some(RunState::Exited)));
-    lab.ok(|c| matches!(c, Call::StopSandbox { .. }));
+    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopSandbox { .. })));
     let mut stopped = seen(Some(RunState::Exited));
     stopped.sandboxes[0].ready = false;
     lab.see(&stopped);
-    lab.ok(|c| *c == Call::RemoveVolumes);
-    let next = lab.ok(|c| *c == Call::RemoveCgroup);
-    assert!(next.contains(&Call::MakeCgroup), "woken by the finish: {next:?}");
+    lab.ok(|c| *c == Call::Host(HostCall::RemoveVolumes));
+    let next = lab.ok(|c| *c == Call::Host(HostCall::RemoveCgroup));
+    assert!(next.contains(&Call::Host(HostCall::MakeCgroup)), "woken by the finish: {next:?}");
     assert_eq!(lab.state("2"), Some(State::Syncing));
 }
 
@@ -168,7 +180,7 @@ fn nothing_of_a_source_is_ended_before_it_has_spoken() {
     lab.see(&seen(Some(RunState::Running)));
     assert_eq!(lab.state("1"), Some(State::Syncing));
     let calls = lab.set(&[]);
-    assert!(matches!(calls[..], [Call::StopContainer { .. }]), "{calls:?}");
+    assert!(matches!(calls[..], [Call::Runtime(RuntimeCall::StopContainer { .. })]), "{calls:?}");
 }
 
 #[test]
@@ -179,7 +191,11 @@ fn a_pod_only_the_runtime_knows_is_ended_once_its_source_has_spoken() {
     let seq = lab.node.sequences.seq;
     lab.tell(Event::Listed { seq, result: Ok(listing("9", "stranger")) });
     assert_eq!(lab.state("9"), Some(State::Terminating));
-    let stop = Call::StopContainer { name: "c".into(), id: "id".into(), timeout: Duration::from_secs(2) };
+    let stop = Call::Runtime(RuntimeCall::StopContainer {
+        name: "c".into(),
+        id: "id".into(),
+        timeout: Duration::from_secs(2),
+    });
     assert_eq!(lab.see(&seen(Some(RunState::Running))), [stop]);
 }
 
@@ -187,13 +203,13 @@ fn a_pod_only_the_runtime_knows_is_ended_once_its_source_has_spoken() {
 fn while_the_runtime_is_away_nothing_is_asked_of_it_and_then_it_goes_on() {
     let mut lab = Lab::new(Listing::default());
     lab.set(&[&pod("a", "1")]);
-    let away = CallError { unavailable: true, ..CallError::new("", "connection refused") };
+    let away = CallError::Unavailable { message: "connection refused".into() };
     lab.tell(Event::Listed { seq: Seq(0), result: Err(away) });
     assert_eq!(lab.host_is_ready(), []);
     lab.now += Duration::from_secs(1);
     lab.tell(Event::Wake);
     let calls = lab.tell(Event::Runtime { result: Ok(RuntimeReady { network: true, ..RuntimeReady::default() }) });
-    assert_eq!(calls, [Call::RunSandbox { attempt: 0 }]);
+    assert_eq!(calls, [Call::Runtime(RuntimeCall::RunSandbox { attempt: 0 })]);
 }
 
 #[test]
@@ -205,10 +221,10 @@ fn a_waiter_is_told_once_also_if_there_is_nothing_to_kill() {
     lab.tell(kill("1", 2));
     lab.tell(kill("1", 3));
     assert_eq!(lab.released, [1], "it still runs");
-    lab.ok(|c| matches!(c, Call::StopContainer { .. }));
+    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopContainer { .. })));
     lab.see(&seen(Some(RunState::Exited)));
     assert_eq!(lab.released, [1], "its sandbox does");
-    lab.ok(|c| matches!(c, Call::StopSandbox { .. }));
+    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopSandbox { .. })));
     let mut stopped = seen(Some(RunState::Exited));
     stopped.sandboxes[0].ready = false;
     lab.see(&stopped);
@@ -224,11 +240,11 @@ fn the_first_restart_is_no_back_off() {
     lab.tell(Event::Hint { uid: "1".into() });
     lab.see(&seen(Some(RunState::Exited)));
     lab.answer(
-        |c| matches!(c, Call::ImageStatus { .. }),
+        |c| matches!(c, Call::Runtime(RuntimeCall::ImageStatus { .. })),
         Ok(Answer::Image(Some(ImageFacts { id: "sha".into(), ..ImageFacts::default() }))),
     );
-    let calls = lab.ok(|c| matches!(c, Call::PrepareContainer { .. }));
-    assert!(matches!(calls[..], [Call::CreateContainer { attempt: 1, .. }]), "{calls:?}");
+    let calls = lab.ok(|c| matches!(c, Call::Host(HostCall::PrepareContainer { .. })));
+    assert!(matches!(calls[..], [Call::Runtime(RuntimeCall::CreateContainer { attempt: 1, .. })]), "{calls:?}");
     // It is looked at while the next one is made.
     lab.looks.clear();
     lab.tell(Event::Hint { uid: "1".into() });
@@ -250,7 +266,7 @@ fn a_volume_that_shows_the_pod_follows_its_changes() {
         pod.spec.as_mut().unwrap().volumes = serde_json::from_value(volumes).unwrap();
         manifest
     };
-    let mount = |volume: &str| Call::MountVolume { volume: volume.into() };
+    let mount = |volume: &str| Call::Host(HostCall::MountVolume { volume: volume.into() });
     let mut lab = Lab::new(Listing::default());
     lab.set(&[&colored("red")]);
     assert_eq!(lab.host_is_ready(), [mount("shown"), mount("plain")]);
@@ -258,7 +274,7 @@ fn a_volume_that_shows_the_pod_follows_its_changes() {
     // It may have been written from the old labels.
     lab.set(&[&colored("blue")]);
     assert_eq!(lab.ok(|c| *c == mount("shown")), [mount("shown")]);
-    assert_eq!(lab.ok(|c| *c == mount("shown")), [Call::RunSandbox { attempt: 0 }]);
+    assert_eq!(lab.ok(|c| *c == mount("shown")), [Call::Runtime(RuntimeCall::RunSandbox { attempt: 0 })]);
     assert_eq!(lab.set(&[&colored("green")]), [mount("shown")]);
 }
 
@@ -267,10 +283,13 @@ fn a_failed_pull_is_shown_as_itself_and_then_as_a_back_off() {
     let mut lab = Lab::new(Listing::default());
     lab.set(&[&pod("a", "1")]);
     lab.host_is_ready();
-    lab.answer(|c| matches!(c, Call::RunSandbox { .. }), Ok(Answer::Sandbox("sb".into())));
+    lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::RunSandbox { .. })), Ok(Answer::Sandbox("sb".into())));
     lab.see(&seen(None));
-    lab.answer(|c| matches!(c, Call::ImageStatus { .. }), Ok(Answer::Image(None)));
-    lab.answer(|c| matches!(c, Call::PullImage { .. }), Err(CallError::new("ErrImagePull", "no such image")));
+    lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::ImageStatus { .. })), Ok(Answer::Image(None)));
+    lab.answer(
+        |c| matches!(c, Call::Runtime(RuntimeCall::PullImage { .. })),
+        Err(CallError::with_reason("ErrImagePull", "no such image")),
+    );
     let waits = |lab: &Lab| {
         let status = lab.records[&PodUid::from("1")].status.clone().unwrap();
         let waiting = status.container_statuses.unwrap()[0].state.clone().unwrap().waiting.unwrap();
@@ -284,7 +303,7 @@ fn a_failed_pull_is_shown_as_itself_and_then_as_a_back_off() {
     assert_eq!(message, "Back-off pulling image \"img\": ErrImagePull: no such image");
     assert!(lab.tell(Event::Wake).is_empty());
     lab.now += Duration::from_secs(9);
-    assert!(matches!(lab.tell(Event::Wake)[..], [Call::PullImage { .. }]));
+    assert!(matches!(lab.tell(Event::Wake)[..], [Call::Runtime(RuntimeCall::PullImage { .. })]));
 }
 
 /// What the loop does with a panic.
@@ -328,9 +347,9 @@ fn a_panic_costs_its_own_pod_and_the_others_of_the_same_event_go_on() {
 
 #[test]
 fn a_runtime_that_is_away_for_one_call_only_is_asked_calmly_and_at_once_after_a_real_outage() {
-    let away = || Err(CallError { unavailable: true, ..CallError::new("", "ttrpc: closed") });
+    let away = || Err(CallError::Unavailable { message: "ttrpc: closed".into() });
     let up = || Event::Runtime { result: Ok(RuntimeReady { network: true, ..RuntimeReady::default() }) };
-    let is_stop = |c: &Call| matches!(c, Call::StopContainer { .. });
+    let is_stop = |c: &Call| matches!(c, Call::Runtime(RuntimeCall::StopContainer { .. }));
     let mut lab = running();
     lab.set(&[]);
     let mut asked = 1;
@@ -346,7 +365,7 @@ fn a_runtime_that_is_away_for_one_call_only_is_asked_calmly_and_at_once_after_a_
         asked += lab.tell(Event::Wake).iter().filter(|c| is_stop(c)).count();
     }
     assert!((5..=15).contains(&asked), "{asked} stops in a minute");
-    lab.tell(Event::Runtime { result: Err(CallError { unavailable: true, ..CallError::default() }) });
+    lab.tell(Event::Runtime { result: Err(CallError::Unavailable { message: "connection refused".into() }) });
     lab.now += Duration::from_millis(100);
     let back: Vec<Call> = lab.tell(up());
     assert!(back.iter().any(is_stop), "{back:?}");
@@ -354,7 +373,7 @@ fn a_runtime_that_is_away_for_one_call_only_is_asked_calmly_and_at_once_after_a_
 
 #[test]
 fn a_runtime_that_says_yes_and_does_nothing_is_asked_calmly() {
-    let is_run = |c: &Call| matches!(c, Call::RunSandbox { .. });
+    let is_run = |c: &Call| matches!(c, Call::Runtime(RuntimeCall::RunSandbox { .. }));
     let mut lab = Lab::new(Listing::default());
     lab.set(&[&pod("a", "1")]);
     let mut asked = lab.host_is_ready().iter().filter(|c| is_run(c)).count();

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Ctx, Machine};
 use crate::actions;
-use crate::model::{Call, CallKey, ContainerMemory, ContainerSeen, Exit, HookState, Name, RunState};
+use crate::model::{Call, CallKey, ContainerMemory, ContainerSeen, Exit, HookState, Name, RunState, RuntimeCall};
 use crate::mutate::{self, Mutant};
 
 impl Machine {
@@ -38,8 +38,8 @@ impl Machine {
     /// What this call was to make may surface under its name at any time: the next try gets another name.
     pub(super) fn leave_behind(&mut self, call: Call) {
         match call {
-            Call::RunSandbox { attempt } => self.record.sandbox_attempts = attempt + 1,
-            Call::CreateContainer { name, attempt, .. } => {
+            Call::Runtime(RuntimeCall::RunSandbox { attempt }) => self.record.sandbox_attempts = attempt + 1,
+            Call::Runtime(RuntimeCall::CreateContainer { name, attempt, .. }) => {
                 let memory = self.record.containers.entry(name).or_default();
                 (memory.created, memory.restarts) = (true, attempt);
             }
@@ -106,11 +106,13 @@ impl Machine {
         }
         let seen = &self.observed.seen;
         let answered = |call: &Call| match call {
-            Call::RunSandbox { attempt } => seen.sandboxes.iter().any(|s| s.attempt >= *attempt),
-            Call::CreateContainer { name, attempt, sandbox, .. } => {
+            Call::Runtime(RuntimeCall::RunSandbox { attempt }) => seen.sandboxes.iter().any(|s| s.attempt >= *attempt),
+            Call::Runtime(RuntimeCall::CreateContainer { name, attempt, sandbox, .. }) => {
                 seen.containers.iter().any(|c| c.name == *name && c.attempt >= *attempt && c.sandbox == *sandbox)
             }
-            Call::StartContainer { id, .. } => seen.container(id).is_none_or(|c| c.state != RunState::Created),
+            Call::Runtime(RuntimeCall::StartContainer { id, .. }) => {
+                seen.container(id).is_none_or(|c| c.state != RunState::Created)
+            }
             _ => true,
         };
         let (given_up, last_look) = self.calls.settle(ctx.now.boot, self.observed.fresh(), answered);

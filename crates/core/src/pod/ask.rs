@@ -7,13 +7,15 @@ use crate::model::{Call, CallId, Effect, KubeEvent, Name, Out, SavedTime, Time};
 
 impl Machine {
     /// Ask for a call unless it is under way, in doubt, or has to wait. The gate every call passes.
-    pub(super) fn ask(&mut self, call: Call, limit: Duration, ctx: &mut Ctx<'_>, out: &mut Out) -> bool {
+    pub(super) fn ask(&mut self, call: impl Into<Call>, limit: Duration, ctx: &mut Ctx<'_>, out: &mut Out) -> bool {
+        let call = call.into();
         self.calls.may_send(&call.key(), ctx.now.boot) && self.send(call, limit, ctx, out)
     }
 
     /// As `ask`, but also beside a call of the same key: a stop with a shorter time.
-    pub(super) fn send(&mut self, call: Call, limit: Duration, ctx: &mut Ctx<'_>, out: &mut Out) -> bool {
-        if call.is_runtime() {
+    pub(super) fn send(&mut self, call: impl Into<Call>, limit: Duration, ctx: &mut Ctx<'_>, out: &mut Out) -> bool {
+        let call = call.into();
+        if call.changes_runtime() {
             // A plan on old sight starts containers twice; a stop can only be too late.
             let sighted = call.is_stop() || (self.observed.fresh() && !self.calls.in_doubt());
             if !ctx.runtime_up || !sighted {

@@ -9,8 +9,8 @@ use super::{Ctx, Machine};
 use crate::actions::{Start, Waiting};
 use crate::backoff::ImageBackoff;
 use crate::model::{
-    Call, CallKey, Container, ContainerId, HookKind, HookState, ImageFacts, Name, Out, Pod, RunState, SandboxId, Time,
-    find_container, spec_of,
+    Call, CallKey, Container, ContainerId, HookKind, HookState, HostCall, ImageFacts, Name, Out, Pod, RunState,
+    RuntimeCall, SandboxId, Time, find_container, spec_of,
 };
 use crate::mutate::{self, Mutant};
 
@@ -63,14 +63,17 @@ impl Machine {
         let limit = ctx.config.runtime_request_timeout;
         let name = start.name.clone();
         // An instance whose start is under way may run any moment, wanted or not: it is waited for.
-        if self.calls.any(|c| matches!(c, Call::StartContainer { name: started, .. } if *started == name)) {
+        if self
+            .calls
+            .any(|c| matches!(c, Call::Runtime(RuntimeCall::StartContainer { name: started, .. }) if *started == name))
+        {
             return;
         }
         if self.may_start_late(&name, start.existing.as_ref()) {
             return;
         }
         if let Some(id) = start.existing.clone() {
-            if self.ask(Call::StartContainer { name: name.clone(), id: id.clone() }, limit, ctx, out) {
+            if self.ask(RuntimeCall::StartContainer { name: name.clone(), id: id.clone() }, limit, ctx, out) {
                 let memory = self.record.containers.entry(name).or_default();
                 if memory.starting.as_ref() == Some(&id) {
                     // An earlier start has no definite end: a failure now may be that one's.
@@ -91,7 +94,7 @@ impl Machine {
         let facts = match (self.bring_up.images.get(&name), policy.as_deref()) {
             (None, Some("Always")) => return self.pull(name, image, ctx, out),
             (None, _) => {
-                self.ask(Call::ImageStatus { name, image }, limit, ctx, out);
+                self.ask(RuntimeCall::ImageStatus { name, image }, limit, ctx, out);
                 return;
             }
             (Some(Image::Absent), Some("Never")) => {
@@ -108,18 +111,18 @@ impl Machine {
         }
         let ips = self.ips();
         if self.bring_up.prepared.get(&name) != Some(&start.attempt) {
-            self.ask(Call::PrepareContainer { name, attempt: start.attempt, ips }, SETUP_LIMIT, ctx, out);
+            self.ask(HostCall::PrepareContainer { name, attempt: start.attempt, ips }, SETUP_LIMIT, ctx, out);
             return;
         }
         let sandbox_attempt = self.observed.seen.sandboxes.iter().find(|s| s.id == *sandbox).map_or(0, |s| s.attempt);
-        let call = Call::CreateContainer {
+        let call = Call::Runtime(RuntimeCall::CreateContainer {
             sandbox: sandbox.clone(),
             sandbox_attempt,
             name,
             attempt: start.attempt,
             image_id: facts.id,
             ips,
-        };
+        });
         let name = start.name.clone();
         if self.ask(call, limit, ctx, out) {
             self.bring_up.restart_now.remove(&name);
@@ -154,7 +157,7 @@ impl Machine {
             self.bring_up.waiting.insert(name, waiting);
             return;
         }
-        if self.ask(Call::PullImage { name: name.clone(), image: image.clone() }, PULL_LIMIT, ctx, out) {
+        if self.ask(RuntimeCall::PullImage { name: name.clone(), image: image.clone() }, PULL_LIMIT, ctx, out) {
             self.event(false, "Pulling", Some(&name), format!("Pulling image {image:?}"), out);
         }
     }
@@ -168,7 +171,7 @@ impl Machine {
                 self.bring_up.waiting.remove(name);
             }
             self.cancel(
-                |c| matches!(c, Call::PullImage { name: n, image: i } if n.as_str() == name && i == image),
+                |c| matches!(c, Call::Runtime(RuntimeCall::PullImage { name: n, image: i }) if n.as_str() == name && i == image),
                 out,
             );
         }
@@ -211,7 +214,7 @@ impl Machine {
             self.bring_up.waiting.insert(name.clone(), waiting);
         }
         let key = CallKey::Container(name.clone());
-        self.calls.failed(key, ctx.now.boot, super::calls::RETRY, self.record.uid.as_str());
+        self.calls.failed(key, ctx.now.boot, super::calls::RETRY, Some(message), self.record.uid.as_str());
         is_news
     }
 
@@ -256,7 +259,7 @@ impl Machine {
                 memory.post_start = Some((id.clone(), HookState::Begun));
                 self.unsaved = true;
                 let ips = self.ips();
-                let call = Call::Hook { kind: HookKind::PostStart, name, id, handler: None, ips };
+                let call = Call::Runtime(RuntimeCall::Hook { kind: HookKind::PostStart, name, id, handler: None, ips });
                 self.ask(call, POST_START_LIMIT, ctx, out);
             }
         }

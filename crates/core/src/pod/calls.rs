@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::model::{Call, CallId, CallKey, Name, Time, jitter};
+use super::history::bounded;
+use crate::model::{Call, CallId, CallKey, Name, RuntimeCall, Time, jitter};
 
 /// Kubernetes: the worker's backoff period after a failed sync.
 pub(crate) const RETRY: Duration = Duration::from_secs(10);
@@ -20,7 +21,7 @@ const REPEATED_SUCCESS_WINDOW: Duration = Duration::from_secs(60);
 pub(crate) struct Calls {
     in_flight: BTreeMap<CallId, Sent>,
     #[serde(with = "crate::record::pairs")]
-    retries: BTreeMap<CallKey, Retry>,
+    retries: BTreeMap<CallKey, PendingRetry>,
     #[serde(with = "crate::record::pairs")]
     doubts: BTreeMap<CallKey, Doubt>,
     failures: u64,
@@ -42,9 +43,11 @@ pub(crate) struct Sent {
 
 /// A call that failed and is not tried again before `at`.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
-struct Retry {
-    at: Time,
+pub(crate) struct PendingRetry {
+    pub(crate) at: Time,
     count: u32,
+    /// The last failure; `None` if the runtime was unavailable or busy each time.
+    pub(crate) message: Option<String>,
 }
 
 /// A call whose fate is unknown: the runtime may have done it, or may do it yet.
@@ -91,7 +94,7 @@ impl Calls {
 
     /// A sandbox or container may come up yet: its fate is waited for, never guessed.
     pub(crate) fn starting(&self) -> bool {
-        self.any(is_start)
+        self.any(Call::is_start)
     }
 
     /// Calls that a change of mind interrupts; each is named once.
@@ -110,7 +113,7 @@ impl Calls {
         let key = call.key();
         self.retries.remove(&key);
         self.doubts.remove(&key);
-        if !call.is_runtime() {
+        if !call.changes_runtime() {
             return 1;
         }
         self.done.retain(|_, (_, at, _)| now < *at + REPEATED_SUCCESS_WINDOW);
@@ -118,17 +121,18 @@ impl Calls {
         let times = before.map_or(0, |(.., times)| *times) + 1;
         self.done.insert(key.clone(), (call.clone(), now, times));
         if times > 1 {
-            self.failed(key, now, REPEATED_SUCCESS_DELAY * (times - 1).min(10), uid);
+            self.failed(key, now, REPEATED_SUCCESS_DELAY * (times - 1).min(10), None, uid);
         }
         times
     }
 
-    /// Wait before the next try; `jitter` spreads pods that failed together (0…50 %).
-    pub(crate) fn failed(&mut self, key: CallKey, now: Time, delay: Duration, uid: &str) {
+    /// Wait before the next try; `jitter` spreads pods that failed together (0…50 %). Without a message the last one stays.
+    pub(crate) fn failed(&mut self, key: CallKey, now: Time, delay: Duration, message: Option<&str>, uid: &str) {
         self.failures += 1;
         let spread = delay.mul_f64(0.5 * jitter(uid, self.failures));
-        let count = self.retries.get(&key).map_or(0, |r| r.count) + 1;
-        self.retries.insert(key, Retry { at: now + delay + spread, count });
+        let (count, last) = self.retries.remove(&key).map_or((0, None), |r| (r.count, r.message));
+        let message = message.map(|message| bounded(message).to_owned()).or(last);
+        self.retries.insert(key, PendingRetry { at: now + delay + spread, count: count + 1, message });
     }
 
     /// How often in a row this failed.
@@ -213,9 +217,13 @@ impl Calls {
         self.in_flight.values().map(|sent| (&sent.call, sent.at))
     }
 
-    /// Calls that failed, with their next try.
-    pub(crate) fn retries(&self) -> impl Iterator<Item = (&CallKey, Time)> {
-        self.retries.iter().map(|(key, retry)| (key, retry.at))
+    /// Calls that failed and are to be sent again.
+    pub(crate) fn retries(&self) -> impl Iterator<Item = (&CallKey, &PendingRetry)> {
+        self.retries.iter()
+    }
+
+    pub(crate) fn pending_retry(&self, key: &CallKey) -> Option<&PendingRetry> {
+        self.retries.get(key)
     }
 
     /// Calls whose fate is unknown.
@@ -231,8 +239,11 @@ impl Calls {
 /// They ask for the same. A sandbox after another is the same wish; a stop with less time left is the same stop.
 fn is_same(a: &Call, b: &Call) -> bool {
     match (a, b) {
-        (Call::RunSandbox { .. }, Call::RunSandbox { .. }) => true,
-        (Call::StopContainer { id: a, .. }, Call::StopContainer { id: b, .. }) => a == b,
+        (Call::Runtime(RuntimeCall::RunSandbox { .. }), Call::Runtime(RuntimeCall::RunSandbox { .. })) => true,
+        (
+            Call::Runtime(RuntimeCall::StopContainer { id: a, .. }),
+            Call::Runtime(RuntimeCall::StopContainer { id: b, .. }),
+        ) => a == b,
         _ => a == b,
     }
 }
@@ -243,9 +254,4 @@ fn is_runtime(key: &CallKey) -> bool {
         key,
         CallKey::RunSandbox | CallKey::Sandbox(_) | CallKey::Container(_) | CallKey::Instance(_) | CallKey::Stop(_)
     )
-}
-
-/// It may bring something to life.
-pub(crate) fn is_start(call: &Call) -> bool {
-    matches!(call, Call::RunSandbox { .. } | Call::CreateContainer { .. } | Call::StartContainer { .. })
 }

@@ -4,7 +4,7 @@ use super::absorb::newest_two;
 use super::sync::HOST_LIMIT;
 use super::{Ctx, Machine};
 use crate::gc;
-use crate::model::{Call, ContainerId, Out};
+use crate::model::{Call, ContainerId, HostCall, Out, RuntimeCall};
 use crate::mutate::{self, Mutant};
 
 /// What is gone already. Each step may be repeated after a restart.
@@ -21,9 +21,17 @@ impl Machine {
     pub(super) fn plan_clean_up(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
         self.probing.stop_all();
         // Host work that was cut short is waited for: it must not make anew what is removed here.
-        self.cancel(|c| !matches!(c, Call::RemoveVolumes | Call::RemoveCgroup), out);
+        self.cancel(|c| !matches!(c, Call::Host(HostCall::RemoveVolumes | HostCall::RemoveCgroup)), out);
         if self.calls.any(|c| {
-            matches!(c, Call::MountVolume { .. } | Call::MakeCgroup | Call::MakeDirs | Call::PrepareContainer { .. })
+            matches!(
+                c,
+                Call::Host(
+                    HostCall::MountVolume { .. }
+                        | HostCall::MakeCgroup
+                        | HostCall::MakeDirs
+                        | HostCall::PrepareContainer { .. }
+                )
+            )
         }) {
             return;
         }
@@ -32,10 +40,10 @@ impl Machine {
             return;
         }
         if !self.cleaned.volumes {
-            self.ask(Call::RemoveVolumes, HOST_LIMIT, ctx, out);
+            self.ask(HostCall::RemoveVolumes, HOST_LIMIT, ctx, out);
         }
         if !self.cleaned.cgroup {
-            self.ask(Call::RemoveCgroup, HOST_LIMIT, ctx, out);
+            self.ask(HostCall::RemoveCgroup, HOST_LIMIT, ctx, out);
         }
         if self.cleaned.volumes && self.cleaned.cgroup {
             self.record.finished = true;
@@ -52,10 +60,10 @@ impl Machine {
         self.plan_gc(ctx, out);
         if self.content_should_go() && self.observed.seen.is_empty() {
             if !self.cleaned.dirs {
-                self.ask(Call::RemoveDirs, HOST_LIMIT, ctx, out);
+                self.ask(HostCall::RemoveDirs, HOST_LIMIT, ctx, out);
             }
             if !self.cleaned.logs {
-                self.ask(Call::RemoveLogs, HOST_LIMIT, ctx, out);
+                self.ask(HostCall::RemoveLogs, HOST_LIMIT, ctx, out);
             }
         }
     }
@@ -81,10 +89,10 @@ impl Machine {
         let plan = gc::dead_containers(&self.observed.seen, recorded, self.content_should_go(), true);
         let limit = ctx.config.runtime_request_timeout;
         for (name, id) in plan.remove_containers {
-            self.ask(Call::RemoveContainer { name, id }, limit, ctx, out);
+            self.ask(RuntimeCall::RemoveContainer { name, id }, limit, ctx, out);
         }
         for id in plan.remove_sandboxes {
-            self.ask(Call::RemoveSandbox { id }, limit, ctx, out);
+            self.ask(RuntimeCall::RemoveSandbox { id }, limit, ctx, out);
         }
     }
 

@@ -25,8 +25,7 @@ impl History {
             self.lines.pop_front();
             self.forgotten += 1;
         }
-        let end = cause.floor_char_boundary(CAUSE_MAX);
-        self.lines.push_back(Transition { at, what: what.to_owned(), cause: cause[..end].to_owned() });
+        self.lines.push_back(Transition { at, what: what.to_owned(), cause: bounded(cause).to_owned() });
     }
 
     /// The story a former agent left.
@@ -48,4 +47,9 @@ impl History {
     pub fn forgotten(&self) -> u64 {
         self.forgotten
     }
+}
+
+/// The beginning of a long error.
+pub(super) fn bounded(cause: &str) -> &str {
+    &cause[..cause.floor_char_boundary(CAUSE_MAX)]
 }

@@ -134,7 +134,7 @@ impl Machine {
     }
 
     pub(crate) fn hint(&mut self, now: Time) {
-        self.observed.hint(self.calls.any(Call::is_runtime), now);
+        self.observed.hint(self.calls.any(Call::changes_runtime), now);
     }
 
     pub(crate) fn absent_from_list(&mut self, seq: Seq) {
@@ -142,13 +142,13 @@ impl Machine {
     }
 
     pub(crate) fn observed(&mut self, seq: Seq, result: Result<PodSeen, CallError>, ctx: &mut Ctx<'_>, out: &mut Out) {
-        let unavailable = result.as_ref().is_err_and(|e| e.unavailable);
+        let unavailable = result.as_ref().is_err_and(CallError::is_unavailable);
         if unavailable {
             self.observed.lost(seq);
             return;
         }
         let troubled = self.observed.trouble().is_some();
-        if self.observed.observed(seq, result.map_err(|e| e.message), ctx.now.boot) {
+        if self.observed.observed(seq, result.map_err(|e| e.message().to_owned()), ctx.now.boot) {
             self.absorb(ctx);
         }
         if let Some((2, message)) = self.observed.trouble() {

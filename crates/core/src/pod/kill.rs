@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::stuck::OVERDUE;
 use super::{Ctx, KillOptions, Machine};
 use crate::model::{
-    Call, CallKey, Cause, ContainerId, ContainerSeen, HookKind, HookState, Name, Out, RunState, SandboxId, Time,
-    find_container, is_sidecar, spec_of,
+    Call, CallKey, Cause, ContainerId, ContainerSeen, HookKind, HookState, HostCall, Name, Out, RunState, RuntimeCall,
+    SandboxId, Time, find_container, is_sidecar, spec_of,
 };
 use crate::mutate::{self, Mutant};
 
@@ -105,7 +105,7 @@ impl Machine {
     fn nothing_left(&self) -> bool {
         let stopped = |id: &SandboxId| self.killing.stopped_sandboxes.contains(id);
         self.observed.fresh()
-            && !self.calls.any(|c| c.is_runtime())
+            && !self.calls.any(|c| c.changes_runtime())
             && !self.calls.in_doubt()
             && self.observed.seen.is_stopped()
             && self.observed.seen.sandboxes.iter().all(|s| stopped(&s.id))
@@ -188,7 +188,11 @@ impl Machine {
             Some(before) => kill.deadline.max(ctx.now.boot + FLOOR) + GAIN < before,
             None => (!kill.returned || self.observed.fresh()) && self.calls.may_send(&key, ctx.now.boot),
         };
-        let call = Call::StopContainer { name: container.name.clone(), id: container.id.clone(), timeout: left };
+        let call = Call::Runtime(RuntimeCall::StopContainer {
+            name: container.name.clone(),
+            id: container.id.clone(),
+            timeout: left,
+        });
         if send && self.send(call, ctx.config.runtime_request_timeout + left, ctx, out) {
             let kill = self.killing.kills.get_mut(&container.id).expect("looked up above");
             kill.kill_at = Some(kill_at);
@@ -223,13 +227,13 @@ impl Machine {
                     memory.pre_stop = Some((container.id.clone(), HookState::Begun));
                     self.unsaved = true;
                 }
-                let call = Call::Hook {
+                let call = Call::Runtime(RuntimeCall::Hook {
                     kind: HookKind::PreStop,
                     name: container.name.clone(),
                     id: container.id.clone(),
                     handler,
                     ips: self.ips(),
-                };
+                });
                 !self.send(call, deadline - ctx.now.boot, ctx, out)
             }
         }
@@ -275,11 +279,10 @@ impl Machine {
 fn interruptible(call: &Call) -> bool {
     matches!(
         call,
-        Call::PullImage { .. }
-            | Call::ImageStatus { .. }
-            | Call::PrepareContainer { .. }
-            | Call::MakeDirs
-            | Call::MountVolume { .. }
-            | Call::Hook { kind: HookKind::PostStart, .. }
+        Call::Runtime(
+            RuntimeCall::PullImage { .. }
+                | RuntimeCall::ImageStatus { .. }
+                | RuntimeCall::Hook { kind: HookKind::PostStart, .. }
+        ) | Call::Host(HostCall::PrepareContainer { .. } | HostCall::MakeDirs | HostCall::MountVolume { .. })
     )
 }

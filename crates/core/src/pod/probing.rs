@@ -7,7 +7,7 @@ use super::calls::Calls;
 use super::{Ctx, Machine};
 use crate::actions::{ProbeFailure, is_post_start_done, is_started};
 use crate::model::{
-    Call, CallKey, Container, ContainerId, Name, Out, ProbeKind, ProbeVerdict, RunState, Time, find_container,
+    CallKey, Container, ContainerId, Name, Out, ProbeKind, ProbeVerdict, RunState, RuntimeCall, Time, find_container,
 };
 use crate::probe::{Change, ProbeState};
 
@@ -54,7 +54,7 @@ impl Machine {
             if due && self.calls.may_send(&CallKey::Probe(name.clone(), kind), ctx.now.boot) {
                 let limit = state.timeout() + Duration::from_secs(1);
                 let ips = self.ips();
-                self.send(Call::Probe { kind, name, id, ips }, limit, ctx, out);
+                self.send(RuntimeCall::Probe { kind, name, id, ips }, limit, ctx, out);
             }
         }
     }

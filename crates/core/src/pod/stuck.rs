@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::kill::Killing;
 use super::{Machine, State};
 use crate::actions::Waiting;
-use crate::model::{Call, CallKey, Now, Time};
+use crate::model::{Call, CallKey, Now, RuntimeCall, Time};
 
 /// So long after its deadline a container that is still there is stuck: the two seconds an end may overrun, and the runtime's own time.
 pub(super) const OVERDUE: Duration = Duration::from_secs(5);
@@ -28,8 +28,9 @@ impl Machine {
         if self.state() >= State::Terminated {
             return None;
         }
-        let failed = self.calls.retries().map(|(key, _)| key).find(|key| is_end(key));
-        let failed = failed.and_then(|key| self.last_failure(key)).map(|why| format!("it can't be ended: {why}"));
+        let failed = self.calls.retries().find(|(key, _)| is_end(key));
+        let failed =
+            failed.and_then(|(_, retry)| retry.message.as_ref()).map(|why| format!("it can't be ended: {why}"));
         let message = failed.or_else(|| self.overdue(now.boot)).or_else(|| self.slow_sandbox(now.boot))?;
         Some(Waiting { reason: "FailedKillPod".into(), message })
     }
@@ -48,7 +49,8 @@ impl Machine {
 
     /// When each stop of a sandbox that is under way has taken too long.
     pub(super) fn sandbox_stops(&self) -> impl Iterator<Item = Time> {
-        let stops = self.calls.under_way().filter(|(call, _)| matches!(call, Call::StopSandbox { .. }));
+        let stops =
+            self.calls.under_way().filter(|(call, _)| matches!(call, Call::Runtime(RuntimeCall::StopSandbox { .. })));
         stops.map(|(_, at)| at + SANDBOX)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Ctx, KillOptions, Machine};
 use crate::actions::{self, Actions, Inputs};
-use crate::model::{Call, Cause, ContainerId, Name, Out, RunState, SandboxId, spec_of};
+use crate::model::{Cause, ContainerId, HostCall, Name, Out, RunState, RuntimeCall, SandboxId, spec_of};
 use crate::status;
 
 /// Host work that has no end in sight of its own: mounts, cgroups, directories.
@@ -85,10 +85,10 @@ impl Machine {
         }
         self.setup.told_network = false;
         if !self.setup.cgroup {
-            self.ask(Call::MakeCgroup, HOST_LIMIT, ctx, out);
+            self.ask(HostCall::MakeCgroup, HOST_LIMIT, ctx, out);
         }
         if !self.setup.dirs {
-            self.ask(Call::MakeDirs, HOST_LIMIT, ctx, out);
+            self.ask(HostCall::MakeDirs, HOST_LIMIT, ctx, out);
         }
         if !self.setup.cgroup || !self.setup.dirs {
             return false;
@@ -139,7 +139,7 @@ impl Machine {
                 }
                 None => {
                     let limit = ctx.config.runtime_request_timeout * 2;
-                    self.ask(Call::RunSandbox { attempt }, limit, ctx, out);
+                    self.ask(RuntimeCall::RunSandbox { attempt }, limit, ctx, out);
                 }
             }
         } else if let Some(current) = self.current_sandbox() {
@@ -159,7 +159,7 @@ impl Machine {
         let strays = seen.filter(|c| c.state == RunState::Created && !started(&c.id));
         let strays: Vec<_> = strays.map(|c| (c.name.clone(), c.id.clone())).collect();
         for (name, id) in strays {
-            self.ask(Call::RemoveContainer { name, id }, ctx.config.runtime_request_timeout, ctx, out);
+            self.ask(RuntimeCall::RemoveContainer { name, id }, ctx.config.runtime_request_timeout, ctx, out);
         }
     }
 
@@ -182,7 +182,7 @@ impl Machine {
     }
 
     pub(super) fn stop_sandbox(&mut self, id: &SandboxId, ctx: &mut Ctx<'_>, out: &mut Out) -> bool {
-        self.ask(Call::StopSandbox { id: id.clone() }, ctx.config.runtime_request_timeout, ctx, out)
+        self.ask(RuntimeCall::StopSandbox { id: id.clone() }, ctx.config.runtime_request_timeout, ctx, out)
     }
 }
 

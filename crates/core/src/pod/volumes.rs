@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Volume;
 
 use super::sync::SETUP_LIMIT;
 use super::{Ctx, Machine};
-use crate::model::{Call, CallKey, Name, Out, spec_of};
+use crate::model::{CallKey, HostCall, Name, Out, spec_of};
 
 impl Machine {
     /// Asks for what is missing or shows something old, all side by side. Whether all stand.
@@ -14,7 +14,7 @@ impl Machine {
         let wanted = self.volumes(|_| true);
         for volume in &wanted {
             if !self.setup.volumes.contains(volume) || self.setup.stale.contains(volume) {
-                self.ask(Call::MountVolume { volume: volume.clone() }, SETUP_LIMIT, ctx, out);
+                self.ask(HostCall::MountVolume { volume: volume.clone() }, SETUP_LIMIT, ctx, out);
             }
         }
         wanted.iter().all(|volume| self.setup.volumes.contains(volume))
@@ -105,7 +105,7 @@ mod tests {
         m.objects_changed();
         assert_eq!((names(&m.setup.volumes), names(&m.setup.stale)), (vec!["dir", "map"], vec!["map"]));
         let at = Duration::from_secs(1);
-        m.calls.sent(CallId(1), Call::MountVolume { volume: "map".into() }, at, SETUP_LIMIT);
+        m.calls.sent(CallId(1), HostCall::MountVolume { volume: "map".into() }.into(), at, SETUP_LIMIT);
         m.objects_changed();
         m.calls.returned(CallId(1));
         m.volume_is_set_up("map".into());
@@ -120,9 +120,9 @@ mod tests {
         let later = Duration::from_secs(10);
         for (name, reason) in [("c", "CreateContainerConfigError"), ("d", "ImageInspectError")] {
             m.bring_up.waiting.insert(name.into(), Waiting { reason: reason.into(), message: "why".into() });
-            m.calls.failed(CallKey::Container(name.into()), Duration::ZERO, later, "u");
+            m.calls.failed(CallKey::Container(name.into()), Duration::ZERO, later, None, "u");
         }
-        m.calls.failed(CallKey::Volume("map".into()), Duration::ZERO, later, "u");
+        m.calls.failed(CallKey::Volume("map".into()), Duration::ZERO, later, None, "u");
         m.objects_changed();
         let may = |key| m.calls.may_send(&key, Duration::from_secs(1));
         assert!(may(CallKey::Volume("map".into())) && may(CallKey::Container("c".into())));

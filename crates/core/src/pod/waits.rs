@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::{Machine, State};
 use crate::backoff;
-use crate::model::{Call, CallKey, Cause, HookKind, Name, Now, Time};
+use crate::model::{Call, CallKey, Cause, HookKind, HostCall, Name, Now, RuntimeCall, Time};
 
 /// A call that takes longer than this is worth a word.
 const SLOW: Duration = Duration::from_secs(1);
@@ -57,10 +57,10 @@ impl Machine {
             let memory = self.record.containers.get(name);
             let crash = memory.and_then(|m| backoff::wait(m, m.exit.as_ref()?)).map(|w| backoff::expires(&w, now.wall));
             let pull = self.bring_up.pulls.get(name).and_then(|(backoff, _)| backoff.until(now.boot));
-            let retry = self.calls.retries().find(|(key, _)| **key == CallKey::Container(name.clone()));
+            let retry = self.calls.pending_retry(&CallKey::Container(name.clone()));
             let until = match waiting.reason.as_str() {
                 "CrashLoopBackOff" => crash,
-                _ => pull.or(retry.map(|(_, at)| at)).map(|at| wall_time(at, now)),
+                _ => pull.or(retry.map(|retry| retry.at)).map(|at| wall_time(at, now)),
             };
             let (reason, message) = (waiting.reason.clone(), waiting.message.clone());
             let until = until.filter(|at| *at > now.wall);
@@ -100,14 +100,14 @@ impl Machine {
                 waits.push(Wait { since: Some(wall_time(at, now)), ..wait });
             }
         }
-        for (key, at) in self.calls.retries().filter(|(_, at)| *at > now.boot) {
+        for (key, retry) in self.calls.retries().filter(|(_, retry)| retry.at > now.boot) {
             // Told as the container's own wait.
             if matches!(key, CallKey::Container(_) | CallKey::Instance(_)) {
                 continue;
             }
-            let message = self.last_failure(key).map_or_else(|| format!("failed: {key:?}"), str::to_owned);
+            let message = retry.message.clone().unwrap_or_else(|| format!("failed: {key:?}"));
             let wait = Wait::of_pod(self.reason_of(key), &message);
-            waits.push(Wait { until: Some(wall_time(at, now)), ..wait });
+            waits.push(Wait { until: Some(wall_time(retry.at, now)), ..wait });
         }
         for call in self.calls.doubts() {
             let message = format!("it is not known what became of {:?}; the runtime is being asked", call.key());
@@ -124,9 +124,9 @@ impl Machine {
             return Some("NetworkNotReady: the runtime has no network for pods yet".into());
         }
         let whole =
-            |key: &&CallKey| matches!(key, CallKey::RunSandbox | CallKey::Volume(_) | CallKey::Cgroup | CallKey::Dirs);
-        let mut failing = self.calls.retries().map(|(key, _)| key).filter(whole);
-        failing.find_map(|key| Some(format!("{}: {}", self.reason_of(key), self.last_failure(key)?)))
+            |key: &CallKey| matches!(key, CallKey::RunSandbox | CallKey::Volume(_) | CallKey::Cgroup | CallKey::Dirs);
+        let mut failing = self.calls.retries().filter(|(key, _)| whole(key));
+        failing.find_map(|(key, retry)| Some(format!("{}: {}", self.reason_of(key), retry.message.as_ref()?)))
     }
 
     /// The event people know the failure of this by.
@@ -139,12 +139,6 @@ impl Machine {
             _ => "FailedSync",
         }
     }
-
-    /// What the story says of the last failure of this.
-    pub(super) fn last_failure(&self, key: &CallKey) -> Option<&str> {
-        let what = format!("failed: {key:?}");
-        self.history.lines().filter(|line| line.what == what).last().map(|line| line.cause.as_str())
-    }
 }
 
 impl Wait {
@@ -154,30 +148,38 @@ impl Wait {
 
     fn under_way(call: &Call) -> Option<Self> {
         let (container, reason, message) = match call {
-            Call::PullImage { name, image } => (Some(name), "Pulling", format!("image {image:?} is being pulled")),
-            Call::MountVolume { volume } => (None, "Mounting", format!("volume {volume:?} is being set up")),
-            Call::RunSandbox { .. } => (None, "RunPodSandbox", "the runtime is making the sandbox".into()),
-            Call::CreateContainer { name, .. } => {
+            Call::Runtime(RuntimeCall::PullImage { name, image }) => {
+                (Some(name), "Pulling", format!("image {image:?} is being pulled"))
+            }
+            Call::Host(HostCall::MountVolume { volume }) => {
+                (None, "Mounting", format!("volume {volume:?} is being set up"))
+            }
+            Call::Runtime(RuntimeCall::RunSandbox { .. }) => {
+                (None, "RunPodSandbox", "the runtime is making the sandbox".into())
+            }
+            Call::Runtime(RuntimeCall::CreateContainer { name, .. }) => {
                 (Some(name), "CreateContainer", "the runtime is making the container".into())
             }
-            Call::StartContainer { name, .. } => {
+            Call::Runtime(RuntimeCall::StartContainer { name, .. }) => {
                 (Some(name), "StartContainer", "the runtime is starting the container".into())
             }
-            Call::PrepareContainer { name, .. } => {
+            Call::Host(HostCall::PrepareContainer { name, .. }) => {
                 (Some(name), "PrepareContainer", "its files on the host are being made".into())
             }
-            Call::Hook { kind: HookKind::PostStart, name, .. } => {
+            Call::Runtime(RuntimeCall::Hook { kind: HookKind::PostStart, name, .. }) => {
                 (Some(name), "PostStartHook", "its postStart hook runs".into())
             }
-            Call::Hook { kind: HookKind::PreStop, name, .. } => {
+            Call::Runtime(RuntimeCall::Hook { kind: HookKind::PreStop, name, .. }) => {
                 (Some(name), "PreStopHook", "its preStop hook runs".into())
             }
-            Call::StopContainer { name, .. } => {
+            Call::Runtime(RuntimeCall::StopContainer { name, .. }) => {
                 (Some(name), "StopContainer", "it was told to end, and has not yet".into())
             }
-            Call::StopSandbox { .. } => (None, "StopPodSandbox", "the runtime is ending the sandbox".into()),
-            Call::RemoveVolumes => (None, "RemoveVolumes", "its volumes are being removed".into()),
-            Call::RemoveCgroup => (None, "RemoveCgroup", "its cgroup is being removed".into()),
+            Call::Runtime(RuntimeCall::StopSandbox { .. }) => {
+                (None, "StopPodSandbox", "the runtime is ending the sandbox".into())
+            }
+            Call::Host(HostCall::RemoveVolumes) => (None, "RemoveVolumes", "its volumes are being removed".into()),
+            Call::Host(HostCall::RemoveCgroup) => (None, "RemoveCgroup", "its cgroup is being removed".into()),
             _ => return None,
         };
         Some(Self { container: container.cloned(), ..Self::of_pod(reason, &message) })
@@ -256,15 +258,19 @@ mod tests {
     fn a_failed_mount_names_its_error_and_its_next_try_and_a_slow_one_its_age() {
         let mut m = machine();
         let key = CallKey::Volume("v".into());
-        m.history.record(now(1), &format!("failed: {key:?}"), "no such device");
-        m.calls.failed(key, now(1).boot, Duration::ZERO, "u");
+        m.calls.failed(key, now(1).boot, Duration::ZERO, Some("no such device"), "u");
         assert_eq!(m.waits(now(1)), [], "a try that is due is not waited for");
-        m.calls.failed(CallKey::Volume("v".into()), now(1).boot, Duration::from_secs(10), "u");
+        m.calls.failed(CallKey::Volume("v".into()), now(1).boot, Duration::from_secs(10), None, "u");
         let wait = &m.waits(now(2))[0];
         assert_eq!((wait.reason.as_str(), wait.message.as_str()), ("FailedMount", "no such device"));
         assert!(wait.until.is_some_and(|at| at >= now(11).wall && at <= now(16).wall), "{wait:?}");
         m.calls.reset_backoff();
-        m.calls.sent(CallId(1), Call::MountVolume { volume: "v".into() }, now(3).boot, Duration::from_secs(60));
+        m.calls.sent(
+            CallId(1),
+            Call::Host(HostCall::MountVolume { volume: "v".into() }),
+            now(3).boot,
+            Duration::from_secs(60),
+        );
         assert_eq!(m.waits(now(4)), []);
         let wait = &m.waits(now(9))[0];
         assert_eq!((wait.reason.as_str(), wait.since), ("Mounting", Some(now(3).wall)));

@@ -1,7 +1,8 @@
 //! What happened and what was decided, on a line each.
 
 use crate::model::{
-    Answer, Call, CallError, Effect, Event, ObjectRef, PodSeen, PodUid, ProbeVerdict, Record, RunState, SourceChange,
+    Answer, Call, CallError, Effect, Event, HostCall, ObjectRef, PodSeen, PodUid, ProbeVerdict, Record, RunState,
+    RuntimeCall, SourceChange,
 };
 
 /// An event; `call` tells which call an answer belongs to.
@@ -96,24 +97,33 @@ pub fn effect_in_short(effect: &Effect) -> String {
 
 /// A call, with what it is about.
 pub(super) fn call_in_short(call: &Call) -> String {
-    let text = format!("{call:?}");
+    let text = match call {
+        Call::Runtime(call) => format!("{call:?}"),
+        Call::Host(call) => format!("{call:?}"),
+    };
     let name = text.split([' ', '{']).next().unwrap_or_default().to_owned();
     match call {
-        Call::StopSandbox { id } | Call::RemoveSandbox { id } => format!("{name} {}", brief(id.as_str())),
-        Call::StopContainer { name: of, id, timeout } => {
+        Call::Runtime(call) => runtime_call_in_short(&name, call),
+        Call::Host(HostCall::PrepareContainer { name: of, attempt, .. }) => format!("{name} {of} #{attempt}"),
+        Call::Host(HostCall::MountVolume { volume }) => format!("{name} {volume}"),
+        Call::Host(_) => name,
+    }
+}
+
+fn runtime_call_in_short(name: &str, call: &RuntimeCall) -> String {
+    match call {
+        RuntimeCall::StopSandbox { id } | RuntimeCall::RemoveSandbox { id } => format!("{name} {}", brief(id.as_str())),
+        RuntimeCall::StopContainer { name: of, id, timeout } => {
             format!("{name} {of} {} ({} s)", brief(id.as_str()), timeout.as_secs())
         }
-        Call::StartContainer { name: of, id } | Call::RemoveContainer { name: of, id } => {
+        RuntimeCall::StartContainer { name: of, id } | RuntimeCall::RemoveContainer { name: of, id } => {
             format!("{name} {of} {}", brief(id.as_str()))
         }
-        Call::PrepareContainer { name: of, attempt, .. } | Call::CreateContainer { name: of, attempt, .. } => {
-            format!("{name} {of} #{attempt}")
-        }
-        Call::ImageStatus { image, .. } | Call::PullImage { image, .. } => format!("{name} {image}"),
-        Call::Hook { kind, name: of, .. } => format!("{kind:?} hook of {of}"),
-        Call::Probe { kind, name: of, .. } => format!("{kind:?} probe of {of}"),
-        Call::MountVolume { volume } => format!("{name} {volume}"),
-        _ => name,
+        RuntimeCall::CreateContainer { name: of, attempt, .. } => format!("{name} {of} #{attempt}"),
+        RuntimeCall::ImageStatus { image, .. } | RuntimeCall::PullImage { image, .. } => format!("{name} {image}"),
+        RuntimeCall::Hook { kind, name: of, .. } => format!("{kind:?} hook of {of}"),
+        RuntimeCall::Probe { kind, name: of, .. } => format!("{kind:?} probe of {of}"),
+        RuntimeCall::RunSandbox { .. } => name.to_owned(),
     }
 }
 
@@ -205,10 +215,16 @@ fn answer_in_short(answer: &Answer) -> String {
 }
 
 fn error_in_short(error: &CallError) -> String {
-    let marks =
-        [(error.in_doubt, " [in doubt]"), (error.cancelled, " [cancelled]"), (error.unavailable, " [unavailable]")];
-    let marks: String = marks.iter().filter(|(is, _)| *is).map(|(_, mark)| *mark).collect();
-    format!("{}{marks}", one_line(&format!("{} {}", error.reason, error.message)))
+    let mark = match error {
+        CallError::Failed { .. } => "",
+        CallError::InDoubt { .. } => " [in doubt]",
+        CallError::ConnectionLost { .. } => " [in doubt] [unavailable]",
+        CallError::Unavailable { .. } => " [unavailable]",
+        CallError::Busy { .. } => " [busy]",
+        CallError::Cancelled => " [cancelled]",
+    };
+    let reason = error.reason().unwrap_or_default();
+    format!("{}{mark}", one_line(&format!("{reason} {}", error.message())))
 }
 
 /// Ids are told apart by their beginning.

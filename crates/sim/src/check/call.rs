@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use podwright_core::backoff;
 use podwright_core::model::{
-    Call, CallId, ContainerId, HookKind, PodRecord, PodUid, RunState, SandboxId, full_name, is_sidecar,
+    Call, CallId, ContainerId, HookKind, HostCall, PodRecord, PodUid, RunState, RuntimeCall, SandboxId, full_name,
+    is_sidecar,
 };
 
 use crate::manifest::find;
@@ -17,10 +18,10 @@ impl World {
             return self.broken("no call without a record", format!("{uid} {call:?}"));
         };
         let doubled = self.checks.calls.values().any(|(u, c)| u == uid && c.key() == call.key());
-        if doubled && !matches!(call, Call::StopContainer { .. }) {
+        if doubled && !matches!(call, Call::Runtime(RuntimeCall::StopContainer { .. })) {
             self.broken("5 one call of a kind at a time", format!("{uid} {call:?}"));
         }
-        if call.is_runtime() && !call.is_stop() {
+        if call.changes_runtime() && !call.is_stop() {
             self.check_sight(uid, call);
         }
         if is_setting_up(call) {
@@ -30,26 +31,30 @@ impl World {
             self.broken("1 nothing is started after the end was asked for", format!("{uid} {call:?}"));
         }
         match call {
-            Call::RunSandbox { .. } | Call::StartContainer { .. } => self.check_begin(uid, call, &record),
-            Call::CreateContainer { name, sandbox, image_id, .. } => {
+            Call::Runtime(RuntimeCall::RunSandbox { .. } | RuntimeCall::StartContainer { .. }) => {
+                self.check_begin(uid, call, &record)
+            }
+            Call::Runtime(RuntimeCall::CreateContainer { name, sandbox, image_id, .. }) => {
                 self.check_begin(uid, call, &record);
                 self.check_rerun(uid, name.as_str(), sandbox, &record);
                 self.check_image(uid, name.as_str(), image_id, &record);
             }
-            Call::StopContainer { id, .. } => self.check_stop(uid, id, &record),
-            Call::StopSandbox { id } => self.check_sandbox_stop(uid, id, &record),
-            Call::RemoveContainer { id, .. } => self.check_removal(uid, id),
-            Call::RemoveSandbox { id } => {
+            Call::Runtime(RuntimeCall::StopContainer { id, .. }) => self.check_stop(uid, id, &record),
+            Call::Runtime(RuntimeCall::StopSandbox { id }) => self.check_sandbox_stop(uid, id, &record),
+            Call::Runtime(RuntimeCall::RemoveContainer { id, .. }) => self.check_removal(uid, id),
+            Call::Runtime(RuntimeCall::RemoveSandbox { id }) => {
                 let inside: Vec<_> = self.runtime.inside(id).map(|(c, _)| c.clone()).collect();
                 inside.iter().for_each(|c| self.check_removal(uid, c));
             }
-            Call::Hook { kind, id, name, .. } => self.check_hook(uid, *kind, id, name.as_str(), &record),
-            Call::RemoveCgroup | Call::RemoveVolumes
+            Call::Runtime(RuntimeCall::Hook { kind, id, name, .. }) => {
+                self.check_hook(uid, *kind, id, name.as_str(), &record)
+            }
+            Call::Host(HostCall::RemoveCgroup | HostCall::RemoveVolumes)
                 if !record.terminated || self.runtime.alive(uid).next().is_some() =>
             {
                 self.broken("7 nothing is taken from under a container", format!("{uid} {call:?}"));
             }
-            Call::RemoveDirs | Call::RemoveLogs if !record.finished => {
+            Call::Host(HostCall::RemoveDirs | HostCall::RemoveLogs) if !record.finished => {
                 self.broken("7 nothing is taken from under a container", format!("{uid} {call:?}"));
             }
             _ => {}
@@ -59,8 +64,14 @@ impl World {
     /// What is to be removed is removed.
     pub(super) fn check_cancel(&mut self, id: &CallId) {
         let call = self.checks.calls.get(id).map(|(_, call)| call);
-        let removal =
-            |c: &&Call| matches!(c, Call::RemoveVolumes | Call::RemoveCgroup | Call::RemoveDirs | Call::RemoveLogs);
+        let removal = |c: &&Call| {
+            matches!(
+                c,
+                Call::Host(
+                    HostCall::RemoveVolumes | HostCall::RemoveCgroup | HostCall::RemoveDirs | HostCall::RemoveLogs
+                )
+            )
+        };
         if let Some(call) = call.filter(removal) {
             let text = format!("{call:?} is cancelled");
             self.broken("7 clean-up is not interrupted", text);
@@ -139,7 +150,7 @@ impl World {
             return self.broken("11 hands off other pods", format!("{uid} stops {id} of {}", c.uid));
         }
         if let Some(deadline) = self.deadline(record) {
-            let stops = |call: &Call| matches!(call, Call::StopContainer { id: stopped, .. } if stopped == id);
+            let stops = |call: &Call| matches!(call, Call::Runtime(RuntimeCall::StopContainer { id: stopped, .. }) if stopped == id);
             let under_way = self.checks.calls.values().any(|(_, call)| stops(call));
             let before = self.checks.stopped_by.insert(id.clone(), deadline);
             if under_way && before.is_some_and(|before| deadline >= before) {
@@ -168,8 +179,7 @@ impl World {
 
     /// TERM waits for the hook until the deadline.
     fn check_hook_first(&mut self, uid: &PodUid, id: &ContainerId, record: &PodRecord) {
-        let hooks =
-            |call: &Call| matches!(call, Call::Hook { kind: HookKind::PreStop, id: hooked, .. } if hooked == id);
+        let hooks = |call: &Call| matches!(call, Call::Runtime(RuntimeCall::Hook { kind: HookKind::PreStop, id: hooked, .. }) if hooked == id);
         // A container that was being ended before its pod was has a deadline of its own.
         let accepted = self.checks.marks.accepted.get(uid);
         let of_pod = self.checks.hooked.get(id).zip(accepted).is_some_and(|(hooked, accepted)| hooked >= accepted);
@@ -241,14 +251,17 @@ impl World {
 fn is_setting_up(call: &Call) -> bool {
     matches!(
         call,
-        Call::RunSandbox { .. }
-            | Call::CreateContainer { .. }
-            | Call::StartContainer { .. }
-            | Call::PrepareContainer { .. }
-            | Call::ImageStatus { .. }
-            | Call::PullImage { .. }
-            | Call::MakeCgroup
-            | Call::MakeDirs
-            | Call::MountVolume { .. }
+        Call::Runtime(
+            RuntimeCall::RunSandbox { .. }
+                | RuntimeCall::CreateContainer { .. }
+                | RuntimeCall::StartContainer { .. }
+                | RuntimeCall::ImageStatus { .. }
+                | RuntimeCall::PullImage { .. }
+        ) | Call::Host(
+            HostCall::PrepareContainer { .. }
+                | HostCall::MakeCgroup
+                | HostCall::MakeDirs
+                | HostCall::MountVolume { .. }
+        )
     )
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use podwright_core::model::{Answer, Call, ContainerId, Event, PodRecord, PodUid, SandboxId};
+use podwright_core::model::{Answer, Call, ContainerId, Event, HostCall, PodRecord, PodUid, SandboxId};
 
 use super::Checks;
 use crate::world::World;
@@ -28,7 +28,7 @@ impl World {
     /// Core hears that a cgroup had to be made. Call before the call itself is forgotten.
     pub(super) fn note_cgroup(&mut self, event: &Event) {
         let Event::Done { id, result: Ok(Answer::Cgroup { made: true }) } = event else { return };
-        let Some((uid, Call::MakeCgroup)) = self.checks.calls.get(id) else { return };
+        let Some((uid, Call::Host(HostCall::MakeCgroup))) = self.checks.calls.get(id) else { return };
         let ready = self.runtime.sandboxes_of(uid).filter(|(_, s)| s.ready).map(|(id, _)| id.clone());
         self.checks.cgroups.outside_pod_cgroup.extend(ready);
         self.checks.cgroups.outside.extend(self.runtime.alive(uid).map(|(id, _)| (id.clone(), self.epoch)));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use podwright_core::model::{
-    Answer, Call, Effect, Event, HookKind, Out, PodSeen, ProbeVerdict, Record, RunState, SourceChange,
+    Answer, Call, Effect, Event, HookKind, Out, PodSeen, ProbeVerdict, Record, RunState, RuntimeCall, SourceChange,
 };
 
 use crate::files::Files;
@@ -47,15 +47,21 @@ impl World {
             Event::Done { id, result } => {
                 let Some((uid, call)) = self.checks.calls.remove(id) else { return };
                 let patience = self.checks.patience.remove(id).unwrap_or_default();
-                if is_start(&call) && result.as_ref().is_err_and(|e| e.in_doubt && !e.unavailable) {
+                if is_start(&call) && result.as_ref().is_err_and(|e| e.in_doubt() && !e.is_unavailable()) {
                     self.checks.doubts.push((uid.clone(), call.clone(), patience));
                 }
-                if call.is_runtime() {
+                if call.changes_runtime() {
                     self.checks.returned.insert(uid, turn);
                 }
                 let failed = match (&call, result) {
-                    (Call::Hook { kind: HookKind::PostStart, id, .. }, Err(e)) if !e.unavailable => Some(id),
-                    (Call::Probe { id, .. }, Ok(Answer::Probe(ProbeVerdict::Failure(_)))) => Some(id),
+                    (Call::Runtime(RuntimeCall::Hook { kind: HookKind::PostStart, id, .. }), Err(e))
+                        if !e.is_unavailable() =>
+                    {
+                        Some(id)
+                    }
+                    (Call::Runtime(RuntimeCall::Probe { id, .. }), Ok(Answer::Probe(ProbeVerdict::Failure(_)))) => {
+                        Some(id)
+                    }
                     _ => None,
                 };
                 self.checks.unwell.extend(failed.cloned());
@@ -180,17 +186,24 @@ impl World {
 }
 
 fn is_start(call: &Call) -> bool {
-    matches!(call, Call::RunSandbox { .. } | Call::CreateContainer { .. } | Call::StartContainer { .. })
+    matches!(
+        call,
+        Call::Runtime(
+            RuntimeCall::RunSandbox { .. } | RuntimeCall::CreateContainer { .. } | RuntimeCall::StartContainer { .. }
+        )
+    )
 }
 
 /// A look tells what became of a start.
 fn is_answered(call: &Call, seen: &PodSeen) -> bool {
     match call {
-        Call::RunSandbox { attempt } => seen.sandboxes.iter().any(|s| s.attempt >= *attempt),
-        Call::CreateContainer { name, attempt, .. } => {
+        Call::Runtime(RuntimeCall::RunSandbox { attempt }) => seen.sandboxes.iter().any(|s| s.attempt >= *attempt),
+        Call::Runtime(RuntimeCall::CreateContainer { name, attempt, .. }) => {
             seen.containers.iter().any(|c| c.name == *name && c.attempt >= *attempt)
         }
-        Call::StartContainer { id, .. } => seen.container(id).is_none_or(|c| c.state != RunState::Created),
+        Call::Runtime(RuntimeCall::StartContainer { id, .. }) => {
+            seen.container(id).is_none_or(|c| c.state != RunState::Created)
+        }
         _ => true,
     }
 }

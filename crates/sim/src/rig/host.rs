@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ResourceFieldSelector;
-use podwright_agent::perform::HostHands;
+use podwright_agent::perform::HostExecutor;
 use podwright_agent::pod_spec::{FieldRefError, VolumeSpecError};
 use podwright_agent::translate::HostView;
-use podwright_core::model::{Answer, Call, CallError, Pod, PodUid};
+use podwright_core::model::{Answer, CallError, HostCall, Pod, PodUid};
 use podwright_cri::BoxFuture;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -46,11 +46,11 @@ impl FakeHost {
         self.0.lock().expect("nobody panics with it").has.retain(|(of, _)| of != uid);
     }
 
-    async fn work(&self, uid: &str, call: &Call) {
+    async fn work(&self, uid: &str, call: &HostCall) {
         sleep(LATENCY).await;
         let until = match call {
-            Call::MountVolume { volume } => self.hung_until(uid, |v| v == volume.as_str()),
-            Call::RemoveVolumes => self.hung_until(uid, |_| true),
+            HostCall::MountVolume { volume } => self.hung_until(uid, |v| v == volume.as_str()),
+            HostCall::RemoveVolumes => self.hung_until(uid, |_| true),
             _ => None,
         };
         if let Some(until) = until {
@@ -61,15 +61,14 @@ impl FakeHost {
             things.has.insert((uid.to_owned(), what.to_owned()));
         };
         match call {
-            Call::MakeCgroup => put("cgroup"),
-            Call::MakeDirs => put("dirs"),
-            Call::PrepareContainer { .. } => put("logs"),
-            Call::MountVolume { volume } => put(&format!("volume {volume}")),
-            Call::RemoveCgroup => things.take(uid, "cgroup"),
-            Call::RemoveDirs => things.take(uid, "dirs"),
-            Call::RemoveLogs => things.take(uid, "logs"),
-            Call::RemoveVolumes => things.take(uid, "volume"),
-            _ => {}
+            HostCall::MakeCgroup => put("cgroup"),
+            HostCall::MakeDirs => put("dirs"),
+            HostCall::PrepareContainer { .. } => put("logs"),
+            HostCall::MountVolume { volume } => put(&format!("volume {volume}")),
+            HostCall::RemoveCgroup => things.take(uid, "cgroup"),
+            HostCall::RemoveDirs => things.take(uid, "dirs"),
+            HostCall::RemoveLogs => things.take(uid, "logs"),
+            HostCall::RemoveVolumes => things.take(uid, "volume"),
         }
     }
 
@@ -86,20 +85,20 @@ impl Things {
     }
 }
 
-impl HostHands for FakeHost {
+impl HostExecutor for FakeHost {
     fn perform(
         &self,
         uid: PodUid,
         _: Arc<Pod>,
-        call: Call,
+        call: HostCall,
         limit: Duration,
         cancel: CancellationToken,
     ) -> BoxFuture<'_, Result<Answer, CallError>> {
         Box::pin(async move {
-            let late = || CallError { in_doubt: true, ..CallError::new("", "the machine did not answer in time") };
+            let late = || CallError::InDoubt { reason: None, message: "the host did not answer in time".into() };
             tokio::select! {
                 biased;
-                () = cancel.cancelled() => Err(CallError { cancelled: true, ..CallError::default() }),
+                () = cancel.cancelled() => Err(CallError::Cancelled),
                 done = timeout(limit, self.work(uid.as_str(), &call)) => done.map(|()| Answer::Done).map_err(|_| late()),
             }
         })

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use podwright_core::model::{KubeEvent, Listing, Now, ObjectResult, PodSeen, RuntimeReady};
+use podwright_core::model::{
+    Call, HostCall, KubeEvent, Listing, Now, ObjectResult, PodSeen, RuntimeCall, RuntimeReady,
+};
 
 use super::*;
 
@@ -61,7 +63,7 @@ fn in_flight(executor: Broken) -> (InFlight, mpsc::Receiver<Event>) {
 }
 
 fn start() -> Call {
-    Call::StartContainer { name: "c".into(), id: "1".into() }
+    Call::Runtime(RuntimeCall::StartContainer { name: "c".into(), id: "1".into() })
 }
 
 #[tokio::test(start_paused = true)]
@@ -70,7 +72,7 @@ async fn a_panic_is_answered_as_a_failure() {
     effects.call(CallId(7), "u".into(), Arc::default(), start(), Duration::from_secs(9));
     match events.recv().await {
         Some(Event::Done { id: CallId(7), result: Err(error) }) => {
-            assert!(error.in_doubt && error.message.contains("call is broken"), "{error:?}");
+            assert!(error.in_doubt() && error.message().contains("call is broken"), "{error:?}");
         }
         other => panic!("{other:?}"),
     }
@@ -100,7 +102,7 @@ async fn a_stop_waits_for_a_start_in_flight() {
 async fn a_stop_does_not_wait_for_other_calls() {
     let returned = Arc::new(AtomicBool::new(false));
     let (mut effects, _events) = in_flight(Broken { slow: true, returned: Arc::clone(&returned) });
-    effects.call(CallId(7), "u".into(), Arc::default(), Call::RemoveLogs, Duration::from_secs(9));
+    effects.call(CallId(7), "u".into(), Arc::default(), Call::Host(HostCall::RemoveLogs), Duration::from_secs(9));
     effects.drain().await;
     assert!(!returned.load(Ordering::SeqCst));
 }

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::objects::fake::FakeObjects;
-use podwright_core::model::Call;
+use podwright_core::model::HostCall;
 use tokio_util::sync::CancellationToken;
 
-use crate::perform::HostHands;
+use crate::perform::HostExecutor;
 
 /// A bed with objects.
 fn bed() -> (Bed, Arc<FakeObjects>) {
@@ -76,7 +76,7 @@ async fn a_secret_is_in_memory_only() {
     assert!(!dir.join("other").exists());
     let error = bed.host.volumes().mount(&pod, "bad", LIMIT).await.unwrap_err();
     assert_eq!(error.message(), "references non-existent secret key: no");
-    let call = Call::RemoveVolumes;
+    let call = HostCall::RemoveVolumes;
     bed.host.perform("u1".into(), pod.clone(), call, LIMIT, CancellationToken::new()).await.unwrap();
     assert_eq!(bed.mounts(), 0);
     assert_eq!(*objects.released.lock().unwrap(), ["u1".into()]);

@@ -77,7 +77,7 @@ impl Keyring {
             Ok(keyring)
         });
         loaded.await.unwrap_or_else(|error| {
-            tracing::warn!(error = error.message, "registry credentials are not read");
+            tracing::warn!(error = error.message(), "registry credentials are not read");
             Self::default()
         })
     }

@@ -36,7 +36,7 @@ pub(super) struct Pulls {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PullFailure {
     message: String,
-    pub(super) unavailable: bool,
+    unavailable: bool,
 }
 
 struct Flight {
@@ -151,16 +151,19 @@ impl PullFailure {
 
     /// The words users know; the registry's own stay in the message.
     pub(super) fn into_call_error(self, image: &str) -> CallError {
+        if self.unavailable {
+            return CallError::Unavailable { message: self.message };
+        }
         let tail = |reason: &str| self.message.strip_prefix(reason).map(str::to_owned);
         if let Some(more) = tail(NO_REGISTRY) {
             let message = format!("image pull failed for {image} because the registry is unavailable{more}");
-            return CallError::new(NO_REGISTRY, message);
+            return CallError::with_reason(NO_REGISTRY, message);
         }
         if let Some(more) = tail(BAD_SIGNATURE) {
             let message = format!("image pull failed for {image} because the signature validation failed{more}");
-            return CallError::new(BAD_SIGNATURE, message);
+            return CallError::with_reason(BAD_SIGNATURE, message);
         }
-        CallError::new("ErrImagePull", self.message)
+        CallError::with_reason("ErrImagePull", self.message)
     }
 }
 
@@ -220,12 +223,12 @@ mod tests {
         let reason = |message: &str| {
             let failed = PullFailure { message: message.into(), unavailable: false };
             let error = failed.into_call_error("app");
-            (error.reason, error.message)
+            (error.reason().map(str::to_owned), error.message().to_owned())
         };
         let (unavailable, text) = reason("RegistryUnavailable: connection refused");
-        assert_eq!(unavailable, "RegistryUnavailable");
+        assert_eq!(unavailable.as_deref(), Some("RegistryUnavailable"));
         assert_eq!(text, "image pull failed for app because the registry is unavailable: connection refused");
-        assert_eq!(reason("SignatureValidationFailed").0, "SignatureValidationFailed");
-        assert_eq!(reason("no such host").0, "ErrImagePull");
+        assert_eq!(reason("SignatureValidationFailed").0.as_deref(), Some("SignatureValidationFailed"));
+        assert_eq!(reason("no such host").0.as_deref(), Some("ErrImagePull"));
     }
 }

@@ -1,4 +1,4 @@
-use podwright_core::model::{Answer, Call, CallError};
+use podwright_core::model::{Answer, Call, CallError, RuntimeCall};
 use podwright_cri::{Code, CriError, v1};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::translate::tests::pod;
 
 fn pull(bench: &Bench, image: &str, cancel: &CancellationToken) -> JoinHandle<Result<Answer, CallError>> {
     let (executor, cancel) = (Arc::clone(&bench.executor), cancel.clone());
-    let call = Call::PullImage { name: "web".into(), image: image.into() };
+    let call = Call::Runtime(RuntimeCall::PullImage { name: "web".into(), image: image.into() });
     tokio::spawn(async move { executor.perform("u-1".into(), Arc::new(pod(web())), call, LIMIT, cancel).await })
 }
 
@@ -24,29 +24,31 @@ fn here(id: &str) -> Result<Answer, CallError> {
 #[tokio::test(start_paused = true)]
 async fn status_tells_whether_it_is_here_and_whom_it_runs_as() {
     let bench = Bench::new();
-    let status = |image: &str| bench.call(web(), Call::ImageStatus { name: "web".into(), image: image.into() });
+    let status = |image: &str| {
+        bench.call(web(), Call::Runtime(RuntimeCall::ImageStatus { name: "web".into(), image: image.into() }))
+    };
     assert_eq!(status("nginx").await, Ok(Answer::Image(None)));
     let image = v1::Image { id: "sha".into(), uid: Some(v1::Int64Value { value: 7 }), ..Default::default() };
     bench.fake.images.lock().unwrap().insert("nginx:latest".into(), image);
     let facts = ImageFacts { id: "sha".into(), uid: Some(7), username: String::new() };
     assert_eq!(status("nginx").await, Ok(Answer::Image(Some(facts))));
     let error = status("Not Valid").await.unwrap_err();
-    assert_eq!(error.reason, "InvalidImageName");
-    assert!(error.message.contains("couldn't parse image name \"Not Valid\""));
+    assert_eq!(error.reason().unwrap_or_default(), "InvalidImageName");
+    assert!(error.message().contains("couldn't parse image name \"Not Valid\""));
     bench.fake.next("ImageStatus", Step::Hang);
     let error = status("nginx").await.unwrap_err();
-    assert_eq!((error.reason.as_str(), error.in_doubt), ("ImageInspectError", false));
+    assert_eq!((error.reason().unwrap_or_default(), error.in_doubt()), ("ImageInspectError", false));
 }
 
 #[tokio::test(start_paused = true)]
 async fn asking_what_a_pull_brought_does_not_take_the_pulls_hour() {
     let bench = Bench::new();
     bench.fake.next("ImageStatus", Step::Hang);
-    let call = Call::PullImage { name: "web".into(), image: "nginx".into() };
+    let call = Call::Runtime(RuntimeCall::PullImage { name: "web".into(), image: "nginx".into() });
     let hour = Duration::from_secs(3600);
     let began = tokio::time::Instant::now();
     let done = bench.executor.perform("u-1".into(), Arc::new(pod(web())), call, hour, CancellationToken::new()).await;
-    assert_eq!(done.unwrap_err().reason, "ImageInspectError");
+    assert_eq!(done.unwrap_err().reason(), Some("ImageInspectError"));
     assert_eq!(began.elapsed(), INSPECT_TIME_MAX);
 }
 
@@ -64,7 +66,7 @@ async fn one_pull_serves_all_who_want_it() {
     settle().await;
     impatient.cancel();
     let error = first.await.unwrap().unwrap_err();
-    assert!(error.cancelled && !error.in_doubt);
+    assert!(error.is_cancelled() && !error.in_doubt());
     settle().await;
     told.notify_one();
     // "nginx:latest" is the same image by another spelling.
@@ -85,7 +87,7 @@ async fn a_pull_nobody_wants_is_given_up_and_its_place_is_free_at_once() {
     settle().await;
     let began = tokio::time::Instant::now();
     cancel.cancel();
-    assert!(one.await.unwrap().unwrap_err().cancelled && two.await.unwrap().unwrap_err().cancelled);
+    assert!(one.await.unwrap().unwrap_err().is_cancelled() && two.await.unwrap().unwrap_err().is_cancelled());
     assert_eq!(next.await.unwrap(), here("id-of-b:latest"));
     assert!(began.elapsed() < Duration::from_millis(100));
     assert_eq!(bench.fake.now_under_way("PullImage"), 0);
@@ -141,14 +143,14 @@ async fn failures_have_the_words_users_know_and_are_not_in_doubt() {
     for (failure, reason) in table {
         bench.fake.next("PullImage", Step::Fail(failure.clone()));
         let error = pull(&bench, "nginx", &CancellationToken::new()).await.unwrap().unwrap_err();
-        assert_eq!(error.reason, reason, "{failure}");
-        assert!(!error.in_doubt && !error.unavailable);
+        assert_eq!(error.reason().unwrap_or_default(), reason, "{failure}");
+        assert!(!error.in_doubt() && !error.is_unavailable());
     }
     bench.fake.next("PullImage", Step::Fail(CriError::not_sent("PullImage", "nobody there")));
     let error = pull(&bench, "nginx", &CancellationToken::new()).await.unwrap().unwrap_err();
-    assert!(error.unavailable);
+    assert!(error.is_unavailable());
     let error = pull(&bench, "UPPER", &CancellationToken::new()).await.unwrap().unwrap_err();
-    assert_eq!(error.reason, "InvalidImageName");
+    assert_eq!(error.reason().unwrap_or_default(), "InvalidImageName");
 }
 
 #[tokio::test]
@@ -173,6 +175,6 @@ async fn credentials_are_tried_in_turn_and_never_told() {
     bench.fake.next("PullImage", denied("login u2:hunter3 refused"));
     bench.fake.next("PullImage", denied("https://r.example/x?token=hunter2 refused"));
     let error = pull(&bench, "r.example/team/app", &CancellationToken::new()).await.unwrap().unwrap_err();
-    assert!(!error.message.contains("hunter"), "{}", error.message);
-    assert!(error.message.contains("refused"));
+    assert!(!error.message().contains("hunter"), "{}", error.message());
+    assert!(error.message().contains("refused"));
 }

@@ -2,18 +2,18 @@ use super::*;
 use podwright_core::model::ContainerId;
 
 fn run() -> Call {
-    Call::RunSandbox { attempt: 1 }
+    Call::Runtime(RuntimeCall::RunSandbox { attempt: 1 })
 }
 
 fn create(image_id: &str) -> Call {
-    Call::CreateContainer {
+    Call::Runtime(RuntimeCall::CreateContainer {
         sandbox: "s-1".into(),
         sandbox_attempt: 1,
         name: "web".into(),
         attempt: 2,
         image_id: image_id.into(),
         ips: vec!["10.0.0.2".into()],
-    }
+    })
 }
 
 fn id() -> ContainerId {
@@ -33,10 +33,10 @@ async fn a_sandbox_is_run_with_its_configuration() {
 async fn a_pod_that_cannot_be_translated_is_never_sent() {
     let bench = Bench::new();
     let error = bench.call(json!({"containers": [], "hostUsers": false}), run()).await.unwrap_err();
-    assert_eq!(error.reason, "CreatePodSandboxError");
-    assert!(!error.in_doubt && error.message.contains("user namespaces"));
+    assert_eq!(error.reason().unwrap_or_default(), "CreatePodSandboxError");
+    assert!(!error.in_doubt() && error.message().contains("user namespaces"));
     let error = bench.call(json!({"containers": [], "runtimeClassName": "gvisor"}), run()).await.unwrap_err();
-    assert!(error.message.contains("RuntimeClass \"gvisor\""));
+    assert!(error.message().contains("RuntimeClass \"gvisor\""));
     assert!(bench.fake.asked().is_empty());
 }
 
@@ -62,11 +62,11 @@ async fn a_run_that_is_cancelled_after_it_was_sent_goes_on() {
 async fn what_is_cancelled_before_it_was_sent_is_not_in_doubt() {
     let cancel = CancellationToken::new();
     cancel.cancel();
-    let start = Call::StartContainer { name: "web".into(), id: id() };
+    let start = Call::Runtime(RuntimeCall::StartContainer { name: "web".into(), id: id() });
     for call in [run(), create("i"), start] {
         let bench = Bench::new();
         let error = bench.call_with(web(), call.clone(), cancel.clone()).await.unwrap_err();
-        assert!(error.cancelled && !error.in_doubt, "{call:?}");
+        assert!(error.is_cancelled() && !error.in_doubt(), "{call:?}");
         assert!(!bench.fake.asked().iter().any(|a| a.starts_with("Run") || a.starts_with("Create")), "{call:?}");
         assert!(!bench.fake.asked().iter().any(|a| a.starts_with("Start")), "{call:?}");
     }
@@ -74,8 +74,9 @@ async fn what_is_cancelled_before_it_was_sent_is_not_in_doubt() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_without_an_answer_is_in_doubt() {
-    let start = Call::StartContainer { name: "web".into(), id: id() };
-    let stop = Call::StopContainer { name: "web".into(), id: id(), timeout: Duration::from_secs(1) };
+    let start = Call::Runtime(RuntimeCall::StartContainer { name: "web".into(), id: id() });
+    let stop =
+        Call::Runtime(RuntimeCall::StopContainer { name: "web".into(), id: id(), timeout: Duration::from_secs(1) });
     let table = [
         ("RunPodSandbox", run(), "CreatePodSandboxError"),
         ("CreateContainer", create("i"), "CreateContainerError"),
@@ -87,13 +88,13 @@ async fn a_call_without_an_answer_is_in_doubt() {
         bench.fake.next(name, Step::Hang);
         let began = Instant::now();
         let error = bench.call(web(), call.clone()).await.unwrap_err();
-        assert!(error.in_doubt && !error.unavailable && !error.cancelled, "{call:?}: {error:?}");
-        assert_eq!(error.reason, reason);
+        assert!(error.in_doubt() && !error.is_unavailable() && !error.is_cancelled(), "{call:?}: {error:?}");
+        assert_eq!(error.reason().unwrap_or_default(), reason);
         assert!(began.elapsed() <= LIMIT + Duration::from_millis(10), "{call:?}");
         // A plain refusal is none.
         bench.fake.next(name, Step::Fail(CriError::new(Code::Other, name, "no")));
         let error = bench.call(web(), call.clone()).await.unwrap_err();
-        assert!(!error.in_doubt && error.message.contains("no"), "{call:?}: {error:?}");
+        assert!(!error.in_doubt() && error.message().contains("no"), "{call:?}: {error:?}");
     }
 }
 
@@ -106,9 +107,9 @@ async fn a_name_that_is_taken_means_that_the_runtime_is_at_an_earlier_call() {
     ];
     for error in taken {
         bench.fake.next("RunPodSandbox", Step::Fail(error.clone()));
-        assert!(bench.call(web(), run()).await.unwrap_err().busy, "{error}");
+        assert!(bench.call(web(), run()).await.unwrap_err().retry() == Retry::Soon, "{error}");
         bench.fake.next("CreateContainer", Step::Fail(error.clone()));
-        assert!(bench.call(web(), create("i")).await.unwrap_err().busy, "{error}");
+        assert!(bench.call(web(), create("i")).await.unwrap_err().retry() == Retry::Soon, "{error}");
     }
 }
 
@@ -117,19 +118,26 @@ async fn a_runtime_that_is_away_is_not_the_pods_fault() {
     let bench = Bench::new();
     bench.fake.next("RunPodSandbox", Step::Fail(CriError::not_sent("RunPodSandbox", "nobody there")));
     let error = bench.call(web(), run()).await.unwrap_err();
-    assert!(error.unavailable && !error.in_doubt);
+    assert!(error.is_unavailable() && !error.in_doubt());
     bench.fake.next("RunPodSandbox", Step::Fail(CriError::new(Code::Unavailable, "RunPodSandbox", "lost")));
     let error = bench.call(web(), run()).await.unwrap_err();
-    assert!(error.unavailable && error.in_doubt);
+    assert!(error.is_unavailable() && error.in_doubt());
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_not_there_is_stopped_and_removed() {
     let table = [
-        ("StopPodSandbox", Call::StopSandbox { id: "s".into() }),
-        ("RemovePodSandbox", Call::RemoveSandbox { id: "s".into() }),
-        ("StopContainer", Call::StopContainer { name: "web".into(), id: id(), timeout: Duration::from_millis(1500) }),
-        ("RemoveContainer", Call::RemoveContainer { name: "web".into(), id: id() }),
+        ("StopPodSandbox", Call::Runtime(RuntimeCall::StopSandbox { id: "s".into() })),
+        ("RemovePodSandbox", Call::Runtime(RuntimeCall::RemoveSandbox { id: "s".into() })),
+        (
+            "StopContainer",
+            Call::Runtime(RuntimeCall::StopContainer {
+                name: "web".into(),
+                id: id(),
+                timeout: Duration::from_millis(1500),
+            }),
+        ),
+        ("RemoveContainer", Call::Runtime(RuntimeCall::RemoveContainer { name: "web".into(), id: id() })),
     ];
     for (name, call) in table {
         let bench = Bench::new();
@@ -143,7 +151,10 @@ async fn a_stop_is_asked_for_in_whole_seconds_rounded_up() {
     let bench = Bench::new();
     for (timeout, expected) in [(0, "c-1 0"), (1000, "c-1 1"), (1001, "c-1 2")] {
         let timeout = Duration::from_millis(timeout);
-        bench.call(web(), Call::StopContainer { name: "web".into(), id: id(), timeout }).await.unwrap();
+        bench
+            .call(web(), Call::Runtime(RuntimeCall::StopContainer { name: "web".into(), id: id(), timeout }))
+            .await
+            .unwrap();
         assert_eq!(bench.fake.asked().last().unwrap(), &format!("StopContainer {expected}"));
     }
 }
@@ -167,10 +178,10 @@ async fn sandboxes_wait_their_turn_and_the_wait_does_not_count() {
     settle().await;
     assert_eq!(bench.fake.now_under_way("RunPodSandbox"), 2);
     // Stops are not held up by runs.
-    bench.call(web(), Call::StopSandbox { id: "s".into() }).await.unwrap();
+    bench.call(web(), Call::Runtime(RuntimeCall::StopSandbox { id: "s".into() })).await.unwrap();
     cancel.cancel();
     let error = impatient.await.unwrap().unwrap_err();
-    assert!(error.cancelled && !error.in_doubt);
+    assert!(error.is_cancelled() && !error.in_doubt());
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(bench.fake.most_at_once("RunPodSandbox"), 2);
     bench.fake.next("RunPodSandbox", Step::Hang);
@@ -182,7 +193,7 @@ async fn sandboxes_wait_their_turn_and_the_wait_does_not_count() {
     }
     // It hung for its whole limit, counted from when it was sent.
     let began = tokio::time::Instant::now();
-    assert!(patient.await.unwrap().unwrap_err().in_doubt);
+    assert!(patient.await.unwrap().unwrap_err().in_doubt());
     assert_eq!(began.elapsed(), LIMIT - Duration::from_secs(1));
 }
 
@@ -212,8 +223,8 @@ async fn an_image_that_cannot_be_asked_about_leaves_no_doubt() {
     let bench = Bench::new();
     bench.fake.next("ImageStatus", Step::Hang);
     let error = bench.call(web(), create("i")).await.unwrap_err();
-    assert_eq!(error.reason, "CreateContainerConfigError");
-    assert!(!error.in_doubt, "nothing was created: {error:?}");
+    assert_eq!(error.reason().unwrap_or_default(), "CreateContainerConfigError");
+    assert!(!error.in_doubt(), "nothing was created: {error:?}");
     assert!(bench.fake.create_requests.lock().unwrap().is_empty());
 }
 
@@ -223,7 +234,7 @@ async fn a_debug_container_sees_its_target() {
         "ephemeralContainers": [{"name": "web", "image": "e", "targetContainerName": "app"}]});
     let bench = Bench::new();
     let error = bench.call(spec.clone(), create("i")).await.unwrap_err();
-    assert!(error.message.contains("unable to find target container \"app\""), "{}", error.message);
+    assert!(error.message().contains("unable to find target container \"app\""), "{}", error.message());
     let labels =
         podwright_cri::labels::Owner { name: "shop", namespace: "default", uid: "u-1", container: Some("app") };
     let container =
@@ -257,7 +268,7 @@ async fn a_removed_containers_log_goes_with_it() {
         status: Some(podwright_cri::v1::ContainerStatus { log_path, ..Default::default() }),
         ..Default::default()
     };
-    let remove = || Call::RemoveContainer { name: "web".into(), id: "c-new".into() };
+    let remove = || Call::Runtime(RuntimeCall::RemoveContainer { name: "web".into(), id: "c-new".into() });
     let path = of_web.join("2.log").to_str().unwrap().to_owned();
     bench.fake.statuses.lock().unwrap().insert("c-new".into(), status(path));
     bench.call(web(), remove()).await.unwrap();
@@ -275,7 +286,12 @@ async fn a_removed_containers_log_goes_with_it() {
 #[tokio::test(start_paused = true)]
 async fn work_on_the_machine_goes_to_the_machine() {
     let bench = Bench::new();
-    let calls = [Call::MakeCgroup, Call::MakeDirs, Call::MountVolume { volume: "v".into() }, Call::RemoveLogs];
+    let calls = [
+        Call::Host(HostCall::MakeCgroup),
+        Call::Host(HostCall::MakeDirs),
+        Call::Host(HostCall::MountVolume { volume: "v".into() }),
+        Call::Host(HostCall::RemoveLogs),
+    ];
     for call in calls {
         assert_eq!(bench.call(web(), call).await, Ok(Answer::Done));
     }

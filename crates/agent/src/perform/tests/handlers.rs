@@ -8,7 +8,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use podwright_core::model::{HookKind, ProbeKind, ProbeVerdict};
+use podwright_core::model::{Call, HookKind, ProbeKind, ProbeVerdict, RuntimeCall};
 use podwright_cri::v1::ExecSyncResponse;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
@@ -97,7 +97,8 @@ async fn probe(bench: &Bench, mut spec: Value) -> ProbeVerdict {
         "env": [{"name": "FILE", "value": "/ok"}, {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
         "ports": [{"name": "http", "containerPort": 80}]}]});
     let ips = vec!["127.0.0.1".to_owned()];
-    let call = Call::Probe { kind: ProbeKind::Readiness, name: "web".into(), id: "c-1".into(), ips };
+    let call =
+        Call::Runtime(RuntimeCall::Probe { kind: ProbeKind::Readiness, name: "web".into(), id: "c-1".into(), ips });
     match bench.call(pod, call).await.unwrap() {
         Answer::Probe(verdict) => verdict,
         other => panic!("{other:?}"),
@@ -218,7 +219,12 @@ async fn a_question_that_cannot_be_asked_counts_as_nothing() {
         assert!(matches!(verdict, ProbeVerdict::Unknown(_)), "{spec}: {verdict:?}");
     }
     let pod = json!({"containers": [{"name": "web", "readinessProbe": {"tcpSocket": {"port": 80}}}]});
-    let call = Call::Probe { kind: ProbeKind::Readiness, name: "web".into(), id: "c-1".into(), ips: vec![] };
+    let call = Call::Runtime(RuntimeCall::Probe {
+        kind: ProbeKind::Readiness,
+        name: "web".into(),
+        id: "c-1".into(),
+        ips: vec![],
+    });
     let verdict = bench.call(pod, call).await.unwrap();
     assert_eq!(verdict, Answer::Probe(ProbeVerdict::Unknown("the pod has no address".into())));
 }

@@ -19,11 +19,11 @@ async fn a_runtime_class_becomes_its_handler() {
     let (bench, _, _) = bench();
     let mut spec = web();
     spec["runtimeClassName"] = json!("fast");
-    bench.call(spec.clone(), Call::RunSandbox { attempt: 0 }).await.unwrap();
+    bench.call(spec.clone(), Call::Runtime(RuntimeCall::RunSandbox { attempt: 0 })).await.unwrap();
     assert_eq!(bench.fake.run_requests.lock().unwrap()[0].runtime_handler, "fast-handler");
     spec["runtimeClassName"] = json!("none");
-    let error = bench.call(spec, Call::RunSandbox { attempt: 0 }).await.unwrap_err();
-    assert!(error.message.contains("runtimeclass \"none\" not found"), "{error:?}");
+    let error = bench.call(spec, Call::Runtime(RuntimeCall::RunSandbox { attempt: 0 })).await.unwrap_err();
+    assert!(error.message().contains("runtimeclass \"none\" not found"), "{error:?}");
     assert_eq!(bench.fake.run_requests.lock().unwrap().len(), 1, "nothing was asked of the runtime");
 }
 
@@ -35,7 +35,7 @@ async fn a_pull_has_the_pods_logins_and_a_missing_one_is_told_of() {
     objects.put_secret("s", json!({"type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": auths}}));
     let mut spec = web();
     spec["imagePullSecrets"] = json!([{"name": "s"}, {"name": "none"}]);
-    let call = Call::PullImage { name: "web".into(), image: "nginx".into() };
+    let call = Call::Runtime(RuntimeCall::PullImage { name: "web".into(), image: "nginx".into() });
     bench.call(spec, call).await.unwrap();
     let auth = bench.fake.pull_requests.lock().unwrap()[0].auth.clone().expect("a login");
     assert_eq!((auth.username.as_str(), auth.password.as_str()), ("u", "hunter2"));

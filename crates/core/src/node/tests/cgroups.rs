@@ -19,16 +19,16 @@ fn found_running(policy: &str, made: bool) -> Lab {
     lab.set(&[&with_policy(policy)]);
     lab.bring_up(listing("1", "a"));
     lab.see(&seen(Some(RunState::Running)));
-    lab.answer(|c| *c == Call::MakeCgroup, Ok(Answer::Cgroup { made }));
-    lab.ok(|c| *c == Call::MakeDirs);
+    lab.answer(|c| *c == Call::Host(HostCall::MakeCgroup), Ok(Answer::Cgroup { made }));
+    lab.ok(|c| *c == Call::Host(HostCall::MakeDirs));
     lab
 }
 
 /// What runs ends, well; then its sandbox does.
 fn end(lab: &mut Lab) -> Vec<Call> {
-    lab.ok(|c| matches!(c, Call::StopContainer { .. }));
-    assert_eq!(lab.see(&seen(Some(RunState::Exited))), [Call::StopSandbox { id: "sb".into() }]);
-    lab.ok(|c| matches!(c, Call::StopSandbox { .. }));
+    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopContainer { .. })));
+    assert_eq!(lab.see(&seen(Some(RunState::Exited))), [Call::Runtime(RuntimeCall::StopSandbox { id: "sb".into() })]);
+    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopSandbox { .. })));
     let mut dead = seen(Some(RunState::Exited));
     dead.sandboxes[0].ready = false;
     lab.now += std::time::Duration::from_secs(10);
@@ -45,8 +45,8 @@ fn what_runs_outside_of_its_cgroup_is_ended_and_brought_back_whatever_its_exit_c
     for policy in ["Always", "OnFailure"] {
         let mut lab = found_running(policy, true);
         assert_eq!(end(&mut lab), [], "{policy}");
-        let made = lab.answer(|c| *c == Call::MakeCgroup, Ok(Answer::Cgroup { made: false }));
-        assert_eq!(made, [Call::RunSandbox { attempt: 1 }], "{policy}");
+        let made = lab.answer(|c| *c == Call::Host(HostCall::MakeCgroup), Ok(Answer::Cgroup { made: false }));
+        assert_eq!(made, [Call::Runtime(RuntimeCall::RunSandbox { attempt: 1 })], "{policy}");
         assert_eq!(lab.state("1"), Some(State::Syncing), "{policy}");
     }
 }
@@ -58,7 +58,7 @@ fn an_agent_that_dies_after_it_heard_leaves_word_of_what_runs_outside() {
         lab.set(&[&with_policy(policy)]);
         lab.bring_up(listing("1", "a"));
         lab.see(&seen(Some(RunState::Running)));
-        lab.answer(|c| *c == Call::MakeCgroup, Ok(Answer::Cgroup { made: true }));
+        lab.answer(|c| *c == Call::Host(HostCall::MakeCgroup), Ok(Answer::Cgroup { made: true }));
         let record = &lab.records[&PodUid::from("1")];
         let voided = record.containers.values().any(|memory| memory.voided.is_some());
         assert_eq!(voided, word, "{policy}: its directories are still to be made");
@@ -68,7 +68,7 @@ fn an_agent_that_dies_after_it_heard_leaves_word_of_what_runs_outside() {
 #[test]
 fn a_pod_that_never_restarts_is_not_brought_back() {
     let mut lab = found_running("Never", true);
-    assert_eq!(end(&mut lab), [Call::RemoveVolumes, Call::RemoveCgroup]);
+    assert_eq!(end(&mut lab), [Call::Host(HostCall::RemoveVolumes), Call::Host(HostCall::RemoveCgroup)]);
     assert_eq!(lab.state("1"), Some(State::Terminated));
 }
 
@@ -79,9 +79,12 @@ fn the_next_sandbox_is_made_in_a_cgroup_that_is_there() {
     dead.sandboxes[0].ready = false;
     lab.now += std::time::Duration::from_secs(10);
     lab.tell(Event::Hint { uid: "1".into() });
-    assert_eq!(lab.see(&dead), [Call::StopSandbox { id: "sb".into() }]);
-    assert_eq!(lab.ok(|c| matches!(c, Call::StopSandbox { .. })), [Call::MakeCgroup]);
+    assert_eq!(lab.see(&dead), [Call::Runtime(RuntimeCall::StopSandbox { id: "sb".into() })]);
+    assert_eq!(
+        lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopSandbox { .. }))),
+        [Call::Host(HostCall::MakeCgroup)]
+    );
     assert_eq!(lab.see(&dead), [], "not before its cgroup is there");
-    let made = lab.answer(|c| *c == Call::MakeCgroup, Ok(Answer::Cgroup { made: true }));
-    assert_eq!(made, [Call::RunSandbox { attempt: 1 }], "nothing ran outside of it");
+    let made = lab.answer(|c| *c == Call::Host(HostCall::MakeCgroup), Ok(Answer::Cgroup { made: true }));
+    assert_eq!(made, [Call::Runtime(RuntimeCall::RunSandbox { attempt: 1 })], "nothing ran outside of it");
 }

@@ -7,13 +7,13 @@ use super::lab::*;
 use crate::model::*;
 
 fn in_doubt() -> Result<Answer, CallError> {
-    Err(CallError { in_doubt: true, ..CallError::new("", "deadline exceeded") })
+    Err(CallError::InDoubt { reason: None, message: "deadline exceeded".into() })
 }
 
 /// A pod whose definition changes while the start of its container is in doubt, up to the moment the doubt is given up.
 fn changed_in_doubt(made: &PodSeen) -> Lab {
     let mut lab = starting(made);
-    lab.answer(|c| matches!(c, Call::StartContainer { .. }), in_doubt());
+    lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::StartContainer { .. })), in_doubt());
     let changed = pod("a", "1");
     let mut edited = Pod::clone(&changed.pod);
     edited.spec.as_mut().unwrap().containers[0].image = Some("other".into());
@@ -34,11 +34,11 @@ fn an_instance_that_may_start_late_is_gone_before_another_is_made() {
     let before = crate::hash::container_hash(&pod("a", "1").pod.spec.as_ref().unwrap().containers[0]);
     (made.containers[0].hash, made.containers[0].started_at) = (Some(before), None);
     let mut lab = changed_in_doubt(&made);
-    let is_removal = |c: &Call| matches!(c, Call::RemoveContainer { .. });
+    let is_removal = |c: &Call| matches!(c, Call::Runtime(RuntimeCall::RemoveContainer { .. }));
     assert!(lab.calls.iter().all(|(_, _, c)| is_removal(c)), "the old one may run yet: {:?}", lab.calls);
     lab.ok(is_removal);
     let next = lab.see(&seen(None));
-    assert!(matches!(next[..], [Call::ImageStatus { .. }]), "{next:?}");
+    assert!(matches!(next[..], [Call::Runtime(RuntimeCall::ImageStatus { .. })]), "{next:?}");
 }
 
 #[test]
@@ -46,22 +46,26 @@ fn a_sandbox_that_shows_settles_the_doubt_of_a_removed_pod_at_once() {
     let mut lab = Lab::new(Listing::default());
     lab.set(&[&pod("a", "1")]);
     lab.host_is_ready();
-    lab.answer(|c| matches!(c, Call::RunSandbox { .. }), in_doubt());
+    lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::RunSandbox { .. })), in_doubt());
     lab.set(&[]);
     assert_eq!(lab.see(&PodSeen::default()), [], "it may come up yet");
     lab.now += Duration::from_secs(1);
     lab.tell(Event::Wake);
-    assert_eq!(lab.see(&seen(None)), [Call::StopSandbox { id: "sb".into() }]);
-    lab.ok(|c| matches!(c, Call::StopSandbox { .. }));
+    assert_eq!(lab.see(&seen(None)), [Call::Runtime(RuntimeCall::StopSandbox { id: "sb".into() })]);
+    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopSandbox { .. })));
     let mut stopped = seen(None);
     stopped.sandboxes[0].ready = false;
     let next = lab.see(&stopped);
-    assert_eq!(next, [Call::RemoveVolumes, Call::RemoveCgroup], "nothing is waited for any more");
+    assert_eq!(
+        next,
+        [Call::Host(HostCall::RemoveVolumes), Call::Host(HostCall::RemoveCgroup)],
+        "nothing is waited for any more"
+    );
 }
 
 #[test]
 fn what_can_t_be_removed_is_tried_again_ever_less_often() {
-    let is_removal = |c: &Call| matches!(c, Call::RemoveContainer { .. });
+    let is_removal = |c: &Call| matches!(c, Call::Runtime(RuntimeCall::RemoveContainer { .. }));
     let mut lab = running();
     let mut two = seen(Some(RunState::Running));
     two.containers[0].attempt = 2;
@@ -79,7 +83,7 @@ fn what_can_t_be_removed_is_tried_again_ever_less_often() {
         }
         if lab.calls.iter().any(|(_, _, c)| is_removal(c)) {
             asked += 1;
-            lab.answer(is_removal, Err(CallError::new("", "device or resource busy")));
+            lab.answer(is_removal, Err(CallError::failed("device or resource busy")));
         }
         lab.tell(Event::Wake);
     }
@@ -97,10 +101,10 @@ fn an_ephemeral_container_that_was_given_up_is_made_under_another_name() {
     let mut lab = Lab::new(Listing::default());
     lab.set(&[&debugged(pod("a", "1"))]);
     lab.host_is_ready();
-    lab.answer(|c| matches!(c, Call::RunSandbox { .. }), Ok(Answer::Sandbox("sb".into())));
+    lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::RunSandbox { .. })), Ok(Answer::Sandbox("sb".into())));
     let runs = seen(Some(RunState::Running));
     let facts = ImageFacts { id: "sha".into(), ..ImageFacts::default() };
-    let is_made = |c: &Call| matches!(c, Call::CreateContainer { .. });
+    let is_made = |c: &Call| matches!(c, Call::Runtime(RuntimeCall::CreateContainer { .. }));
     let mut attempts = vec![];
     for _ in 0..600 {
         lab.now += Duration::from_secs(1);
@@ -108,16 +112,18 @@ fn an_ephemeral_container_that_was_given_up_is_made_under_another_name() {
         while !lab.looks.is_empty() {
             lab.see(&runs);
         }
-        if lab.calls.iter().any(|(_, _, c)| matches!(c, Call::ImageStatus { .. })) {
-            lab.answer(|c| matches!(c, Call::ImageStatus { .. }), Ok(Answer::Image(Some(facts.clone()))));
+        if lab.calls.iter().any(|(_, _, c)| matches!(c, Call::Runtime(RuntimeCall::ImageStatus { .. }))) {
+            lab.answer(
+                |c| matches!(c, Call::Runtime(RuntimeCall::ImageStatus { .. })),
+                Ok(Answer::Image(Some(facts.clone()))),
+            );
         }
-        if lab.calls.iter().any(|(_, _, c)| matches!(c, Call::PrepareContainer { .. })) {
-            lab.ok(|c| matches!(c, Call::PrepareContainer { .. }));
+        if lab.calls.iter().any(|(_, _, c)| matches!(c, Call::Host(HostCall::PrepareContainer { .. }))) {
+            lab.ok(|c| matches!(c, Call::Host(HostCall::PrepareContainer { .. })));
         }
-        let made = lab
-            .calls
-            .iter()
-            .find_map(|(_, _, c)| if let Call::CreateContainer { attempt, .. } = c { Some(*attempt) } else { None });
+        let made = lab.calls.iter().find_map(|(_, _, c)| {
+            if let Call::Runtime(RuntimeCall::CreateContainer { attempt, .. }) = c { Some(*attempt) } else { None }
+        });
         if let Some(attempt) = made {
             attempts.push(attempt);
             lab.answer(is_made, in_doubt());

@@ -20,12 +20,12 @@ fn stopped() -> Lab {
 
 /// What runs obeys; the pod comes to its end.
 fn end(lab: &mut Lab) {
-    lab.ok(|c| matches!(c, Call::StopContainer { .. }));
+    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopContainer { .. })));
     lab.see(&seen(Some(RunState::Exited)));
-    lab.ok(|c| matches!(c, Call::StopSandbox { .. }));
+    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopSandbox { .. })));
     lab.see(&dead());
-    lab.ok(|c| *c == Call::RemoveVolumes);
-    lab.ok(|c| *c == Call::RemoveCgroup);
+    lab.ok(|c| *c == Call::Host(HostCall::RemoveVolumes));
+    lab.ok(|c| *c == Call::Host(HostCall::RemoveCgroup));
 }
 
 fn dead() -> PodSeen {
@@ -51,7 +51,7 @@ fn a_pod_that_a_person_stopped_stays_ended_also_for_the_next_agent() {
         next.see(&dead());
     }
     assert_eq!(next.state("1"), Some(State::Finished));
-    assert!(!next.calls.iter().any(|(_, _, c)| c.is_runtime()), "{:?}", next.calls);
+    assert!(!next.calls.iter().any(|(_, _, c)| c.changes_runtime()), "{:?}", next.calls);
     let waits =
         next.node.workers().get(&PodUid::from("1")).unwrap().waits(Now { boot: next.now, wall: wall(next.now) });
     assert!(waits.iter().any(|w| w.reason == "Stopped"), "{waits:?}");
@@ -61,11 +61,15 @@ fn a_pod_that_a_person_stopped_stays_ended_also_for_the_next_agent() {
 fn a_restart_gives_a_stopped_pod_a_new_life() {
     let mut lab = stopped();
     let removal = lab.tell(Event::Restart { uid: "1".into(), container: None });
-    assert_eq!(removal, [Call::RemoveSandbox { id: "sb".into() }]);
-    lab.ok(|c| matches!(c, Call::RemoveSandbox { .. }));
+    assert_eq!(removal, [Call::Runtime(RuntimeCall::RemoveSandbox { id: "sb".into() })]);
+    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::RemoveSandbox { .. })));
     lab.see(&PodSeen::default());
-    lab.ok(|c| *c == Call::RemoveDirs);
-    assert_eq!(lab.ok(|c| *c == Call::RemoveLogs), [Call::MakeCgroup, Call::MakeDirs], "it begins anew");
+    lab.ok(|c| *c == Call::Host(HostCall::RemoveDirs));
+    assert_eq!(
+        lab.ok(|c| *c == Call::Host(HostCall::RemoveLogs)),
+        [Call::Host(HostCall::MakeCgroup), Call::Host(HostCall::MakeDirs)],
+        "it begins anew"
+    );
     assert_eq!((lab.state("1"), cause(&lab)), (Some(State::Syncing), None));
 }
 
@@ -81,7 +85,7 @@ fn a_stranger_ends_in_a_second_and_one_in_the_way_with_the_grace_it_was_made_wit
         let (uid, seq) = lab.looks.remove(at);
         lab.tell(Event::Observed { uid, seq, result: Ok(alive), covered: true });
         let stops = lab.calls.iter().filter_map(|(_, _, c)| match c {
-            Call::StopContainer { timeout, .. } => Some(timeout.as_secs()),
+            Call::Runtime(RuntimeCall::StopContainer { timeout, .. }) => Some(timeout.as_secs()),
             _ => None,
         });
         assert_eq!(stops.collect::<Vec<_>>(), [expected], "a pod named {name}");
@@ -95,11 +99,12 @@ fn the_hook_written_on_a_strangers_container_runs_before_its_stop() {
     lab.bring_up(listing("9", "else"));
     let mut alive = seen(Some(RunState::Running));
     alive.containers[0].pre_stop = Some("the hook".into());
-    let is_hook = |c: &Call| matches!(c, Call::Hook { kind: HookKind::PreStop, handler: Some(_), .. });
+    let is_hook =
+        |c: &Call| matches!(c, Call::Runtime(RuntimeCall::Hook { kind: HookKind::PreStop, handler: Some(_), .. }));
     let asked = lab.see(&alive);
     assert!(matches!(&asked[..], [hook] if is_hook(hook)), "{asked:?}");
     let asked = lab.ok(is_hook);
-    assert!(matches!(asked[..], [Call::StopContainer { .. }]), "{asked:?}");
+    assert!(matches!(asked[..], [Call::Runtime(RuntimeCall::StopContainer { .. })]), "{asked:?}");
 }
 
 #[test]
@@ -112,5 +117,5 @@ fn a_start_that_hangs_does_not_hold_the_sandbox_beyond_the_deadline() {
     let wake = lab.node.workers().get(&PodUid::from("1")).unwrap().wake(now).expect("the deadline");
     assert!(wake <= lab.now + Duration::from_secs(7), "{wake:?} at {:?}", lab.now);
     lab.now += Duration::from_secs(7);
-    assert_eq!(lab.tell(Event::Wake), [Call::StopSandbox { id: "sb".into() }]);
+    assert_eq!(lab.tell(Event::Wake), [Call::Runtime(RuntimeCall::StopSandbox { id: "sb".into() })]);
 }

@@ -16,11 +16,11 @@ fn hooked() -> Manifest {
 }
 
 fn is_hook(c: &Call) -> bool {
-    matches!(c, Call::Hook { kind: HookKind::PostStart, .. })
+    matches!(c, Call::Runtime(RuntimeCall::Hook { kind: HookKind::PostStart, .. }))
 }
 
 fn is_probe(c: &Call) -> bool {
-    matches!(c, Call::Probe { .. })
+    matches!(c, Call::Runtime(RuntimeCall::Probe { .. }))
 }
 
 /// Phase, what the container is, and whether it counts as started.
@@ -36,7 +36,7 @@ fn told(lab: &Lab) -> (String, String, bool) {
 #[test]
 fn a_container_runs_once_its_hook_has_ended_well() {
     let mut lab = starting_of(&hooked(), &seen(Some(RunState::Created)));
-    lab.ok(|c| matches!(c, Call::StartContainer { .. }));
+    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StartContainer { .. })));
     let asked = lab.see(&seen(Some(RunState::Running)));
     assert!(matches!(&asked[..], [hook] if is_hook(hook)), "no probe before the hook: {asked:?}");
     assert_eq!(told(&lab), ("Pending".into(), "ContainerCreating".into(), false));
@@ -50,11 +50,14 @@ fn a_container_that_vanishes_during_its_hook_has_run() {
     let mut never = hooked();
     Arc::make_mut(&mut never.pod).spec.as_mut().unwrap().restart_policy = Some("Never".into());
     let mut lab = starting_of(&never, &seen(Some(RunState::Created)));
-    lab.ok(|c| matches!(c, Call::StartContainer { .. }));
+    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StartContainer { .. })));
     lab.see(&seen(Some(RunState::Running)));
     lab.tell(Event::Hint { uid: "1".into() });
     let asked = lab.see(&seen(None));
-    assert!(!asked.iter().any(|c| matches!(c, Call::ImageStatus { .. })), "it must not run twice: {asked:?}");
+    assert!(
+        !asked.iter().any(|c| matches!(c, Call::Runtime(RuntimeCall::ImageStatus { .. }))),
+        "it must not run twice: {asked:?}"
+    );
     assert_eq!(lab.state("1"), Some(crate::pod::State::Terminating));
 }
 
@@ -74,11 +77,11 @@ fn the_hook_of_a_container_that_another_agent_began_is_not_run_again() {
 #[test]
 fn a_runtime_that_goes_away_under_a_hook_costs_no_container() {
     let mut lab = starting_of(&hooked(), &seen(Some(RunState::Created)));
-    lab.ok(|c| matches!(c, Call::StartContainer { .. }));
+    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StartContainer { .. })));
     lab.see(&seen(Some(RunState::Running)));
-    let away = CallError { unavailable: true, ..CallError::new("FailedPostStartHook", "connection reset") };
+    let away = CallError::Unavailable { message: "connection reset".into() };
     let asked = lab.answer(is_hook, Err(away));
-    assert!(!asked.iter().any(|c| matches!(c, Call::StopContainer { .. })), "{asked:?}");
+    assert!(!asked.iter().any(|c| matches!(c, Call::Runtime(RuntimeCall::StopContainer { .. }))), "{asked:?}");
     assert_eq!(told(&lab), ("Running".into(), "running".into(), true));
     assert!(lab.events.iter().any(|e| e.reason == "FailedPostStartHook" && e.warning), "and people hear of it");
 }
@@ -86,7 +89,7 @@ fn a_runtime_that_goes_away_under_a_hook_costs_no_container() {
 #[test]
 fn a_probe_that_can_not_be_made_is_told() {
     let mut lab = starting_of(&hooked(), &seen(Some(RunState::Created)));
-    lab.ok(|c| matches!(c, Call::StartContainer { .. }));
+    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StartContainer { .. })));
     lab.see(&seen(Some(RunState::Running)));
     lab.ok(is_hook);
     lab.answer(is_probe, Ok(Answer::Probe(ProbeVerdict::Unknown("no such program".into()))));

@@ -22,21 +22,21 @@ fn asking() -> Lab {
     let mut lab = Lab::new(Listing::default());
     lab.set(&[&with_image("old")]);
     lab.host_is_ready();
-    lab.answer(|c| matches!(c, Call::RunSandbox { .. }), Ok(Answer::Sandbox("sb".into())));
+    lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::RunSandbox { .. })), Ok(Answer::Sandbox("sb".into())));
     lab.see(&seen(None));
     lab
 }
 
 fn is_pull(of: &str) -> impl Fn(&Call) -> bool {
-    move |c| matches!(c, Call::PullImage { image, .. } if image == of)
+    move |c| matches!(c, Call::Runtime(RuntimeCall::PullImage { image, .. }) if image == of)
 }
 
 fn is_status(c: &Call) -> bool {
-    matches!(c, Call::ImageStatus { .. })
+    matches!(c, Call::Runtime(RuntimeCall::ImageStatus { .. }))
 }
 
 fn status_of(image: &str) -> Call {
-    Call::ImageStatus { name: "c".into(), image: image.into() }
+    Call::Runtime(RuntimeCall::ImageStatus { name: "c".into(), image: image.into() })
 }
 
 #[test]
@@ -47,8 +47,11 @@ fn a_pull_of_what_is_wanted_no_more_makes_no_container() {
     lab.set(&[&with_image("new")]);
     assert_eq!(lab.answer(is_pull("old"), found("sha-old")), [status_of("new")], "the old one says nothing of it");
     lab.answer(is_status, found("sha-new"));
-    let next = lab.ok(|c| matches!(c, Call::PrepareContainer { .. }));
-    assert!(matches!(&next[..], [Call::CreateContainer { image_id, .. }] if image_id == "sha-new"), "{next:?}");
+    let next = lab.ok(|c| matches!(c, Call::Host(HostCall::PrepareContainer { .. })));
+    assert!(
+        matches!(&next[..], [Call::Runtime(RuntimeCall::CreateContainer { image_id, .. })] if image_id == "sha-new"),
+        "{next:?}"
+    );
 }
 
 #[test]
@@ -56,7 +59,7 @@ fn an_image_that_was_found_is_forgotten_with_the_wish_for_it() {
     let mut lab = asking();
     lab.answer(is_status, found("sha-old"));
     lab.set(&[&with_image("new")]);
-    let next = lab.ok(|c| matches!(c, Call::PrepareContainer { .. }));
+    let next = lab.ok(|c| matches!(c, Call::Host(HostCall::PrepareContainer { .. })));
     assert_eq!(next, [status_of("new")]);
 }
 
@@ -64,7 +67,7 @@ fn an_image_that_was_found_is_forgotten_with_the_wish_for_it() {
 fn the_back_off_of_one_image_is_not_the_next_ones() {
     let mut lab = asking();
     lab.answer(is_status, Ok(Answer::Image(None)));
-    lab.answer(is_pull("old"), Err(CallError::new("ErrImagePull", "no such image")));
+    lab.answer(is_pull("old"), Err(CallError::with_reason("ErrImagePull", "no such image")));
     lab.now += Duration::from_secs(2);
     assert_eq!(lab.tell(Event::Wake), [], "it waits");
     assert_eq!(lab.set(&[&with_image("new")]), [status_of("new")]);
@@ -76,7 +79,7 @@ fn the_back_off_of_one_image_is_not_the_next_ones() {
 fn while_the_runtime_is_away_no_image_is_asked_for_and_no_back_off_grows() {
     let mut lab = asking();
     lab.answer(is_status, Ok(Answer::Image(None)));
-    let away = || CallError { unavailable: true, ..CallError::new("ErrImagePull", "connection refused") };
+    let away = || CallError::Unavailable { message: "connection refused".into() };
     lab.answer(is_pull("old"), Err(away()));
     assert!(!lab.events.iter().any(|e| e.reason == "Failed"), "nothing is wrong with the image: {:?}", lab.events);
     lab.tell(Event::Runtime { result: Err(away()) });

@@ -102,8 +102,8 @@ impl Lab {
     }
 
     pub(super) fn host_is_ready(&mut self) -> Vec<Call> {
-        self.ok(|c| *c == Call::MakeCgroup);
-        self.ok(|c| *c == Call::MakeDirs)
+        self.ok(|c| *c == Call::Host(HostCall::MakeCgroup));
+        self.ok(|c| *c == Call::Host(HostCall::MakeDirs))
     }
 
     pub(super) fn state(&self, uid: &str) -> Option<State> {
@@ -171,14 +171,14 @@ pub(super) fn starting_of(manifest: &Manifest, made: &PodSeen) -> Lab {
     let mut lab = Lab::new(Listing::default());
     lab.set(&[manifest]);
     lab.host_is_ready();
-    lab.answer(|c| matches!(c, Call::RunSandbox { .. }), Ok(Answer::Sandbox("sb".into())));
+    lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::RunSandbox { .. })), Ok(Answer::Sandbox("sb".into())));
     lab.see(&seen(None));
     lab.answer(
-        |c| matches!(c, Call::ImageStatus { .. }),
+        |c| matches!(c, Call::Runtime(RuntimeCall::ImageStatus { .. })),
         Ok(Answer::Image(Some(ImageFacts { id: "sha".into(), ..ImageFacts::default() }))),
     );
-    lab.ok(|c| matches!(c, Call::PrepareContainer { .. }));
-    lab.answer(|c| matches!(c, Call::CreateContainer { .. }), Ok(Answer::Container("id".into())));
+    lab.ok(|c| matches!(c, Call::Host(HostCall::PrepareContainer { .. })));
+    lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::CreateContainer { .. })), Ok(Answer::Container("id".into())));
     lab.see(made);
     lab
 }
@@ -186,7 +186,7 @@ pub(super) fn starting_of(manifest: &Manifest, made: &PodSeen) -> Lab {
 /// A lab in which the pod runs.
 pub(super) fn running() -> Lab {
     let mut lab = starting(&seen(Some(RunState::Created)));
-    lab.ok(|c| matches!(c, Call::StartContainer { .. }));
+    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StartContainer { .. })));
     lab.see(&seen(Some(RunState::Running)));
     lab
 }

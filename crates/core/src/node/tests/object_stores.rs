@@ -76,15 +76,15 @@ fn patched(ask: &ObjectRequest) -> &PodStatus {
 
 /// The clean-up of a pod that never ran.
 fn clean_up(lab: &mut Lab) {
-    lab.ok(|c| *c == Call::RemoveVolumes);
-    lab.ok(|c| *c == Call::RemoveCgroup);
+    lab.ok(|c| *c == Call::Host(HostCall::RemoveVolumes));
+    lab.ok(|c| *c == Call::Host(HostCall::RemoveCgroup));
 }
 
 #[test]
 fn a_pod_that_comes_deleted_never_begins_and_its_object_goes_when_its_end_is_known() {
     let mut lab = api_lab(config());
     let calls = put(&mut lab, object(7, deleted));
-    assert_eq!(calls, [Call::RemoveVolumes, Call::RemoveCgroup], "nothing is begun");
+    assert_eq!(calls, [Call::Host(HostCall::RemoveVolumes), Call::Host(HostCall::RemoveCgroup)], "nothing is begun");
     let first = take(&mut lab, 8, deleted);
     assert_eq!(patched(&first).phase.as_deref(), Some("Failed"), "nothing runs, nothing will");
     assert!(lab.asks.is_empty(), "it is not finished: {:?}", lab.asks);
@@ -92,8 +92,8 @@ fn a_pod_that_comes_deleted_never_begins_and_its_object_goes_when_its_end_is_kno
     let last = take(&mut lab, 9, deleted);
     assert!(matches!(&last, ObjectRequest::Delete { object } if object.uid.as_str() == "1"), "{last:?}");
     lab.tell(api(SourceChange::Remove("1".into())));
-    lab.ok(|c| *c == Call::RemoveDirs);
-    lab.ok(|c| *c == Call::RemoveLogs);
+    lab.ok(|c| *c == Call::Host(HostCall::RemoveDirs));
+    lab.ok(|c| *c == Call::Host(HostCall::RemoveLogs));
     assert_eq!(lab.state("1"), None);
 }
 
@@ -152,7 +152,11 @@ fn labels_count_that_others_gave_the_node() {
     lab.tell(Event::NodeKnown { uid: uid.clone(), labels: labels("other") });
     assert!(lab.calls.is_empty(), "{:?}", lab.calls);
     lab.tell(Event::NodeKnown { uid: uid.clone(), labels: labels("disk") });
-    assert!(lab.calls.iter().any(|(_, _, call)| *call == Call::MakeDirs), "it may begin: {:?}", lab.calls);
+    assert!(
+        lab.calls.iter().any(|(_, _, call)| *call == Call::Host(HostCall::MakeDirs)),
+        "it may begin: {:?}",
+        lab.calls
+    );
 
     let mut lab = api_lab(config());
     put(&mut lab, picky);
@@ -188,7 +192,7 @@ fn after_a_restart_nothing_is_begun_before_the_api_server_was_heard() {
     assert_eq!(lab.tell(Event::Wake), []);
     assert!(lab.asks.is_empty(), "nobody knows what its object is");
     let calls = lab.tell(api(SourceChange::Set { pods: vec![object(7, |_| {})], broken: vec![] }));
-    assert!(calls.contains(&Call::MakeCgroup), "now it goes on: {calls:?}");
+    assert!(calls.contains(&Call::Host(HostCall::MakeCgroup)), "now it goes on: {calls:?}");
     assert_eq!(patched(&lab.asks[0].1).container_statuses.as_ref().map(Vec::len), Some(1));
 }
 
@@ -199,7 +203,7 @@ fn after_a_restart_pods_of_the_local_api_wait_for_nobody() {
     let mut lab = Lab::with(config(), vec![record]);
     lab.bring_up(super::lab::listing("1", "a"));
     let calls = lab.see(&seen(Some(RunState::Running)));
-    assert!(calls.contains(&Call::MakeCgroup), "{calls:?}");
+    assert!(calls.contains(&Call::Host(HostCall::MakeCgroup)), "{calls:?}");
     assert!(lab.asks.is_empty(), "nobody knows what its object is");
     let local = Manifest { origin: "local".into(), ..object(3, |_| {}) };
     lab.tell(Event::Source { source: Source::Local, change: SourceChange::Put(local) });
@@ -214,7 +218,7 @@ fn after_a_restart_pods_of_the_local_api_wait_for_nobody() {
 fn after_a_restart_a_kill_goes_on_without_the_api_server() {
     let mut lab = restarted(|_| {});
     let calls = lab.tell(Event::Kill { uid: "1".into(), grace: None, evicted: None, waiter: None });
-    assert!(matches!(calls.as_slice(), [Call::StopContainer { .. }]), "{calls:?}");
+    assert!(matches!(calls.as_slice(), [Call::Runtime(RuntimeCall::StopContainer { .. })]), "{calls:?}");
 }
 
 /// A lab with a running pod of the API server, whose object has its status.
@@ -222,8 +226,8 @@ fn running_object(change: impl Fn(&mut Value) + Copy) -> Lab {
     let mut lab = restarted(change);
     lab.tell(api(SourceChange::Set { pods: vec![object(7, change)], broken: vec![] }));
     take(&mut lab, 8, change);
-    lab.ok(|c| *c == Call::MakeCgroup);
-    lab.ok(|c| *c == Call::MakeDirs);
+    lab.ok(|c| *c == Call::Host(HostCall::MakeCgroup));
+    lab.ok(|c| *c == Call::Host(HostCall::MakeDirs));
     lab
 }
 
@@ -292,9 +296,10 @@ fn an_ephemeral_container_that_is_added_starts_in_the_running_pod() {
                 json!([{"name": "debug", "image": "tools", "imagePullPolicy": "IfNotPresent"}]);
         }),
     );
-    let debug = |c: &Call| matches!(c, Call::ImageStatus { name, .. } if name.as_str() == "debug");
+    let debug =
+        |c: &Call| matches!(c, Call::Runtime(RuntimeCall::ImageStatus { name, .. }) if name.as_str() == "debug");
     assert!(calls.iter().any(debug), "{calls:?}");
-    assert!(!calls.iter().any(Call::is_runtime), "what runs stays: {calls:?}");
+    assert!(!calls.iter().any(Call::changes_runtime), "what runs stays: {calls:?}");
 }
 
 #[test]
@@ -340,8 +345,8 @@ fn a_static_pod_gets_a_mirror_which_says_how_it_is_and_never_touches_it() {
     assert_eq!(lab.state("1"), Some(State::Terminated));
     let removes = |lab: &Lab| lab.asks.iter().any(|(_, ask)| matches!(ask, ObjectRequest::DeleteMirror { .. }));
     assert!(!removes(&lab), "not while its pod ends");
-    lab.answer(|c| *c == Call::MakeCgroup, Err(CallError { cancelled: true, ..CallError::default() }));
-    lab.answer(|c| *c == Call::MakeDirs, Err(CallError { cancelled: true, ..CallError::default() }));
+    lab.answer(|c| *c == Call::Host(HostCall::MakeCgroup), Err(CallError::Cancelled));
+    lab.answer(|c| *c == Call::Host(HostCall::MakeDirs), Err(CallError::Cancelled));
     clean_up(&mut lab);
     lab.tell(Event::Wake);
     assert!(removes(&lab), "its pod is gone: {:?}", lab.asks);

@@ -27,8 +27,8 @@ fn a_volume_that_fails_is_read_in_the_status_until_it_works() {
     lab.set(&[&with_volume()]);
     lab.host_is_ready();
     assert_eq!(waiting(&lab), ("ContainerCreating".into(), String::new()));
-    let is_mount = |c: &Call| matches!(c, Call::MountVolume { .. });
-    lab.answer(is_mount, Err(CallError::new("FailedMount", "no such device")));
+    let is_mount = |c: &Call| matches!(c, Call::Host(HostCall::MountVolume { .. }));
+    lab.answer(is_mount, Err(CallError::with_reason("FailedMount", "no such device")));
     assert_eq!(waiting(&lab), ("ContainerCreating".into(), "FailedMount: no such device".into()));
     lab.now += std::time::Duration::from_secs(2);
     lab.tell(Event::Wake);
@@ -66,10 +66,10 @@ fn a_missing_image_that_may_not_be_pulled_is_told_by_two_events_and_only_once() 
     never.spec.as_mut().unwrap().containers[0].image_pull_policy = Some("Never".into());
     lab.set(&[&Manifest { pod: Arc::new(never), ..manifest }]);
     lab.host_is_ready();
-    lab.answer(|c| matches!(c, Call::RunSandbox { .. }), Ok(Answer::Sandbox("sb".into())));
+    lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::RunSandbox { .. })), Ok(Answer::Sandbox("sb".into())));
     lab.see(&seen(None));
     for _ in 0..2 {
-        lab.answer(|c| matches!(c, Call::ImageStatus { .. }), Ok(Answer::Image(None)));
+        lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::ImageStatus { .. })), Ok(Answer::Image(None)));
         lab.now += std::time::Duration::from_secs(60);
         lab.tell(Event::Wake);
     }
@@ -100,9 +100,9 @@ fn the_return_of_the_event_stream_gives_what_failed_a_new_chance_but_not_all_the
     let mut lab = Lab::new(Listing::default());
     lab.set(&[&pod("a", "1")]);
     lab.host_is_ready();
-    let is_run = |c: &Call| matches!(c, Call::RunSandbox { .. });
+    let is_run = |c: &Call| matches!(c, Call::Runtime(RuntimeCall::RunSandbox { .. }));
     let round = |lab: &mut Lab| {
-        assert_eq!(lab.answer(is_run, Err(CallError::new("", "server is not initialized yet"))), []);
+        assert_eq!(lab.answer(is_run, Err(CallError::failed("server is not initialized yet"))), []);
         assert_eq!(lab.tell(Event::EventStream { up: false }), []);
         // What failed is known for sure: looked at once more, nothing is there.
         if !lab.looks.is_empty() {
@@ -110,7 +110,7 @@ fn the_return_of_the_event_stream_gives_what_failed_a_new_chance_but_not_all_the
         }
         lab.tell(Event::EventStream { up: true })
     };
-    assert_eq!(round(&mut lab), [Call::RunSandbox { attempt: 0 }], "the runtime was restarted");
+    assert_eq!(round(&mut lab), [Call::Runtime(RuntimeCall::RunSandbox { attempt: 0 })], "the runtime was restarted");
     lab.now += std::time::Duration::from_secs(1);
     assert_eq!(round(&mut lab), [], "a stream that flickers");
 }

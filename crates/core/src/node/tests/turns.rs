@@ -107,7 +107,7 @@ fn hashed(hash: &str, hostname: &str, image: &str) -> Manifest {
 /// The pod ran as `before`, and another agent finds `after` in the file.
 fn found_later(before: &Manifest, after: &Manifest) -> Lab {
     let mut lab = starting_of(before, &seen(Some(RunState::Created)));
-    lab.ok(|c| matches!(c, Call::StartContainer { .. }));
+    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StartContainer { .. })));
     lab.see(&seen(Some(RunState::Running)));
     let mut lab = Lab::bare(lab.records.into_values().collect());
     lab.tell(Event::Wake);
@@ -143,7 +143,7 @@ fn a_deadline_that_passed_unseen_wakes_nobody_all_the_time() {
     let mut short = pod("a", "1");
     Arc::make_mut(&mut short.pod).spec.as_mut().unwrap().active_deadline_seconds = Some(5);
     let mut lab = starting_of(&short, &seen(Some(RunState::Created)));
-    lab.ok(|c| matches!(c, Call::StartContainer { .. }));
+    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StartContainer { .. })));
     let mut lab = Lab::bare(lab.records.into_values().collect());
     lab.now += Duration::from_secs(60);
     lab.tell(Event::Wake);

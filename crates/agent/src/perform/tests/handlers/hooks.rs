@@ -6,7 +6,7 @@ async fn hook(bench: &Bench, kind: HookKind, handler: Value, limit: Duration) ->
     let key = if kind == HookKind::PostStart { "postStart" } else { "preStop" };
     let spec = json!({"containers": [{"name": "web", "lifecycle": {key: handler}}]});
     let ips = vec!["127.0.0.1".to_owned()];
-    let call = Call::Hook { kind, name: "web".into(), id: "c-1".into(), handler: None, ips };
+    let call = Call::Runtime(RuntimeCall::Hook { kind, name: "web".into(), id: "c-1".into(), handler: None, ips });
     bench.executor.perform("u-1".into(), Arc::new(pod(spec)), call, limit, CancellationToken::new()).await
 }
 
@@ -19,17 +19,17 @@ async fn exec_hooks_end_with_their_command_or_their_time() {
     let refused = ExecSyncResponse { exit_code: 3, stderr: "a secret".into(), ..Default::default() };
     bench.fake.exec.lock().unwrap().push_back(refused);
     let error = hook(&bench, HookKind::PostStart, exec(), LIMIT).await.unwrap_err();
-    assert_eq!(error.reason, "PostStartHookError");
+    assert_eq!(error.reason().unwrap_or_default(), "PostStartHookError");
     assert_eq!(
-        error.message,
+        error.message(),
         "Exec lifecycle hook ([sh -c true]) for Container \"web\" in Pod \"shop_default(u-1)\" failed - error: \
          command 'sh -c true' exited with 3"
     );
     bench.fake.next("ExecSync", Step::Hang);
     let began = Instant::now();
     let error = hook(&bench, HookKind::PreStop, exec(), Duration::from_millis(1500)).await.unwrap_err();
-    assert_eq!(error.reason, "FailedPreStopHook");
-    assert!(!error.in_doubt && began.elapsed() <= Duration::from_millis(1600));
+    assert_eq!(error.reason().unwrap_or_default(), "FailedPreStopHook");
+    assert!(!error.in_doubt() && began.elapsed() <= Duration::from_millis(1600));
     assert_eq!(bench.fake.asked().last().unwrap(), "ExecSync c-1 sh -c true 2");
 }
 
@@ -40,18 +40,24 @@ async fn sleep_hooks_sleep_and_can_be_cancelled() {
     hook(&bench, HookKind::PreStop, json!({"sleep": {"seconds": 7}}), LIMIT).await.unwrap();
     assert_eq!(began.elapsed().as_secs(), 7);
     let error = hook(&bench, HookKind::PreStop, json!({"sleep": {"seconds": 70}}), LIMIT).await.unwrap_err();
-    assert!(error.message.contains("no end within 30s"), "{}", error.message);
+    assert!(error.message().contains("no end within 30s"), "{}", error.message());
 
     let cancel = CancellationToken::new();
     let (executor, token) = (Arc::clone(&bench.executor), cancel.clone());
     let spec = json!({"containers": [{"name": "web", "lifecycle": {"preStop": {"sleep": {"seconds": 20}}}}]});
-    let call = Call::Hook { kind: HookKind::PreStop, name: "web".into(), id: "c-1".into(), handler: None, ips: vec![] };
+    let call = Call::Runtime(RuntimeCall::Hook {
+        kind: HookKind::PreStop,
+        name: "web".into(),
+        id: "c-1".into(),
+        handler: None,
+        ips: vec![],
+    });
     let task =
         tokio::spawn(async move { executor.perform("u-1".into(), Arc::new(pod(spec)), call, LIMIT, token).await });
     settle().await;
     let began = Instant::now();
     cancel.cancel();
-    assert!(task.await.unwrap().unwrap_err().cancelled);
+    assert!(task.await.unwrap().unwrap_err().is_cancelled());
     assert_eq!(began.elapsed().as_secs(), 0);
 }
 
@@ -79,27 +85,29 @@ async fn http_hooks_are_content_with_any_answer() {
         server.asked.lock().unwrap()[2..].iter().map(|a| a.split(' ').next().unwrap().into()).collect();
     assert_eq!(asked, ["/302?/there", "/there", "/302?http://other.example/"]);
     let error = hook(&bench, HookKind::PreStop, get("/302/loop", "HTTP"), LIMIT).await.unwrap_err();
-    assert!(error.message.contains("stopped after 10 redirects"), "{}", error.message);
+    assert!(error.message().contains("stopped after 10 redirects"), "{}", error.message());
     hook(&bench, HookKind::PreStop, json!({"tcpSocket": {"port": port}}), LIMIT).await.unwrap();
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let error = hook(&bench, HookKind::PreStop, json!({"httpGet": {"port": free, "path": "/p"}}), LIMIT).await;
-    assert!(error.unwrap_err().message.starts_with("HTTP lifecycle hook (/p) for Container \"web\""));
+    assert!(error.unwrap_err().message().starts_with("HTTP lifecycle hook (/p) for Container \"web\""));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_container_the_spec_does_not_know_has_its_hook_with_it() {
     let bench = Bench::new();
-    let call = |handler: Option<&str>| Call::Hook {
-        kind: HookKind::PreStop,
-        name: "gone".into(),
-        id: "c-1".into(),
-        handler: handler.map(str::to_owned),
-        ips: vec![],
+    let call = |handler: Option<&str>| {
+        Call::Runtime(RuntimeCall::Hook {
+            kind: HookKind::PreStop,
+            name: "gone".into(),
+            id: "c-1".into(),
+            handler: handler.map(str::to_owned),
+            ips: vec![],
+        })
     };
     bench.call(web(), call(Some(r#"{"exec":{"command":["bye"]}}"#))).await.unwrap();
     assert_eq!(bench.fake.asked(), ["ExecSync c-1 bye 30"]);
     assert_eq!(bench.call(web(), call(None)).await, Ok(Answer::Done));
-    assert!(bench.call(web(), call(Some("{"))).await.unwrap_err().message.contains("not JSON"));
+    assert!(bench.call(web(), call(Some("{"))).await.unwrap_err().message().contains("not JSON"));
     // A container without that hook has nothing to do.
     assert_eq!(hook(&bench, HookKind::PreStop, Value::Null, LIMIT).await, Ok(Answer::Done));
     assert_eq!(bench.fake.asked().len(), 1);
