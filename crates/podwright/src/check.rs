@@ -146,9 +146,9 @@ fn as_text(checked: &[CheckedFile]) -> String {
             findings.iter().for_each(|finding| text.push_str(&format_finding(path, severity, finding)));
         }
     }
-    let count = |of: fn(&CheckedFile) -> usize, word: &str| {
+    let count = |of: fn(&CheckedFile) -> usize, noun: &str| {
         let n = checked.iter().map(of).sum::<usize>();
-        format!("{n} {word}{}", if n == 1 { "" } else { "s" })
+        format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
     };
     let counts = [
         count(|_| 1, "file"),

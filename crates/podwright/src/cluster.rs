@@ -1,4 +1,4 @@
-//! This machine as a node of a cluster: the parts that speak to the API server, started together.
+//! Cluster membership: starts the components that talk to the API server.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use tokio::sync::{mpsc, watch};
 use crate::config::AgentConfig;
 
 mod events;
-mod machine;
+mod node_facts;
 mod objects;
 mod runtime;
 
 pub(crate) use objects::objects;
 
-/// What the parts need of the rest.
-pub(crate) struct Parts {
+/// What the components of the cluster need from the rest of the agent.
+pub(crate) struct ClusterDependencies {
     pub(crate) images: Arc<dyn ImageService>,
     pub(crate) handle: Handle,
     pub(crate) changes: mpsc::Sender<(Source, SourceChange)>,
@@ -42,34 +42,34 @@ impl PodObjectStore for ApiObjectStore {
     }
 }
 
-/// Register the node, keep it alive, and follow its pods. A server that is away holds nothing else up.
-pub(crate) fn start(cluster: Cluster, config: &AgentConfig, parts: Parts, tasks: &Tasks) {
+/// Starts registration, lease, pod watch and event upload. An unreachable server blocks nothing else.
+pub(crate) fn start(cluster: Cluster, config: &AgentConfig, parts: ClusterDependencies, tasks: &Tasks) {
     let Some(settings) = config.cluster.clone() else { return };
-    let facts = machine::facts(config, settings.taints, settings.images_max);
+    let facts = node_facts::node_facts(config, settings.taints, settings.images_max);
     let name = facts.name.clone();
     tracing::info!(server = %cluster.server(), node = name, "joining the cluster");
     let (registered, object) = watch::channel(None);
-    let (occurrences, occurred) = mpsc::channel(events::ON_THEIR_WAY_MAX);
-    tasks.service("event-forwarding", events::hand_on(parts.handle.state().follow_events(), occurrences));
+    let (occurrences, occurred) = mpsc::channel(events::QUEUE_MAX);
+    tasks.service("event-forwarding", events::forward(parts.handle.state().follow_events(), occurrences));
     tasks.service("event-sink", event_sink::run(cluster.clone(), name.clone(), occurred));
-    tasks.service("node-object", tell_of_node(object.clone(), parts.handle.clone()));
+    tasks.service("node-object", report_node_object(object.clone(), parts.handle.clone()));
     tasks.service("node-lease", lease::run(cluster.another(), name.clone(), settings.lease, object.clone()));
     tasks.service("pod-watch", pods::run(cluster.clone(), name.clone(), object, parts.changes));
     let (check_every, report_every) = (settings.check_every, settings.report_every);
-    let (told, events) = mpsc::channel(events::ON_THEIR_WAY_MAX);
-    let (register, events_to) = (settings.register, Some(told));
+    let (node_events, events) = mpsc::channel(events::QUEUE_MAX);
+    let (register, events_to) = (settings.register, Some(node_events));
     let registration = node::Registration { facts, register, check_every, report_every, events: events_to };
-    tasks.service("node-events", events::tell_of_node(name, events, parts.handle.clone()));
+    tasks.service("node-events", events::report_node_events(name, events, parts.handle.clone()));
     tasks.service("node-status", async move {
-        // As a rule the first word about the node says how its runtime is.
-        let said = parts.handle.state().follow_runtime();
-        let (listening, runtime) = runtime::follow(said, parts.images).await;
+        // Usually the runtime's state is known before the first status is sent.
+        let reported = parts.handle.state().follow_runtime();
+        let (listening, runtime) = runtime::follow(reported, parts.images).await;
         tokio::join!(listening, node::run(cluster, registration, runtime, registered));
     });
 }
 
-/// Mirrors belong to the node's object, unless it is going; pods are admitted by its labels.
-async fn tell_of_node(mut object: watch::Receiver<Option<Registered>>, handle: Handle) {
+/// Reports the Node object to core: its UID owns mirror pods unless it is being deleted, its labels decide admission.
+async fn report_node_object(mut object: watch::Receiver<Option<Registered>>, handle: Handle) {
     while object.changed().await.is_ok() {
         let object = object.borrow_and_update().clone();
         let labels = object.as_ref().map(|object| object.labels.clone());

@@ -1,7 +1,6 @@
-//! The log: lines on stderr. Under journald without time and colour, which it has itself, and with the level it sorts by.
+//! The agent's log on stderr. Under journald, lines have no time and colour but a syslog level prefix.
 //!
-//! No place in the code may flood it: after [`limit::LINES`] lines in [`limit::INTERVAL`] the rest is counted, and one line tells
-//! how many there were.
+//! Each call site may log [`limit::LINES`] lines per [`limit::INTERVAL`]; further lines are dropped, and their number is logged.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
@@ -19,17 +18,17 @@ use crate::run_flags::LogFormat;
 
 mod limit;
 
-/// Begin to log.
+/// Installs the global subscriber.
 pub(crate) fn start(config: LoggingConfig) {
     let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     let limit = limit::Limit::default();
-    limit.clone().tell_in_background();
+    limit.clone().report_in_background();
     let registry = tracing_subscriber::registry().with(filter(config.verbosity)).with(limit);
     match config.format {
         LogFormat::Json => registry.with(layer.json().flatten_event(true)).init(),
         LogFormat::Text if under_journald() => {
             let plain = format().without_time().with_level(false).with_ansi(false);
-            registry.with(layer.with_ansi(false).event_format(Leveled(plain))).init();
+            registry.with(layer.with_ansi(false).event_format(WithSyslogLevel(plain))).init();
         }
         LogFormat::Text => {
             let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
@@ -38,7 +37,7 @@ pub(crate) fn start(config: LoggingConfig) {
     }
 }
 
-/// The kubelet's numbers: up to 3 is for operators, 4 and 5 for debugging, more for everything.
+/// The scale of the kubelet: up to 3 for operators, 4 and 5 for debugging, above for tracing.
 fn filter(verbosity: u8) -> Targets {
     let (own, others) = match verbosity {
         0..=3 => (LevelFilter::INFO, LevelFilter::WARN),
@@ -49,17 +48,17 @@ fn filter(verbosity: u8) -> Targets {
     Targets::new().with_default(others).with_target("podwright", own)
 }
 
-/// stderr is the journal's, not just inherited beside it.
+/// `JOURNAL_STREAM` names our stderr, and is not just inherited.
 fn under_journald() -> bool {
     let Some(stream) = std::env::var("JOURNAL_STREAM").ok() else { return false };
     let Ok(stat) = rustix::fs::fstat(io::stderr()) else { return false };
     stream == format!("{}:{}", stat.st_dev, stat.st_ino)
 }
 
-/// Puts the syslog level in front, as journald reads it.
-struct Leveled<F>(F);
+/// Adds the syslog level as a prefix that journald understands.
+struct WithSyslogLevel<F>(F);
 
-impl<S, N, F> FormatEvent<S, N> for Leveled<F>
+impl<S, N, F> FormatEvent<S, N> for WithSyslogLevel<F>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -71,7 +70,7 @@ where
     }
 }
 
-/// The level as syslog counts it.
+/// The syslog severity of a level.
 fn syslog(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,
@@ -86,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_verbosity_shows_more() {
+    fn higher_verbosity_shows_more() {
         let shown = |verbosity, target, level| filter(verbosity).would_enable(target, &level);
         for target in ["podwright", "podwright_agent::sources::file", "podwright_core"] {
             assert!(shown(0, target, Level::INFO) && !shown(3, target, Level::DEBUG), "{target}");

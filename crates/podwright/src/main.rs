@@ -12,10 +12,10 @@ mod client;
 mod cluster;
 mod config;
 mod go_duration;
+mod heap;
+mod log_rotation;
 mod logging;
-mod logs;
 mod man;
-mod memory;
 mod notify;
 mod print;
 mod replay;
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
 }
 
 fn run(flags: &RunFlags) -> ExitCode {
-    memory::limit_malloc_arenas();
+    heap::limit_malloc_arenas();
     let config = match AgentConfig::load(flags) {
         Ok(config) => config,
         Err(error) => {

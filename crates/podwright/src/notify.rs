@@ -1,7 +1,7 @@
-//! A word to whoever started the agent: systemd's notification protocol, one datagram per word.
+//! The notification protocol of systemd (sd_notify).
 //!
-//! READY once the loop runs, STATUS in a few words, WATCHDOG as long as the task that owns core answers, STOPPING at the end. An
-//! agent whose core hangs is silent, and systemd starts it anew; the containers don't notice.
+//! Sends READY when the event loop runs, STATUS, WATCHDOG as long as the task that owns core responds, and STOPPING at the end. If
+//! core hangs, the watchdog notifications stop and systemd restarts the agent; containers are not affected.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,31 +13,31 @@ use std::time::Duration;
 use podwright_agent::event_loop::{Handle, PodsResponse};
 use tokio_util::sync::CancellationToken;
 
-/// How often the status is told when nobody watches.
+/// Period of status notifications without a watchdog.
 const PERIOD: Duration = Duration::from_secs(15);
 
-/// Tell whoever listens, from the first answer of the loop to the end.
-pub(crate) async fn tell(handle: Handle, stop: CancellationToken) {
+/// Sends notifications until the agent stops. Does nothing without `NOTIFY_SOCKET`.
+pub(crate) async fn run(handle: Handle, stop: CancellationToken) {
     let notifier = Notifier::from_environment();
-    notifier.watch(&handle, &stop).await;
+    notifier.send_while_alive(&handle, &stop).await;
     stop.cancelled().await;
-    notifier.say("STOPPING=1\nSTATUS=ending; containers go on running");
+    notifier.send("STOPPING=1\nSTATUS=stopping; containers keep running");
 }
 
-/// The one who listens, if anyone does.
 #[derive(Debug)]
 struct Notifier {
+    /// `None`: the agent was not started by systemd.
     socket: Option<UnixDatagram>,
-    /// A sign of life is due at least this often.
+    /// `WATCHDOG_USEC`: maximum time between two watchdog notifications.
     watchdog: Option<Duration>,
 }
 
 impl Notifier {
-    /// As the environment says.
+    /// From `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID`.
     fn from_environment() -> Self {
         let path = std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty());
         let socket = path.and_then(|path| {
-            let failed = |error: &io::Error| tracing::warn!(?path, %error, "NOTIFY_SOCKET can't be used");
+            let failed = |error: &io::Error| tracing::warn!(?path, %error, "cannot connect to NOTIFY_SOCKET");
             connect(&path).inspect_err(failed).ok()
         });
         let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
@@ -46,23 +46,23 @@ impl Notifier {
         Self { socket, watchdog }
     }
 
-    /// Say that the loop runs, and go on saying it for as long as it does.
-    async fn watch(&self, handle: &Handle, stop: &CancellationToken) {
+    /// Sends READY, then STATUS and WATCHDOG as long as the event loop responds.
+    async fn send_while_alive(&self, handle: &Handle, stop: &CancellationToken) {
         if self.socket.is_none() {
             return;
         }
-        // Twice in the time there is, as the protocol recommends.
+        // Twice per watchdog interval, as sd_watchdog_enabled(3) recommends.
         let period = self.watchdog.map_or(PERIOD, |watchdog| (watchdog / 2).min(PERIOD));
-        let mut words = "READY=1\n";
+        let mut ready = "READY=1\n";
         loop {
-            // Answered by the task that owns core: silence here is what the watchdog is for.
+            // The task that owns core responds to this; if it hangs, no watchdog notification is sent.
             match tokio::time::timeout(period, handle.pods()).await {
                 Ok(Some(shown)) => {
-                    self.say(&format!("{words}WATCHDOG=1\nSTATUS={}", status(&shown)));
-                    words = "";
+                    self.send(&format!("{ready}WATCHDOG=1\nSTATUS={}", status(&shown)));
+                    ready = "";
                 }
                 Ok(None) => return,
-                Err(_) => tracing::warn!("the loop does not answer: the watchdog is not fed"),
+                Err(_) => tracing::warn!("event loop does not respond, watchdog notification skipped"),
             }
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -71,11 +71,11 @@ impl Notifier {
         }
     }
 
-    fn say(&self, words: &str) {
+    fn send(&self, message: &str) {
         let Some(socket) = &self.socket else { return };
-        // It never waits: a listener that is full misses a word, and the next one comes soon.
-        if let Err(error) = socket.send(words.as_bytes()) {
-            tracing::debug!(%error, "a notification was not taken");
+        // Non-blocking: if the receiver's queue is full, this notification is lost and the next follows soon.
+        if let Err(error) = socket.send(message.as_bytes()) {
+            tracing::debug!(%error, "notification failed");
         }
     }
 }
@@ -91,17 +91,17 @@ fn connect(path: &OsString) -> io::Result<UnixDatagram> {
     Ok(socket)
 }
 
-/// What `systemctl status` shows.
+/// The status line of `systemctl status`.
 fn status(shown: &PodsResponse) -> String {
     let running = |pod: &&podwright_core::model::Pod| {
         pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
     };
-    let mut text = format!("{} of {} pods run", shown.pods.iter().filter(running).count(), shown.pods.len());
+    let mut text = format!("{} of {} pods are running", shown.pods.iter().filter(running).count(), shown.pods.len());
     if !shown.broken.is_empty() {
-        text.push_str(&format!("; {} manifests can't be used", shown.broken.len()));
+        text.push_str(&format!("; {} invalid manifests", shown.broken.len()));
     }
     if !shown.runtime_up {
-        text.push_str("; the container runtime does not answer");
+        text.push_str("; the container runtime does not respond");
     }
     text
 }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_arrive_by_path_and_by_abstract_name() {
+    fn notifications_arrive_by_path_and_by_abstract_name() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("notify");
         let by_path = UnixDatagram::bind(&path).expect("bound");
@@ -120,18 +120,21 @@ mod tests {
         let by_name = UnixDatagram::bind_addr(&abstract_address).expect("bound");
         for (address, listener) in [(path.into_os_string(), by_path), (format!("@{name}").into(), by_name)] {
             let notifier = Notifier { socket: Some(connect(&address).expect("connected")), watchdog: None };
-            notifier.say("STOPPING=1\n");
+            notifier.send("STOPPING=1\n");
             listener.set_read_timeout(Some(Duration::from_secs(5))).expect("set");
-            let mut words = [0; 200];
-            let size = listener.recv(&mut words).expect("words");
-            assert!(words[..size].starts_with(b"STOPPING=1\n"), "{address:?}");
+            let mut message = [0; 200];
+            let size = listener.recv(&mut message).expect("a message");
+            assert!(message[..size].starts_with(b"STOPPING=1\n"), "{address:?}");
         }
         assert!(connect(&"/no/such/socket".into()).is_err());
     }
 
     #[test]
-    fn the_status_says_what_is_wrong() {
+    fn the_status_names_problems() {
         let shown = PodsResponse { broken: vec![("f".into(), "w".into())], ..PodsResponse::default() };
-        assert_eq!(status(&shown), "0 of 0 pods run; 1 manifests can't be used; the container runtime does not answer");
+        assert_eq!(
+            status(&shown),
+            "0 of 0 pods are running; 1 invalid manifests; the container runtime does not respond"
+        );
     }
 }

@@ -1,6 +1,6 @@
-//! What people read: tables as kubectl prints them, ages, colours where there is a terminal.
+//! Output for users: tables and ages like kubectl's, with colours on a terminal.
 //!
-//! Messages come from containers, registries and runtimes: whatever would steer a terminal is taken out of them.
+//! Messages come from containers, registries and runtimes: control characters are removed from them.
 
 use std::io::IsTerminal;
 
@@ -11,35 +11,34 @@ pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod pods;
 
+mod describe_container;
 mod hints;
-mod parts;
 
-/// A colour with a meaning.
+/// Colours by meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Colour {
-    /// As it should be.
+    /// Running or completed as intended.
     Good,
-    /// On its way.
+    /// In progress.
     Busy,
-    /// Somebody has to look.
+    /// Needs attention.
     Bad,
 }
 
-/// Colours, or none.
+/// Writes colours, or plain text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Paint {
     on: bool,
 }
 
 impl Paint {
-    /// Colours only on a terminal whose owner hasn't said no.
+    /// Colours on a terminal, unless `NO_COLOR` is set or `TERM` is unset or dumb.
     pub(crate) fn for_stdout() -> Self {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         Self { on: std::io::stdout().is_terminal() && !set("NO_COLOR") && !dumb }
     }
 
-    /// Text without colours.
     #[cfg(test)]
     pub(crate) fn off() -> Self {
         Self { on: false }
@@ -52,24 +51,24 @@ impl Paint {
             Some(Colour::Bad) => "31",
             None => return text.to_owned(),
         };
-        self.with(code, text)
+        self.escape(code, text)
     }
 
-    /// Lines without indent are headings.
+    /// Prints lines without indentation in bold.
     pub(crate) fn headings(self, text: &str) -> String {
         let paint = |line: &str| match line.starts_with(' ') || line.is_empty() {
             true => line.to_owned(),
-            false => self.with("1", line),
+            false => self.escape("1", line),
         };
         text.lines().map(|line| paint(line) + "\n").collect()
     }
 
-    fn with(self, code: &str, text: &str) -> String {
+    fn escape(self, code: &str, text: &str) -> String {
         if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 }
 
-/// A table: columns as wide as they must be, three spaces between.
+/// A table with three spaces between its columns.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<Vec<(String, Option<Colour>)>>,
@@ -90,7 +89,7 @@ impl Table {
         self.render_to(&widths, paint)
     }
 
-    /// Make these columns as wide as this table needs them.
+    /// Increases the widths to what this table needs.
     pub(crate) fn widen(&self, widths: &mut Vec<usize>) {
         widths.resize(self.rows.iter().map(Vec::len).max().unwrap_or(0).max(widths.len()), 0);
         for row in &self.rows {
@@ -115,19 +114,18 @@ impl Table {
     }
 }
 
-/// A table that grows: what comes later lines up with what was printed.
-pub(crate) struct Sheet {
+/// A table that is printed in parts: later rows are aligned with the printed ones.
+pub(crate) struct GrowingTable {
     paint: Paint,
     widths: Vec<usize>,
 }
 
-impl Sheet {
-    /// Nothing is printed yet.
+impl GrowingTable {
     pub(crate) fn new(paint: Paint) -> Self {
         Self { paint, widths: vec![] }
     }
 
-    /// More lines, under the head if they are the first.
+    /// Renders more rows; the first part includes the header.
     pub(crate) fn more(&mut self, table: &Table) -> String {
         let first = self.widths.is_empty();
         if table.rows.len() < 2 {
@@ -139,12 +137,12 @@ impl Sheet {
     }
 }
 
-/// Seconds between two moments; never negative.
+/// Seconds between two times; never negative.
 pub(crate) fn seconds(from: Timestamp, to: Timestamp) -> u64 {
     u64::try_from(to.duration_since(from).as_secs()).unwrap_or(0)
 }
 
-/// A duration as kubectl shows ages: two digits' worth of it.
+/// A duration in the format of kubectl's ages.
 pub(crate) fn age(seconds: u64) -> String {
     let (m, h, d) = (seconds / 60, seconds / 3600, seconds / 86_400);
     let both = |big: u64, unit: &str, small: u64, small_unit: &str| match small {
@@ -164,21 +162,21 @@ pub(crate) fn age(seconds: u64) -> String {
     }
 }
 
-/// The age of something, as of now.
+/// The age at `now`.
 pub(crate) fn age_at(then: Option<Timestamp>, now: Timestamp) -> String {
     then.map_or("<unknown>".into(), |then| age(seconds(then, now)))
 }
 
-/// Foreign words on one line, without anything that would steer a terminal.
+/// Text from other sources as one line, without characters that control a terminal.
 pub(crate) fn plain(text: &str) -> String {
-    let harmless = |c: char| match c {
+    let replace = |c: char| match c {
         '\n' | '\t' => ' ',
-        // Direction marks can make a line read otherwise than it is.
+        // Bidirectional control characters can disguise the text.
         '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
         c if c.is_control() => '\u{fffd}',
         c => c,
     };
-    text.trim().chars().filter(|c| *c != '\r').map(harmless).collect()
+    text.trim().chars().filter(|c| *c != '\r').map(replace).collect()
 }
 
 #[cfg(test)]
@@ -186,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_read_as_kubectls() {
+    fn ages_have_the_format_of_kubectl() {
         for (seconds, text) in [
             (0, "0s"),
             (119, "119s"),
@@ -209,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_line_up_whatever_their_colour() {
+    fn coloured_columns_are_aligned() {
         let mut table = Table::new(&["NAME", "STATUS", "AGE"]);
         table.row(vec![("web".into(), None), ("CrashLoopBackOff".into(), Some(Colour::Bad)), ("5s".into(), None)]);
         let text = "NAME   STATUS             AGE\nweb    CrashLoopBackOff   5s\n";
@@ -221,12 +219,12 @@ mod tests {
     }
 
     #[test]
-    fn foreign_words_cannot_steer_the_terminal() {
+    fn control_characters_are_removed() {
         assert_eq!(plain("a\x1b[2Jb\r\n\tc\u{202e}d"), "a\u{fffd}[2Jb  c\u{fffd}d");
     }
 
     #[test]
-    fn headings_are_what_has_no_indent() {
+    fn lines_without_indentation_are_bold() {
         assert_eq!(Paint { on: true }.headings("a\n\n  b\n"), "\x1b[1ma\x1b[0m\n\n  b\n");
         assert_eq!(Paint::off().headings("a\n  b\n"), "a\n  b\n");
     }

@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::AgentConfig;
 use crate::print::explain;
-use crate::{cluster, logs, memory, notify};
+use crate::{cluster, heap, log_rotation, notify};
 use monitor::Monitor;
 
 /// Sources wait while this many of their changes are queued.
@@ -185,15 +185,15 @@ impl Agent {
         tasks.job("local-source", async move { submitted.begin().await });
         if let Some(cluster) = cluster {
             let (images, handle) = (images.clone(), handle.clone());
-            cluster::start(cluster, &config, cluster::Parts { images, handle, changes }, tasks);
+            cluster::start(cluster, &config, cluster::ClusterDependencies { images, handle, changes }, tasks);
         }
         let empty_dirs = EmptyDirs::new(feed.clone(), settings::paths(&config), pool.clone());
         tasks.service("empty-dir-limits", empty_dirs.watch(handle.clone()));
         let policy = settings::image_policy(&config);
         let gc = ImageGc::new(runtime.clone(), images, images_gc::measure(pool), policy, limit);
         tasks.service("image-gc", collect_images(gc, node_name.clone(), handle.clone()));
-        tasks.job("heap-trim", memory::trim_heap_periodically());
-        tasks.service("log-rotation", logs::rotate(config.logs.clone(), runtime.clone(), limit));
+        tasks.job("heap-trim", heap::trim_heap_periodically());
+        tasks.service("log-rotation", log_rotation::run(config.logs.clone(), runtime.clone(), limit));
         if let Some(listener) = listener {
             let monitor = Arc::new(Monitor::new(handle.clone(), config.node.sync_frequency));
             tasks.drained_service("monitor-listener", health_server::serve(listener, monitor, stop.clone()));
@@ -209,7 +209,7 @@ impl Agent {
             format_explanation: explain::render,
         };
         tasks.drained_service("local-api", socket.serve(local, stop.clone()));
-        tasks.drained_service("notify", notify::tell(handle, stop.clone()));
+        tasks.drained_service("notify", notify::run(handle, stop.clone()));
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! `podwright apply`: makes what files say so.
+//! `podwright apply`: creates or updates the pods in files.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -14,27 +14,27 @@ use super::{Client, ClientError, encode, path, wait};
 use crate::check::format_finding;
 use crate::cli::ApplyFlags;
 
-/// As the agent's own limit for a manifest.
+/// The agent's limit for a manifest.
 const FILE_MAX: u64 = 10 << 20;
 
-/// One object of a file.
+/// One pod of a file.
 pub(super) struct Document {
     object: Value,
-    /// The file, for messages.
+    /// The path of the file, for messages.
     origin: String,
 }
 
-/// Every object is tried, but for those of files with mistakes; any that fails makes the exit code.
+/// Applies all pods except those of invalid files. The exit code is 1 if anything failed.
 pub(super) async fn apply(flags: &ApplyFlags) -> Result<ExitCode, ClientError> {
     let client = Client::new(&flags.socket.run_dir);
     let texts = texts(&flags.files)?;
     let documents = documents(&texts)?;
-    let bad: BTreeSet<&str> =
-        texts.iter().filter(|text| !text.judge(flags.strict)).map(|t| t.origin.as_str()).collect();
-    let mut code = if bad.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-    for document in documents.iter().filter(|document| !bad.contains(document.origin.as_str())) {
+    let invalid: BTreeSet<&str> =
+        texts.iter().filter(|text| !text.validate(flags.strict)).map(|t| t.origin.as_str()).collect();
+    let mut code = if invalid.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    for document in documents.iter().filter(|document| !invalid.contains(document.origin.as_str())) {
         match apply_one(&client, flags, document).await {
-            Ok(said) => println!("{said}{}", if flags.dry_run { " (dry run)" } else { "" }),
+            Ok(result) => println!("{result}{}", if flags.dry_run { " (dry run)" } else { "" }),
             Err(error) => {
                 eprintln!("podwright: {}: {error}", document.origin);
                 code = ExitCode::FAILURE;
@@ -51,78 +51,78 @@ async fn apply_one(client: &Client, flags: &ApplyFlags, document: &Document) -> 
     let dry = if flags.dry_run { "?dryRun=All" } else { "" };
     let (all, named) = (path("pods", Some(&namespace)), object["metadata"]["name"].as_str().is_some());
     if !named {
-        let made: Pod = client.ask(Method::POST, &format!("{all}{dry}"), Some(&object)).await?;
-        return Ok(format!("pod/{} created", made.metadata.name.unwrap_or_default()));
+        let created: Pod = client.send(Method::POST, &format!("{all}{dry}"), Some(&object)).await?;
+        return Ok(format!("pod/{} created", created.metadata.name.unwrap_or_default()));
     }
     let name = document.name()?;
     let one = format!("{all}/{}", encode(&name));
-    let there: Pod = match client.get(&one).await {
+    let existing: Pod = match client.get(&one).await {
         Err(error) if error.is_not_found() => {
-            client.ask::<Pod>(Method::POST, &format!("{all}{dry}"), Some(&object)).await?;
+            client.send::<Pod>(Method::POST, &format!("{all}{dry}"), Some(&object)).await?;
             return Ok(format!("pod/{name} created"));
         }
-        there => there?,
+        existing => existing?,
     };
-    match client.ask::<Pod>(Method::PUT, &format!("{one}{dry}"), Some(&object)).await {
-        Ok(now) if is_same(&now, &there) => Ok(format!("pod/{name} unchanged")),
+    match client.send::<Pod>(Method::PUT, &format!("{one}{dry}"), Some(&object)).await {
+        Ok(now) if is_same(&now, &existing) => Ok(format!("pod/{name} unchanged")),
         Ok(_) => Ok(format!("pod/{name} configured")),
         Err(ClientError::Refused { code: 422, .. }) if flags.force && !flags.dry_run => {
-            let options = json!({"preconditions": {"uid": there.metadata.uid}});
-            client.ask::<Value>(Method::DELETE, &one, Some(&options)).await?;
-            wait::gone(client, &there, None).await?;
-            client.ask::<Pod>(Method::POST, &all, Some(&object)).await?;
+            let options = json!({"preconditions": {"uid": existing.metadata.uid}});
+            client.send::<Value>(Method::DELETE, &one, Some(&options)).await?;
+            wait::gone(client, &existing, None).await?;
+            client.send::<Pod>(Method::POST, &all, Some(&object)).await?;
             Ok(format!("pod/{name} replaced"))
         }
         Err(ClientError::Refused { code: 422, message }) => {
-            let message = format!("{message}; with --force the pod is ended and made anew");
+            let message = format!("{message}; --force deletes and recreates the pod");
             Err(ClientError::Refused { code: 422, message })
         }
         Err(error) => Err(error),
     }
 }
 
-/// Nothing that a person writes differs. The status goes its own ways meanwhile, and the version with it.
+/// Spec, labels and annotations are equal. Status and resource version change at any time.
 fn is_same(a: &Pod, b: &Pod) -> bool {
     let (m, n) = (&a.metadata, &b.metadata);
     a.spec == b.spec && m.labels == n.labels && m.annotations == n.annotations
 }
 
-/// What a file says.
-pub(super) struct Text {
-    /// The file, for messages.
+/// The content of a file.
+pub(super) struct ManifestText {
+    /// The path of the file, for messages.
     origin: String,
     bytes: Vec<u8>,
 }
 
-impl Text {
-    /// Tell what is wrong with it and what does nothing, by line; whether it can be used.
-    fn judge(&self, strict: bool) -> bool {
+impl ManifestText {
+    /// Prints errors and warnings by line. Returns whether the file can be applied.
+    fn validate(&self, strict: bool) -> bool {
         let found = find_in(&self.bytes, &self.origin, &submitted_pods());
-        let doubtful = if strict { "error" } else { "warning" };
-        for (severity, findings) in [("error", &found.errors), (doubtful, &found.warnings)] {
+        let warning = if strict { "error" } else { "warning" };
+        for (severity, findings) in [("error", &found.errors), (warning, &found.warnings)] {
             findings.iter().for_each(|finding| eprint!("{}", format_finding(&self.origin, severity, finding)));
         }
         found.errors.is_empty() && (found.warnings.is_empty() || !strict)
     }
 }
 
-/// The texts of these files; `-` is stdin, a directory all manifests in it.
-pub(super) fn texts(files: &[PathBuf]) -> Result<Vec<Text>, ClientError> {
+/// Reads files; `-` is stdin, a directory stands for all manifests in it.
+pub(super) fn texts(files: &[PathBuf]) -> Result<Vec<ManifestText>, ClientError> {
     let mut texts = vec![];
     for file in files {
         for file in manifests(file)? {
             let origin = if file == Path::new("-") { "stdin".to_owned() } else { file.display().to_string() };
             let bytes = read(&file).map_err(|error| ClientError::Usage(format!("{origin}: {error}")))?;
-            texts.push(Text { origin, bytes });
+            texts.push(ManifestText { origin, bytes });
         }
     }
     Ok(texts)
 }
 
-/// All objects in these texts.
-pub(super) fn documents(texts: &[Text]) -> Result<Vec<Document>, ClientError> {
+/// All pods in these files.
+pub(super) fn documents(texts: &[ManifestText]) -> Result<Vec<Document>, ClientError> {
     let mut found = vec![];
-    for Text { origin, bytes } in texts {
+    for ManifestText { origin, bytes } in texts {
         let objects = parse(bytes).map_err(|error| ClientError::Usage(format!("{origin}: {error}")))?;
         for object in objects {
             flatten(object, origin, &mut found)?;
@@ -131,7 +131,7 @@ pub(super) fn documents(texts: &[Text]) -> Result<Vec<Document>, ClientError> {
     Ok(found)
 }
 
-/// A list is its items. Only pods can be taken.
+/// Adds a pod, or the items of a list. Other kinds are an error.
 fn flatten(object: Value, origin: &str, into: &mut Vec<Document>) -> Result<(), ClientError> {
     let kind = object["kind"].as_str().unwrap_or_default().to_owned();
     match (kind.as_str(), object.get("items")) {
@@ -145,8 +145,8 @@ fn flatten(object: Value, origin: &str, into: &mut Vec<Document>) -> Result<(), 
                 flatten(item, origin, into)?;
             }
         }
-        ("", _) => return Err(ClientError::Usage(format!("{origin}: kind is missing; write `kind: Pod`"))),
-        _ => return Err(ClientError::Usage(format!("{origin}: kind {kind} can't be taken; pods can"))),
+        ("", _) => return Err(ClientError::Usage(format!("{origin}: kind is missing, expected `kind: Pod`"))),
+        _ => return Err(ClientError::Usage(format!("{origin}: kind {kind} is not supported, only Pod is"))),
     }
     Ok(())
 }
@@ -180,9 +180,9 @@ fn read(file: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 impl Document {
-    /// Its own namespace, else the one that was asked for.
-    pub(super) fn namespace(&self, asked: Option<&str>) -> String {
-        self.object["metadata"]["namespace"].as_str().or(asked).unwrap_or("default").to_owned()
+    /// Its own namespace, else the one of the flag.
+    pub(super) fn namespace(&self, flag: Option<&str>) -> String {
+        self.object["metadata"]["namespace"].as_str().or(flag).unwrap_or("default").to_owned()
     }
 
     pub(super) fn name(&self) -> Result<String, ClientError> {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn files_directories_and_lists_become_pods() {
+    fn files_directories_and_lists_contain_pods() {
         let dir = tempfile::tempdir().unwrap();
         write(
             dir.path(),
@@ -217,18 +217,18 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_taken_is_named_with_its_file() {
+    fn errors_name_the_file() {
         let dir = tempfile::tempdir().unwrap();
-        for (text, word) in [
-            ("kind: Service\n", "kind Service can't be taken"),
+        for (text, expected) in [
+            ("kind: Service\n", "kind Service is not supported"),
             ("metadata: {}\n", "kind is missing"),
             ("a: [\n", "line "),
             ("", "empty"),
         ] {
             let file = write(dir.path(), "x.yaml", text);
-            let Err(error) = documents(&texts(&[file]).unwrap()) else { panic!("{text} was taken") };
-            let said = error.to_string();
-            assert!(said.contains(word) && said.contains("x.yaml"), "{said}");
+            let Err(error) = documents(&texts(&[file]).unwrap()) else { panic!("{text} was accepted") };
+            let error = error.to_string();
+            assert!(error.contains(expected) && error.contains("x.yaml"), "{error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `podwright exec`: a command in a running container, its streams tied to ours.
+//! `podwright exec`: runs a command in a container, connected to our stdin, stdout and stderr.
 
 mod spdy;
 mod terminal;
@@ -16,23 +16,23 @@ use super::{Client, ClientError, encode, find, pod_path};
 use crate::cli::ExecFlags;
 use spdy::{Frame, Sender, StreamId};
 
-/// The exit code when the command could not be run at all, or its end is not known.
+/// The exit code if the command could not be run, or its exit code is unknown.
 const NOT_RUN: u8 = 126;
 
-/// Run the command; its exit code is ours.
+/// Runs the command. Its exit code becomes ours.
 pub(super) async fn run(flags: &ExecFlags) -> Result<ExitCode, ClientError> {
     let client = Client::new(&flags.socket.run_dir);
     let pod = find(&client, flags.namespace(), &flags.pod).await?;
-    let tty = flags.tty && terminal::is_there();
+    let tty = flags.tty && terminal::stdin_is_terminal();
     if flags.tty && !tty {
-        eprintln!("podwright: stdin is no terminal: -t has no effect");
+        eprintln!("podwright: stdin is not a terminal, -t has no effect");
     }
     let mut query = format!("stdout=true&stderr={}&stdin={}&tty={tty}", !tty, flags.stdin);
     if let Some(container) = &flags.container {
         query.push_str(&format!("&container={}", encode(container)));
     }
-    for word in &flags.command {
-        query.push_str(&format!("&command={}", encode(word)));
+    for argument in &flags.command {
+        query.push_str(&format!("&command={}", encode(argument)));
     }
     let path = format!("{}/exec?{query}", pod_path(&pod));
     let mut response = client
@@ -45,29 +45,29 @@ pub(super) async fn run(flags: &ExecFlags) -> Result<ExitCode, ClientError> {
         .await?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         let status = response.status();
-        let body = response.body_mut().collect().await.map_err(|error| client.broken(error))?.to_bytes();
-        return Err(ClientError::said(status, &body));
+        let body = response.body_mut().collect().await.map_err(|error| client.failed(error))?.to_bytes();
+        return Err(ClientError::from_response(status, &body));
     }
-    let upgraded = hyper::upgrade::on(response).await.map_err(|error| client.broken(error))?;
-    let raw = if tty { terminal::Raw::enter().map_err(|error| client.broken(error)).map(Some)? } else { None };
+    let upgraded = hyper::upgrade::on(response).await.map_err(|error| client.failed(error))?;
+    let raw = if tty { terminal::RawMode::enter().map_err(|error| client.failed(error)).map(Some)? } else { None };
     let result = session(TokioIo::new(upgraded), flags.stdin, tty).await;
     drop(raw);
-    let end = result.map_err(|error| client.broken(error))?;
-    if let Some(words) = &end.words {
-        eprintln!("podwright: {words}");
+    let end = result.map_err(|error| client.failed(error))?;
+    if let Some(message) = &end.message {
+        eprintln!("podwright: {message}");
     }
     Ok(ExitCode::from(end.code))
 }
 
-/// How the command ended.
+/// The exit of the command.
 #[derive(Debug, PartialEq)]
-struct End {
+struct CommandExit {
     code: u8,
-    /// What there is to say beyond the code.
-    words: Option<String>,
+    /// For stderr.
+    message: Option<String>,
 }
 
-/// The streams of a session.
+/// The SPDY streams of a session.
 struct Streams {
     error: StreamId,
     stdin: Option<StreamId>,
@@ -76,19 +76,19 @@ struct Streams {
     resize: Option<StreamId>,
 }
 
-/// Carry bytes both ways until the command's end is told.
-async fn session(io: impl AsyncRead + AsyncWrite, stdin: bool, tty: bool) -> io::Result<End> {
+/// Copies bytes in both directions until the server closes the connection after the command's exit.
+async fn session(io: impl AsyncRead + AsyncWrite, stdin: bool, tty: bool) -> io::Result<CommandExit> {
     let (mut from, to) = tokio::io::split(io);
     let mut to = Sender::new(to);
     let streams = open(&mut to, stdin, tty).await?;
     let (mut input, mut keys) = (tokio::io::stdin(), vec![0; spdy::CHUNK]);
     let (mut out, mut err) = (tokio::io::stdout(), tokio::io::stderr());
     let mut resizes = terminal::resizes()?;
-    let (mut told, mut open_input) = (Vec::new(), streams.stdin);
+    let (mut error, mut open_input) = (Vec::new(), streams.stdin);
     if let (Some(stream), Some(size)) = (streams.resize, terminal::size()) {
         to.data(stream, size.as_bytes(), false).await?;
     }
-    // Frames are read by a task of their own: half a read frame must not be lost when a key is hit.
+    // Reading a frame is not cancel-safe, so a future of its own reads them, not a branch of the select below.
     let (frames, mut received) = tokio::sync::mpsc::channel(16);
     let reader = async move {
         loop {
@@ -105,7 +105,7 @@ async fn session(io: impl AsyncRead + AsyncWrite, stdin: bool, tty: bool) -> io:
         tokio::select! {
             () = &mut reader, if reading => reading = false,
             frame = received.recv() => match frame.transpose()?.flatten() {
-                Some(Frame::Data { stream, data, .. }) if stream == streams.error => told.extend_from_slice(&data),
+                Some(Frame::Data { stream, data, .. }) if stream == streams.error => error.extend_from_slice(&data),
                 Some(Frame::Data { stream, data, .. }) if stream == streams.stdout => {
                     out.write_all(&data).await?;
                     out.flush().await?;
@@ -117,7 +117,7 @@ async fn session(io: impl AsyncRead + AsyncWrite, stdin: bool, tty: bool) -> io:
                 Some(Frame::Ping(id)) => to.pong(id).await?,
                 Some(Frame::Reset { stream }) if Some(stream) == streams.stdin => open_input = None,
                 Some(Frame::Data { .. } | Frame::Reset { .. } | Frame::Other) => {}
-                Some(Frame::GoAway) | None => return Ok(end(&told)),
+                Some(Frame::GoAway) | None => return Ok(command_exit(&error)),
             },
             read = input.read(&mut keys), if open_input.is_some() => {
                 let read = read?;
@@ -146,20 +146,21 @@ async fn open<W: AsyncWrite + Unpin>(to: &mut Sender<W>, stdin: bool, tty: bool)
     Ok(Streams { error, stdin, stdout, stderr, resize })
 }
 
-/// What the error stream told: a Status with the exit code in it, or nothing at all.
-fn end(told: &[u8]) -> End {
-    let Ok(status) = serde_json::from_slice::<Status>(told) else {
-        let words = if told.is_empty() { "the connection ended before the command did".into() } else { lossy(told) };
-        return End { code: NOT_RUN, words: Some(words) };
+/// Decodes the error stream: a Status with the exit code, or nothing.
+fn command_exit(error: &[u8]) -> CommandExit {
+    let Ok(status) = serde_json::from_slice::<Status>(error) else {
+        let message =
+            if error.is_empty() { "the connection was closed before the command exited".into() } else { lossy(error) };
+        return CommandExit { code: NOT_RUN, message: Some(message) };
     };
     if status.status.as_deref() == Some("Success") {
-        return End { code: 0, words: None };
+        return CommandExit { code: 0, message: None };
     }
     let causes = status.details.iter().flat_map(|details| details.causes.iter().flatten());
     let code = causes.filter(|cause| cause.reason.as_deref() == Some("ExitCode")).find_map(|c| c.message.clone());
     match code.and_then(|code| code.parse().ok()) {
-        Some(code) => End { code, words: Some(format!("command terminated with exit code {code}")) },
-        None => End { code: NOT_RUN, words: Some(status.message.unwrap_or_else(|| lossy(told))) },
+        Some(code) => CommandExit { code, message: Some(format!("command terminated with exit code {code}")) },
+        None => CommandExit { code: NOT_RUN, message: Some(status.message.unwrap_or_else(|| lossy(error))) },
     }
 }
 
@@ -172,13 +173,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_command_is_its_exit_code_or_a_word() {
-        assert_eq!(end(br#"{"status":"Success"}"#), End { code: 0, words: None });
+    fn the_error_stream_becomes_exit_code_and_message() {
+        assert_eq!(command_exit(br#"{"status":"Success"}"#), CommandExit { code: 0, message: None });
         let failed =
             br#"{"status":"Failure","message":"x","details":{"causes":[{"reason":"ExitCode","message":"7"}]}}"#;
-        assert_eq!(end(failed).code, 7);
+        assert_eq!(command_exit(failed).code, 7);
         let broken = br#"{"status":"Failure","message":"no such file"}"#;
-        assert_eq!(end(broken), End { code: NOT_RUN, words: Some("no such file".into()) });
-        assert!(end(b"").words.is_some_and(|words| words.contains("before the command did")));
+        assert_eq!(command_exit(broken), CommandExit { code: NOT_RUN, message: Some("no such file".into()) });
+        assert!(command_exit(b"").message.is_some_and(|message| message.contains("before the command exited")));
     }
 }

@@ -1,4 +1,4 @@
-//! `podwright wait`, and waiting for the end of pods: by a watch, never by asking again and again.
+//! `podwright wait`, and waiting for the termination of pods: with a watch, not by polling.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,17 +7,17 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
-use super::lines::Lines;
-use super::{AGAIN_AFTER, Client, ClientError, encode, find, path};
+use super::watch_stream::WatchStream;
+use super::{Client, ClientError, RETRY_DELAY, encode, find, path};
 use crate::cli::{WaitCondition, WaitFlags};
 
-/// Wait for every pod that was named.
+/// Waits for each pod in turn.
 pub(super) async fn wait(flags: &WaitFlags) -> Result<ExitCode, ClientError> {
     let client = Client::new(&flags.socket.run_dir);
     for name in &flags.pods {
         let waited = timeout(flags.timeout, one(&client, flags, name)).await;
         match waited {
-            Ok(shown) => println!("pod/{} {}", shown?, flags.condition.met()),
+            Ok(shown) => println!("pod/{} {}", shown?, flags.condition.result_text()),
             Err(_) => {
                 let name = name.strip_prefix("pod/").unwrap_or(name);
                 return Err(ClientError::TimedOut(format!("the condition on pods/{name}")));
@@ -51,17 +51,17 @@ async fn one(client: &Client, flags: &WaitFlags, name: &str) -> Result<String, C
     until(client, namespace, Some(&name), |kind, pod| {
         kind != "DELETED"
             && pod.metadata.uid == uid
-            && flags.condition.holds(&serde_json::to_value(pod).unwrap_or_default())
+            && flags.condition.is_met(&serde_json::to_value(pod).unwrap_or_default())
     })
     .await
 }
 
-/// This very pod is gone.
+/// Waits until this pod, by UID, does not exist any more.
 pub(super) async fn gone(client: &Client, pod: &Pod, limit: Option<Duration>) -> Result<(), ClientError> {
     until_of(client, pod, limit, |_| false).await
 }
 
-/// Nothing of this pod runs any more.
+/// Waits until this pod has terminated.
 pub(super) async fn stopped(client: &Client, pod: &Pod, limit: Duration) -> Result<(), ClientError> {
     let ended = |pod: &Pod| {
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -70,7 +70,7 @@ pub(super) async fn stopped(client: &Client, pod: &Pod, limit: Duration) -> Resu
     until_of(client, pod, Some(limit), ended).await
 }
 
-/// The pod is gone, or as `enough` says.
+/// Waits until the pod, by UID, is gone or `enough` holds.
 async fn until_of(
     client: &Client,
     pod: &Pod,
@@ -80,7 +80,7 @@ async fn until_of(
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let same = |other: &Pod| other.metadata.uid == pod.metadata.uid;
-    // The watch begins with what is there: a pod that is not among it is gone already.
+    // The watch begins at the version that was read: a deletion between the two requests is not missed.
     let watched = async {
         loop {
             let now = match client.get::<Pod>(&format!("{}/{}", path("pods", Some(namespace)), encode(name))).await {
@@ -98,31 +98,31 @@ async fn until_of(
         }
     };
     let Some(limit) = limit else { return watched.await };
-    let late = |_| ClientError::TimedOut(format!("the end of pods/{name}"));
+    let late = |_| ClientError::TimedOut(format!("the termination of pods/{name}"));
     timeout(limit, watched).await.map_err(late)?
 }
 
-/// Watch from the beginning until a change is as wanted; the name of its pod.
+/// Watches until a change matches. Returns the name of its pod.
 async fn until(
     client: &Client,
     namespace: &str,
     name: Option<&str>,
-    wanted: impl Fn(&str, &Pod) -> bool,
+    matches: impl Fn(&str, &Pod) -> bool,
 ) -> Result<String, ClientError> {
     loop {
-        if let Some(name) = follow(client, namespace, name, "", &wanted).await? {
+        if let Some(name) = follow(client, namespace, name, "", &matches).await? {
             return Ok(name);
         }
     }
 }
 
-/// Watch until a change is as wanted. `None`: the watch has come to its end, and one has to look again.
+/// Watches until a change matches. `None`: the watch was closed, and the caller must read the state again.
 async fn follow(
     client: &Client,
     namespace: &str,
     name: Option<&str>,
     version: &str,
-    wanted: impl Fn(&str, &Pod) -> bool,
+    matches: impl Fn(&str, &Pod) -> bool,
 ) -> Result<Option<String>, ClientError> {
     let mut query = "watch=true".to_owned();
     if !version.is_empty() {
@@ -131,23 +131,23 @@ async fn follow(
     if let Some(name) = name {
         query.push_str(&format!("&fieldSelector=metadata.name%3D{}", encode(name)));
     }
-    let mut lines = Lines::new(client.follow(&format!("{}?{query}", path("pods", Some(namespace)))).await?);
+    let mut stream = WatchStream::new(client.follow(&format!("{}?{query}", path("pods", Some(namespace)))).await?);
     loop {
-        match lines.change::<Pod>(client).await {
-            Ok(Some((kind, pod))) if wanted(&kind, &pod) => return Ok(Some(pod.metadata.name.unwrap_or_default())),
+        match stream.next::<Pod>(client).await {
+            Ok(Some((kind, pod))) if matches(&kind, &pod) => return Ok(Some(pod.metadata.name.unwrap_or_default())),
             Ok(Some(_)) => {}
             Ok(None) => break,
-            Err(error) if error.ended_watch().is_some() => break,
+            Err(error) if error.watch_resume().is_some() => break,
             Err(error) => return Err(error),
         }
     }
-    sleep(AGAIN_AFTER).await;
+    sleep(RETRY_DELAY).await;
     Ok(None)
 }
 
 impl WaitCondition {
-    /// The pod is so.
-    fn holds(&self, pod: &Value) -> bool {
+    /// The condition is true for this pod.
+    fn is_met(&self, pod: &Value) -> bool {
         match self {
             Self::Create => true,
             Self::Delete => false,
@@ -157,7 +157,7 @@ impl WaitCondition {
             }),
             Self::Field { path, value } => {
                 let found = path.iter().try_fold(pod, |at, step| match step.parse::<usize>() {
-                    Ok(place) if at.is_array() => at.get(place),
+                    Ok(index) if at.is_array() => at.get(index),
                     _ => at.get(step),
                 });
                 let text = match found {
@@ -165,13 +165,13 @@ impl WaitCondition {
                     Some(Value::String(text)) => text.clone(),
                     Some(other) => other.to_string(),
                 };
-                value.as_ref().is_none_or(|wanted| text == *wanted)
+                value.as_ref().is_none_or(|expected| text == *expected)
             }
         }
     }
 
-    /// What is said when it has come.
-    fn met(&self) -> &'static str {
+    /// What is printed after the name of the pod.
+    fn result_text(&self) -> &'static str {
         match self {
             Self::Delete => "deleted",
             _ => "condition met",
@@ -186,10 +186,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_is_as_awaited_or_not() {
+    fn conditions_are_evaluated() {
         let pod = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}],
             "containerStatuses": [{"restartCount": 2}]}});
-        for (text, holds) in [
+        for (text, met) in [
             ("condition=Ready", true),
             ("condition=ready=true", true),
             ("condition=Ready=False", false),
@@ -199,10 +199,10 @@ mod tests {
             ("jsonpath={.status.containerStatuses[0].restartCount}=2", true),
             ("jsonpath='{.status.podIP}'", false),
         ] {
-            assert_eq!(text.parse::<WaitCondition>().unwrap().holds(&pod), holds, "{text}");
+            assert_eq!(text.parse::<WaitCondition>().unwrap().is_met(&pod), met, "{text}");
         }
-        for wrong in ["", "Ready", "condition=", "jsonpath=.status"] {
-            assert!(wrong.parse::<WaitCondition>().is_err(), "{wrong}");
+        for invalid in ["", "Ready", "condition=", "jsonpath=.status"] {
+            assert!(invalid.parse::<WaitCondition>().is_err(), "{invalid}");
         }
     }
 }

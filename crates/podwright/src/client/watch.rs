@@ -1,36 +1,37 @@
-//! A watch that goes on: when the agent ends it, or is started anew, it is opened again after what was seen.
+//! A watch that resumes after the last seen version when the agent closes the connection or is restarted.
 
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::lines::Lines;
-use super::{AGAIN_AFTER, Client, ClientError, encode, with_query};
+use super::watch_stream::WatchStream;
+use super::{Client, ClientError, RETRY_DELAY, WatchResume, encode, with_query};
 
-/// See the module.
-pub(super) struct Watch<'a> {
+pub(super) struct ResumingWatch<'a> {
     client: &'a Client,
-    /// The list that is watched.
+    /// The path of the list.
     path: String,
-    /// What was seen last; empty: everything comes, as new.
+    /// The last seen resource version; empty: the watch begins with all existing objects.
     version: String,
-    lines: Option<Lines>,
+    stream: Option<WatchStream>,
 }
 
-impl<'a> Watch<'a> {
-    /// Of this list, from what it was when it was read.
+impl<'a> ResumingWatch<'a> {
+    /// Watches a list from the version that was read.
     pub(super) fn after(client: &'a Client, path: &str, list: &Value) -> Self {
         let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
-        Self { client, path: path.to_owned(), version, lines: None }
+        Self { client, path: path.to_owned(), version, stream: None }
     }
 
-    /// The next object that has changed, come or gone.
+    /// The next object that was added, modified or deleted.
     pub(super) async fn next(&mut self) -> Result<Value, ClientError> {
         loop {
-            let lines = match &mut self.lines {
-                Some(lines) => lines,
-                none => none.insert(Lines::new(self.client.follow(&opened(&self.path, &self.version)).await?)),
+            let stream = match &mut self.stream {
+                Some(stream) => stream,
+                none => {
+                    none.insert(WatchStream::new(self.client.follow(&watch_path(&self.path, &self.version)).await?))
+                }
             };
-            match lines.change::<Value>(self.client).await {
+            match stream.next::<Value>(self.client).await {
                 Ok(Some((_, object))) => {
                     if let Some(version) = object["metadata"]["resourceVersion"].as_str() {
                         version.clone_into(&mut self.version);
@@ -38,19 +39,19 @@ impl<'a> Watch<'a> {
                     return Ok(object);
                 }
                 Ok(None) => {}
-                Err(error) => match error.ended_watch() {
-                    Some(true) => self.version.clear(),
-                    Some(false) => {}
+                Err(error) => match error.watch_resume() {
+                    Some(WatchResume::FromStart) => self.version.clear(),
+                    Some(WatchResume::FromLastVersion) => {}
                     None => return Err(error),
                 },
             }
-            self.lines = None;
-            sleep(AGAIN_AFTER).await;
+            self.stream = None;
+            sleep(RETRY_DELAY).await;
         }
     }
 }
 
-fn opened(path: &str, version: &str) -> String {
+fn watch_path(path: &str, version: &str) -> String {
     match version {
         "" => with_query(path, "watch=true"),
         version => with_query(path, &format!("watch=true&resourceVersion={}", encode(version))),

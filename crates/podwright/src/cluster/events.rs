@@ -1,4 +1,4 @@
-//! What happened here, told to the cluster: every event the loop keeps, and the node's own.
+//! Sends events to the cluster: those of pods from the event loop, and those of the node.
 
 use podwright_agent::event_loop::{Clock, CorrelatedEvent, Handle};
 use podwright_agent::node_executor::SystemClock;
@@ -8,11 +8,11 @@ use podwright_core::node_status::NodeEvent;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::sync::mpsc;
 
-/// Events on their way: what is more waits in the loop's own ring, and its oldest is lost.
-pub(super) const ON_THEIR_WAY_MAX: usize = 64;
+/// Queue length of events to send. When it is full, events wait in the event loop's ring buffer, which drops the oldest.
+pub(super) const QUEUE_MAX: usize = 64;
 
-/// Hand every event on.
-pub(super) async fn hand_on(mut kept: Receiver<CorrelatedEvent>, to: mpsc::Sender<Occurrence>) {
+/// Forwards all events of the event loop.
+pub(super) async fn forward(mut kept: Receiver<CorrelatedEvent>, to: mpsc::Sender<Occurrence>) {
     loop {
         match kept.recv().await {
             Ok(kept) => {
@@ -22,25 +22,25 @@ pub(super) async fn hand_on(mut kept: Receiver<CorrelatedEvent>, to: mpsc::Sende
                     return;
                 }
             }
-            Err(RecvError::Lagged(missed)) => tracing::warn!(missed, "too many events: some are not sent"),
+            Err(RecvError::Lagged(missed)) => tracing::warn!(missed, "too many events, some were not sent"),
             Err(RecvError::Closed) => return,
         }
     }
 }
 
-/// Tell that the node starts, and what becomes of it.
-pub(super) async fn tell_of_node(node: String, mut events: mpsc::Receiver<NodeEvent>, handle: Handle) {
+/// Records that the node starts, then the events of its registration and status.
+pub(super) async fn report_node_events(node: String, mut events: mpsc::Receiver<NodeEvent>, handle: Handle) {
     let message = "Starting kubelet.".into();
-    tell(&handle, &node, NodeEvent { warning: false, reason: "Starting", message });
+    record(&handle, &node, NodeEvent { warning: false, reason: "Starting", message });
     while let Some(event) = events.recv().await {
-        tell(&handle, &node, event);
+        record(&handle, &node, event);
     }
 }
 
-fn tell(handle: &Handle, node: &str, event: NodeEvent) {
+fn record(handle: &Handle, node: &str, event: NodeEvent) {
     let NodeEvent { warning, reason, message } = event;
     let pod = FullName { namespace: "".into(), name: node.into() };
     let event = KubeEvent { uid: "".into(), pod, container: None, warning, reason, message };
-    tracing::info!(reason, "{}", event.message);
+    tracing::info!(reason, text = event.message, "node event");
     handle.state().record_event(&event, SystemClock.now());
 }

@@ -1,4 +1,4 @@
-//! The objects that pods refer to, from the API server, in the words of the hands.
+//! The API objects that pods refer to, in the types of `podwright_agent`.
 
 use std::sync::Arc;
 
@@ -30,14 +30,14 @@ impl ObjectClient for ApiObjects {
     ) -> ObjectFuture<'a, Redacted<ConfigMap>> {
         Box::pin(async move {
             let found = self.0.config_map(uid, namespace, name).await;
-            found.map(Redacted::new).map_err(|error| meaning(&error, "configmap", &format!("{namespace}/{name}")))
+            found.map(Redacted::new).map_err(|error| object_error(&error, "configmap", &format!("{namespace}/{name}")))
         })
     }
 
     fn secret<'a>(&'a self, uid: &'a PodUid, namespace: &'a str, name: &'a str) -> ObjectFuture<'a, Redacted<Secret>> {
         Box::pin(async move {
             let found = self.0.secret(uid, namespace, name).await;
-            found.map(Redacted::new).map_err(|error| meaning(&error, "secret", &format!("{namespace}/{name}")))
+            found.map(Redacted::new).map_err(|error| object_error(&error, "secret", &format!("{namespace}/{name}")))
         })
     }
 
@@ -62,7 +62,7 @@ impl ObjectClient for ApiObjects {
     fn runtime_handler<'a>(&'a self, class: &'a str) -> ObjectFuture<'a, String> {
         Box::pin(async move {
             let found = self.0.runtime_handler(class).await;
-            found.map_err(|error| meaning(&error, "RuntimeClass", class))
+            found.map_err(|error| object_error(&error, "RuntimeClass", class))
         })
     }
 
@@ -70,7 +70,7 @@ impl ObjectClient for ApiObjects {
         Box::pin(async move {
             let found = self.0.claim(namespace, name).await;
             let (claim, volume) =
-                found.map_err(|error| meaning(&error, "persistentvolumeclaim", &format!("{namespace}/{name}")))?;
+                found.map_err(|error| object_error(&error, "persistentvolumeclaim", &format!("{namespace}/{name}")))?;
             Ok(ClaimWithVolume { claim: Arc::new(claim), volume: volume.map(Arc::new) })
         })
     }
@@ -78,7 +78,7 @@ impl ObjectClient for ApiObjects {
     fn services<'a>(&'a self, pod: &'a Pod) -> ObjectFuture<'a, Vec<Arc<Service>>> {
         Box::pin(async move {
             let links = pod.spec.as_ref().and_then(|spec| spec.enable_service_links).unwrap_or(true);
-            if !is_of_server(pod) {
+            if !is_from_api_server(pod) {
                 return Ok(self.0.services().known_to_pod(&uid(pod), namespace(pod), links));
             }
             let found = self.0.services().of_pod(&uid(pod), namespace(pod), links).await;
@@ -106,7 +106,7 @@ impl ObjectClient for ApiObjects {
                     return Err(GetObjectError::Unavailable { what: "clusterTrustBundle".into(), why });
                 }
             };
-            found.map(Redacted::new).map_err(|error| meaning(&error, "clustertrustbundle", name))
+            found.map(Redacted::new).map_err(|error| object_error(&error, "clustertrustbundle", name))
         })
     }
 
@@ -115,17 +115,17 @@ impl ObjectClient for ApiObjects {
     }
 }
 
-/// `place` is the name, with its namespace before it where there is one.
-fn meaning(error: &ApiError, kind: &'static str, place: &str) -> GetObjectError {
+/// `path` is the name, after the namespace and a slash for namespaced objects.
+fn object_error(error: &ApiError, kind: &'static str, path: &str) -> GetObjectError {
     if error.is_not_found() {
-        let name = place.rsplit('/').next().unwrap_or(place);
+        let name = path.rsplit('/').next().unwrap_or(path);
         return GetObjectError::NotFound { kind, name: name.to_owned() };
     }
-    GetObjectError::Unavailable { what: format!("{kind} {place}"), why: error.to_string() }
+    GetObjectError::Unavailable { what: format!("{kind} {path}"), why: error.to_string() }
 }
 
-/// The pod came from the server, so there is one, and it is waited for.
-fn is_of_server(pod: &Pod) -> bool {
+/// Whether the pod came from the API server: then its services must be known before it starts.
+fn is_from_api_server(pod: &Pod) -> bool {
     let source = pod.metadata.annotations.as_ref().and_then(|all| all.get("kubernetes.io/config.source"));
     source.is_none_or(|source| source == "api")
 }
@@ -143,9 +143,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_in_the_kubelets_words() {
+    fn missing_objects_have_the_kubelets_error_messages() {
         let error = |code| ApiError::Answer { code, reason: "R".into(), message: "why".into(), retry_after: None };
-        assert_eq!(meaning(&error(404), "configmap", "n/c").to_string(), "configmap \"c\" not found");
-        assert_eq!(meaning(&error(403), "secret", "n/s").to_string(), "couldn't get secret n/s: 403 R: why");
+        assert_eq!(object_error(&error(404), "configmap", "n/c").to_string(), "configmap \"c\" not found");
+        assert_eq!(object_error(&error(403), "secret", "n/s").to_string(), "couldn't get secret n/s: 403 R: why");
     }
 }

@@ -1,4 +1,4 @@
-//! What the node's object says of the container runtime: what core knows of it, and the images that are here.
+//! The facts of the container runtime in the node status: those that core reports, and the list of images.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,34 +8,34 @@ use podwright_cri::{ImageService, v1};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Wait a moment for the first word of the runtime; then go on listening in the future that is given back, as long as somebody
-/// wants to know.
+/// Waits at most [`FIRST_REPORT_MAX`] for the first report of the runtime. The returned future keeps the facts up to date as long as
+/// the receiver exists.
 pub(super) async fn follow(
-    mut said: watch::Receiver<Option<RuntimeFacts>>,
+    mut reported: watch::Receiver<Option<RuntimeFacts>>,
     images: Arc<dyn ImageService>,
 ) -> (impl Future<Output = ()> + Send, watch::Receiver<RuntimeFacts>) {
-    let mut images = Images { service: images, names: vec![], due: Instant::now() };
-    let first_word = async {
-        if said.wait_for(Option::is_some).await.is_ok() {
-            images.look().await;
+    let mut images = ImageList { service: images, names: vec![], due: Instant::now() };
+    let first_report = async {
+        if reported.wait_for(Option::is_some).await.is_ok() {
+            images.refresh().await;
         }
     };
-    // A runtime that is away is no reason for the node not to be there.
-    let _ = tokio::time::timeout(FIRST_WORD_MAX, first_word).await;
-    let (sender, receiver) = watch::channel(facts(&mut said, &images.names));
+    // Without a runtime the node is registered nevertheless.
+    let _ = tokio::time::timeout(FIRST_REPORT_MAX, first_report).await;
+    let (sender, receiver) = watch::channel(facts(&mut reported, &images.names));
     let listening = async move {
         loop {
-            let answers = said.borrow().as_ref().is_some_and(|facts| facts.ready.is_none());
+            let responds = reported.borrow().as_ref().is_some_and(|facts| facts.ready.is_none());
             tokio::select! {
-                changed = said.changed() => if changed.is_err() { return },
-                // Nobody waits for the images of a runtime that is away.
-                () = tokio::time::sleep_until(images.due), if answers => images.look().await,
+                changed = reported.changed() => if changed.is_err() { return },
+                // Images are only listed while the runtime responds.
+                () = tokio::time::sleep_until(images.due), if responds => images.refresh().await,
                 () = sender.closed() => return,
             }
-            let facts = facts(&mut said, &images.names);
-            sender.send_if_modified(|told| {
-                let changed = *told != facts;
-                *told = facts;
+            let facts = facts(&mut reported, &images.names);
+            sender.send_if_modified(|current| {
+                let changed = *current != facts;
+                *current = facts;
                 changed
             });
         }
@@ -43,23 +43,23 @@ pub(super) async fn follow(
     (listening, receiver)
 }
 
-fn facts(said: &mut watch::Receiver<Option<RuntimeFacts>>, images: &[(Vec<String>, i64)]) -> RuntimeFacts {
-    let facts = said.borrow_and_update().clone().unwrap_or_else(RuntimeFacts::unknown);
+fn facts(reported: &mut watch::Receiver<Option<RuntimeFacts>>, images: &[(Vec<String>, i64)]) -> RuntimeFacts {
+    let facts = reported.borrow_and_update().clone().unwrap_or_else(RuntimeFacts::unknown);
     RuntimeFacts { images: images.to_vec(), ..facts }
 }
 
-/// The images that are here, and when to look again.
-struct Images {
+/// The images on this node, and when to list them again.
+struct ImageList {
     service: Arc<dyn ImageService>,
     names: Vec<(Vec<String>, i64)>,
     due: Instant,
 }
 
-impl Images {
-    async fn look(&mut self) {
+impl ImageList {
+    async fn refresh(&mut self) {
         match self.service.list_images(None, LIMIT).await {
             Ok(images) => self.names = images.into_iter().map(image).collect(),
-            Err(error) => tracing::debug!(%error, "the images that are here are not known"),
+            Err(error) => tracing::debug!(%error, "image list failed"),
         }
         self.due = Instant::now() + IMAGES_EVERY;
     }
@@ -70,8 +70,8 @@ fn image(image: v1::Image) -> (Vec<String>, i64) {
     (names, i64::try_from(image.size).unwrap_or(i64::MAX))
 }
 
-/// A runtime that answers does so in milliseconds.
-const FIRST_WORD_MAX: Duration = Duration::from_millis(500);
+/// A working runtime responds in milliseconds.
+const FIRST_REPORT_MAX: Duration = Duration::from_millis(500);
 const IMAGES_EVERY: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -82,13 +82,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_word_of_core_is_taken_and_the_images_are_added() {
-        let (sender, mut said) = watch::channel(None);
+    fn facts_combine_the_report_of_core_and_the_image_list() {
+        let (sender, mut reported) = watch::channel(None);
         let images = [(vec!["docker.io/library/busybox:1".to_owned()], 7)];
-        assert!(readiness(&facts(&mut said, &images)).is_err(), "nothing was said yet");
+        assert!(readiness(&facts(&mut reported, &images)).is_err(), "nothing was reported yet");
         sender.send_replace(Some(RuntimeFacts { version: "containerd://2".into(), ..RuntimeFacts::default() }));
-        let facts = facts(&mut said, &images);
+        let facts = facts(&mut reported, &images);
         assert_eq!((readiness(&facts), facts.version.as_str(), facts.images.len()), (Ok(()), "containerd://2", 1));
-        assert!(!said.has_changed().unwrap(), "it was taken in");
+        assert!(!reported.has_changed().unwrap(), "the report is marked as seen");
     }
 }

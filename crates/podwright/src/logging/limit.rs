@@ -1,6 +1,6 @@
-//! So many lines from one place in the code in a while; the rest is counted.
+//! Limits the number of lines that a single call site may log per interval.
 //!
-//! What is asked for with a high `--v` is not limited: whoever asks for it wants all of it.
+//! Debug and trace lines, which need a high `--v`, are not limited.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -11,18 +11,18 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Lines of one place within [`INTERVAL`]: more than a full node's burst says about its pods.
+/// Maximum number of lines of a call site within [`INTERVAL`]; a burst on a full node needs less.
 pub(super) const LINES: u32 = 1000;
 /// See [`LINES`].
 pub(super) const INTERVAL: Duration = Duration::from_secs(10);
 
-/// The layer.
+/// The layer that drops lines above the limit.
 #[derive(Clone, Default)]
 pub(super) struct Limit {
     sites: Arc<Mutex<HashMap<Identifier, Site>>>,
 }
 
-/// One place in the code; there are only so many of them.
+/// The counters of one call site. Their number is bounded by the code.
 struct Site {
     of: &'static Metadata<'static>,
     since: Instant,
@@ -31,7 +31,7 @@ struct Site {
 }
 
 impl Limit {
-    /// May this place say another line?
+    /// Counts a line, and returns whether it may be logged.
     fn allows(&self, of: &'static Metadata<'static>, now: Instant) -> bool {
         let mut sites = self.sites.lock().expect("no panic under this lock");
         let site = sites.entry(of.callsite()).or_insert(Site { of, since: now, lines: 0, dropped: 0 });
@@ -44,26 +44,26 @@ impl Limit {
         allowed
     }
 
-    /// The places that said too much since the last time, and how many lines were dropped.
+    /// The call sites with dropped lines since the last call, and the number of dropped lines.
     fn take_dropped(&self) -> Vec<(&'static Metadata<'static>, u64)> {
         let mut sites = self.sites.lock().expect("no panic under this lock");
-        let too_loud = sites.values_mut().filter(|site| site.dropped > 0);
-        too_loud.map(|site| (site.of, std::mem::take(&mut site.dropped))).collect()
+        let limited = sites.values_mut().filter(|site| site.dropped > 0);
+        limited.map(|site| (site.of, std::mem::take(&mut site.dropped))).collect()
     }
 
-    /// One line for each place that was too loud, as long as the process lives.
-    pub(super) fn tell_in_background(self) {
-        let tell = move || {
+    /// Starts a thread that logs the number of dropped lines of each call site once per interval.
+    pub(super) fn report_in_background(self) {
+        let report = move || {
             loop {
                 std::thread::sleep(INTERVAL);
                 for (of, dropped) in self.take_dropped() {
                     let (file, line) = (of.file().unwrap_or("?"), of.line().unwrap_or(0));
-                    tracing::warn!(file, line, dropped, "too many lines from one place: these were dropped");
+                    tracing::warn!(file, line, dropped, "log lines dropped: too many from one call site");
                 }
             }
         };
-        // Without a thread the lines are dropped all the same; nothing better can be done.
-        let _ = std::thread::Builder::new().name("log-limit".into()).stack_size(128 << 10).spawn(tell);
+        // If the thread cannot be started, only the report is missing.
+        let _ = std::thread::Builder::new().name("log-limit".into()).stack_size(128 << 10).spawn(report);
     }
 }
 
@@ -82,9 +82,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Page(Arc<Mutex<Vec<u8>>>);
+    struct Buffer(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Page {
+    impl io::Write for Buffer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().expect("no panic").extend_from_slice(bytes);
             Ok(bytes.len())
@@ -96,9 +96,9 @@ mod tests {
     }
 
     #[test]
-    fn one_loud_place_is_cut_short_and_counted_and_others_are_heard() {
-        let (page, limit) = (Page::default(), Limit::default());
-        let writer = page.clone();
+    fn lines_above_the_limit_are_dropped_and_counted_per_call_site() {
+        let (buffer, limit) = (Buffer::default(), Limit::default());
+        let writer = buffer.clone();
         let layer = tracing_subscriber::fmt::layer().with_writer(move || writer.clone()).with_ansi(false);
         let subscriber = tracing_subscriber::registry().with(limit.clone()).with(layer);
         tracing::subscriber::with_default(subscriber, || {
@@ -108,17 +108,17 @@ mod tests {
             }
             tracing::info!("quiet");
         });
-        let text = String::from_utf8(page.0.lock().expect("no panic").clone()).expect("text");
-        let count = |word: &str| text.lines().filter(|line| line.contains(word)).count();
+        let text = String::from_utf8(buffer.0.lock().expect("no panic").clone()).expect("text");
+        let count = |message: &str| text.lines().filter(|line| line.contains(message)).count();
         assert_eq!((count("loud"), count("quiet")), (LINES as usize, 1));
         assert_eq!(count("asked for"), LINES as usize + 500);
         let dropped = limit.take_dropped();
         assert_eq!(dropped.iter().map(|(_, n)| *n).collect::<Vec<_>>(), [500]);
-        assert!(limit.take_dropped().is_empty(), "it is told once");
+        assert!(limit.take_dropped().is_empty(), "dropped lines are reported once");
     }
 
     #[test]
-    fn after_a_while_a_place_may_speak_again() {
+    fn the_limit_is_reset_after_the_interval() {
         let limit = Limit::default();
         let (of, begin) = (tracing::Span::none(), Instant::now());
         drop(of);

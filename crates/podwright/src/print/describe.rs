@@ -1,4 +1,4 @@
-//! Everything about one pod, as `kubectl describe` lays it out.
+//! The details of a pod, in the layout of `kubectl describe`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,9 +9,9 @@ use jiff::tz::TimeZone;
 use k8s_openapi::api::core::v1::{Event, Pod, PodSpec, PodStatus, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{Paint, events, parts, plain};
+use super::{Paint, describe_container, events, plain};
 
-/// The whole text.
+/// The whole output. `of_pod` are the events of this pod.
 pub(crate) fn pod(pod: &Pod, of_pod: &[Event], now: Timestamp, paint: Paint) -> String {
     let (no_spec, no_status) = (PodSpec::default(), PodStatus::default());
     let spec = pod.spec.as_ref().unwrap_or(&no_spec);
@@ -26,7 +26,7 @@ pub(crate) fn pod(pod: &Pod, of_pod: &[Event], now: Timestamp, paint: Paint) -> 
         let _ = writeln!(out, "{title}:");
         for container in list {
             let status = statuses.iter().flatten().find(|s| s.name == container.name);
-            parts::container(container, status, &mut out);
+            describe_container::container(container, status, &mut out);
         }
     }
     conditions(status, &mut out);
@@ -48,14 +48,14 @@ fn head(pod: &Pod, spec: &PodSpec, status: &PodStatus, out: &mut String) {
         [spec.node_name.as_deref(), status.host_ip.as_deref()].into_iter().flatten().collect::<Vec<_>>().join("/");
     field(out, "Node", &or_none(Some(&node)));
     if let Some(at) = &status.start_time {
-        field(out, "Start Time", &moment(at));
+        field(out, "Start Time", &timestamp(at));
     }
     pairs(out, "Labels", meta.labels.as_ref(), "=");
     pairs(out, "Annotations", meta.annotations.as_ref(), ": ");
     let phase = or_none(status.phase.as_deref());
     match (&meta.deletion_timestamp, meta.deletion_grace_period_seconds) {
         (Some(at), grace) => {
-            field(out, "Status", &format!("Terminating (until {})", moment(at)));
+            field(out, "Status", &format!("Terminating (until {})", timestamp(at)));
             field(out, "Termination Grace Period", &format!("{}s", grace.unwrap_or_default()));
         }
         (None, _) => field(out, "Status", &phase),
@@ -103,7 +103,7 @@ fn kind(volume: &Volume) -> String {
     if let Some(path) = &volume.host_path {
         return format!("HostPath {}, type {}", plain(&path.path), unset(path.type_.as_deref()));
     }
-    // Others are named by the field that is set.
+    // Other volume types are named by the field that is set.
     let value = serde_json::to_value(volume).unwrap_or_default();
     let fields = value.as_object().into_iter().flatten();
     fields.map(|(key, _)| key.clone()).find(|key| key != "name").unwrap_or_else(|| "<unknown>".into())
@@ -121,7 +121,6 @@ fn tolerations(spec: &PodSpec, out: &mut String) {
     several(out, "Tolerations", texts.collect());
 }
 
-/// A field of the pod.
 fn field(out: &mut String, name: &str, value: &str) {
     let name = if name.is_empty() { String::new() } else { format!("{name}:") };
     let _ = writeln!(out, "{}", format!("{name:<19} {value}").trim_end());
@@ -131,8 +130,8 @@ fn several(out: &mut String, name: &str, values: Vec<String>) {
     if values.is_empty() {
         field(out, name, "<none>");
     }
-    for (place, value) in values.iter().enumerate() {
-        field(out, if place == 0 { name } else { "" }, value);
+    for (index, value) in values.iter().enumerate() {
+        field(out, if index == 0 { name } else { "" }, value);
     }
 }
 
@@ -144,8 +143,8 @@ fn pairs(out: &mut String, name: &str, map: Option<&BTreeMap<String, String>>, b
     );
 }
 
-/// A moment as kubectl writes it.
-pub(super) fn moment(at: &Time) -> String {
+/// A time in the format of kubectl.
+pub(super) fn timestamp(at: &Time) -> String {
     rfc2822::to_string(&at.0.to_zoned(TimeZone::UTC)).unwrap_or_else(|_| at.0.to_string())
 }
 
@@ -156,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_with_everything_is_described() {
+    fn all_parts_of_a_pod_are_described() {
         let container = json!({
             "name": "web", "image": "img:1", "command": ["httpd", "-f"], "args": ["-p", "80"],
             "ports": [{"containerPort": 80, "hostPort": 8080, "protocol": "TCP"}],

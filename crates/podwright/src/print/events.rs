@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Event;
 
 use super::{Colour, Paint, Table, age, age_at, plain, seconds};
 
-/// The table of these events, the last to happen last.
+/// The table of events, the newest last.
 pub(crate) fn table(events: &[Event], namespace: bool, now: Timestamp) -> Table {
     let mut head = vec!["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"];
     if namespace {
@@ -17,7 +17,7 @@ pub(crate) fn table(events: &[Event], namespace: bool, now: Timestamp) -> Table 
         let kind = object.kind.as_deref().unwrap_or_default().to_lowercase();
         let mut row = vec![
             (age_at(last(event), now), None),
-            kind_of(event),
+            event_type(event),
             (plain(event.reason.as_deref().unwrap_or_default()), None),
             (plain(&format!("{kind}/{}", object.name.as_deref().unwrap_or_default())), None),
             (plain(event.message.as_deref().unwrap_or_default()), None),
@@ -30,7 +30,7 @@ pub(crate) fn table(events: &[Event], namespace: bool, now: Timestamp) -> Table 
     table
 }
 
-/// The events of one pod, as the last part of its description.
+/// The events of one pod, for `podwright describe`.
 pub(crate) fn of_pod(events: &[Event], now: Timestamp, paint: Paint) -> String {
     if events.is_empty() {
         return "Events:  <none>\n".into();
@@ -44,7 +44,7 @@ pub(crate) fn of_pod(events: &[Event], now: Timestamp, paint: Paint) -> String {
             _ => ago,
         };
         table.row(vec![
-            kind_of(event),
+            event_type(event),
             (plain(event.reason.as_deref().unwrap_or_default()), None),
             (times, None),
             (plain(event.reporting_component.as_deref().unwrap_or_default()), None),
@@ -65,7 +65,7 @@ fn last(event: &Event) -> Option<Timestamp> {
     event.last_timestamp.as_ref().map(|time| time.0)
 }
 
-fn kind_of(event: &Event) -> (String, Option<Colour>) {
+fn event_type(event: &Event) -> (String, Option<Colour>) {
     let warning = event.type_.as_deref() == Some("Warning");
     (plain(event.type_.as_deref().unwrap_or_default()), warning.then_some(Colour::Bad))
 }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_to_happen_comes_last_and_counts_are_told() {
+    fn the_newest_event_is_last_and_counts_are_shown() {
         let event = |reason: &str, last: &str, count: i32| -> Event {
             serde_json::from_value(json!({
                 "metadata": {}, "type": if count > 1 { "Warning" } else { "Normal" }, "reason": reason, "message": "a\nb", "count": count,

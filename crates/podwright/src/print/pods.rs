@@ -1,34 +1,32 @@
-//! The table of pods: one line each, with the one word that says how a pod is.
+//! The table of pods, with a STATUS column.
 //!
-//! The word follows kubectl's rules, so that nobody has to learn new ones. One difference: a pod that is held back as a whole
-//! (no room, another of its name) shows that, where kubectl would show the containers that nobody has begun to make.
+//! The status follows kubectl's rules (`printPod`). One difference: a pod that is not admitted yet (not enough resources, another pod
+//! of its name) shows that reason, where kubectl would show the state of its containers, which do not exist yet.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 
 use super::{Colour, Table, age, age_at, plain, seconds};
 
-/// What a line says of a pod.
+/// The computed columns of a row.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Summary {
-    /// Containers that are ready, and that should be.
+    /// Ready containers, and all that should be.
     pub(crate) ready: (usize, usize),
     /// `Running`, `Init:0/1`, `CrashLoopBackOff`, …
     pub(crate) status: String,
-    /// Restarts that count, and the last of them.
+    /// Number of restarts, and the time of the last. Init containers count only until they have completed.
     pub(crate) restarts: (i64, Option<Timestamp>),
 }
 
-/// How the table is to be.
+/// Optional columns.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Columns {
-    /// Namespaces too.
     pub(crate) namespace: bool,
-    /// Addresses and nodes too.
+    /// IP and node.
     pub(crate) wide: bool,
 }
 
-/// The table of these pods.
 pub(crate) fn table(pods: &[Pod], columns: Columns, now: Timestamp) -> Table {
     let mut head = vec!["NAME", "READY", "STATUS", "RESTARTS", "AGE"];
     if columns.namespace {
@@ -41,7 +39,7 @@ pub(crate) fn table(pods: &[Pod], columns: Columns, now: Timestamp) -> Table {
     for pod in pods {
         let Summary { ready, status, restarts } = summary(pod);
         let text = |text: Option<&str>| (plain(text.unwrap_or("<none>")), None);
-        // Static pods are nobody's objects: they count from when they were first seen.
+        // Static pods have no creation time of an API server; their age starts when they were first seen.
         let created = pod.metadata.creation_timestamp.as_ref();
         let created = created.or(pod.status.as_ref().and_then(|s| s.start_time.as_ref())).map(|time| time.0);
         let restarts = match restarts {
@@ -68,7 +66,7 @@ pub(crate) fn table(pods: &[Pod], columns: Columns, now: Timestamp) -> Table {
     table
 }
 
-/// One pod in short.
+/// The computed columns of a pod.
 pub(crate) fn summary(pod: &Pod) -> Summary {
     let none = PodStatus::default();
     let status = pod.status.as_ref().unwrap_or(&none);
@@ -79,33 +77,33 @@ pub(crate) fn summary(pod: &Pod) -> Summary {
     let init = init(status, &sidecars, inits.count());
     let apps = pod.spec.as_ref().map_or(0, |s| s.containers.len());
     let initialized = condition(status, "Initialized");
-    let held = status.reason.clone().filter(|reason| !reason.is_empty());
-    let mut word = held.clone().unwrap_or_else(|| phase.to_owned());
+    let held_reason = status.reason.clone().filter(|reason| !reason.is_empty());
+    let mut text = held_reason.clone().unwrap_or_else(|| phase.to_owned());
     let mut summary = Summary { ready: (init.ready, apps + sidecars.len()), status: String::new(), restarts: init.all };
-    if let Some(unfinished) = init.word {
-        word = unfinished;
+    if let Some(unfinished) = init.status {
+        text = unfinished;
     }
     if init.done || initialized {
         let app = app(status);
         summary.ready.0 += app.ready;
         summary.restarts = join(init.sidecars, app.restarts);
-        word = match app.word {
-            // It is held back as a whole: that its containers are not made yet is no news.
-            Some(_) if held.is_some() && phase == "Pending" => word,
+        text = match app.status {
+            // The pod is not admitted: the state of its containers adds nothing.
+            Some(_) if held_reason.is_some() && phase == "Pending" => text,
             Some(app) => app,
-            None => word,
+            None => text,
         };
-        if word == "Completed" && app.running {
-            word = if condition(status, "Ready") { "Running" } else { "NotReady" }.into();
+        if text == "Completed" && app.running {
+            text = if condition(status, "Ready") { "Running" } else { "NotReady" }.into();
         }
-    } else if held.is_some() && phase == "Pending" {
-        word = held.unwrap_or_default();
+    } else if held_reason.is_some() && phase == "Pending" {
+        text = held_reason.unwrap_or_default();
     }
     let terminal = podwright_core::model::is_terminal(Some(phase));
     if pod.metadata.deletion_timestamp.is_some() && !terminal {
-        word = "Terminating".into();
+        text = "Terminating".into();
     }
-    summary.status = word;
+    summary.status = text;
     summary
 }
 
@@ -113,7 +111,7 @@ type Restarts = (i64, Option<Timestamp>);
 
 struct Init {
     /// Why init is not over.
-    word: Option<String>,
+    status: Option<String>,
     done: bool,
     ready: usize,
     all: Restarts,
@@ -121,7 +119,7 @@ struct Init {
 }
 
 fn init(status: &PodStatus, sidecars: &[&str], count: usize) -> Init {
-    let mut init = Init { word: None, done: true, ready: 0, all: (0, None), sidecars: (0, None) };
+    let mut init = Init { status: None, done: true, ready: 0, all: (0, None), sidecars: (0, None) };
     for (place, container) in status.init_container_statuses.iter().flatten().enumerate() {
         let sidecar = sidecars.contains(&container.name.as_str());
         init.all = join(init.all, restarts(container));
@@ -137,7 +135,7 @@ fn init(status: &PodStatus, sidecars: &[&str], count: usize) -> Init {
             continue;
         }
         let waiting = waiting(container).filter(|reason| *reason != "PodInitializing");
-        init.word = Some(match (ended, waiting) {
+        init.status = Some(match (ended, waiting) {
             (Some(ended), _) => format!("Init:{}", ending(ended)),
             (None, Some(reason)) => format!("Init:{reason}"),
             (None, None) => format!("Init:{place}/{count}"),
@@ -149,21 +147,21 @@ fn init(status: &PodStatus, sidecars: &[&str], count: usize) -> Init {
 }
 
 struct App {
-    word: Option<String>,
+    status: Option<String>,
     running: bool,
     ready: usize,
     restarts: Restarts,
 }
 
-/// The first container with something to say names the pod's state.
+/// The first container that waits or has terminated determines the status.
 fn app(status: &PodStatus) -> App {
-    let mut app = App { word: None, running: false, ready: 0, restarts: (0, None) };
+    let mut app = App { status: None, running: false, ready: 0, restarts: (0, None) };
     for container in status.container_statuses.iter().flatten().rev() {
         app.restarts = join(app.restarts, restarts(container));
         if let Some(reason) = waiting(container) {
-            app.word = Some(reason.to_owned());
+            app.status = Some(reason.to_owned());
         } else if let Some(ended) = terminated(container) {
-            app.word = Some(ending(ended));
+            app.status = Some(ending(ended));
         } else if container.ready && state(container).is_some_and(|s| s.running.is_some()) {
             app.running = true;
             app.ready += 1;
@@ -201,7 +199,7 @@ fn join(a: Restarts, b: Restarts) -> Restarts {
     (a.0 + b.0, a.1.max(b.1))
 }
 
-/// A condition is true.
+/// Whether the condition is `True`.
 pub(crate) fn condition(status: &PodStatus, kind: &str) -> bool {
     status.conditions.iter().flatten().any(|c| c.type_ == kind && c.status == "True")
 }

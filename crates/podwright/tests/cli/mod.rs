@@ -218,14 +218,11 @@ fn the_socket_is_for_its_owner_and_outlives_no_one() {
     open(&bed.scratch.path(), 0o755);
     open(&bed.scratch.run_dir().expect("there"), 0o755);
     let (code, said) = as_nobody();
-    assert!(
-        code == Some(1) && said.contains("only root and the user the agent runs as may ask"),
-        "by its mode: {said}"
-    );
+    assert!(code == Some(1) && said.contains("only root and the user of the agent have access"), "by its mode: {said}");
     open(&socket, 0o666);
     let (code, said) = as_nobody();
     assert!(
-        code == Some(1) && said.contains("only root and the user the agent runs as may ask"),
+        code == Some(1) && said.contains("only root and the user of the agent have access"),
         "by credentials: {said}"
     );
     assert!(bed.agent.log().contains("local API connection rejected"), "{}", bed.agent.log());

@@ -37,7 +37,7 @@ pub(crate) fn a_run_with_faults_is_recorded_and_replayed_bit_for_bit(flavor: Fla
         let said = replay(part, &["-q"]);
         let text = String::from_utf8_lossy(&said.stdout).into_owned();
         assert!(said.status.success(), "{}: {text}{}", part.display(), String::from_utf8_lossy(&said.stderr));
-        let count = text.lines().rev().find_map(|line| line.strip_suffix(" steps, every decision the same"));
+        let count = text.lines().rev().find_map(|line| line.strip_suffix(" steps, all decisions are the same"));
         steps += count.unwrap_or_else(|| panic!("{text}")).parse::<u64>().expect("a number");
     }
     println!("{} parts, {steps} steps", parts.len());
@@ -103,7 +103,7 @@ fn one_pod_is_followed(parts: &[PathBuf], name: &str) {
         parts.iter().map(|part| String::from_utf8_lossy(&replay(part, more).stdout).into_owned()).collect()
     };
     let of_one = told(&["--pod", name]);
-    for words in [&format!("default/{name}-node: CreateContainer c"), "every decision the same"] {
+    for words in [&format!("default/{name}-node: CreateContainer c"), "all decisions are the same"] {
         assert!(of_one.contains(words), "{words} is not told");
     }
     // A step that concerns several pods is told for each of them; those of others alone are not.
@@ -128,5 +128,5 @@ fn others_are_refused(part: &Path, altered: &Path) {
     std::fs::write(altered, text.replacen(line, &other, 1)).expect("written");
     let said = replay(altered, &["-q"]);
     let text = String::from_utf8_lossy(&said.stdout).into_owned();
-    assert!(said.status.code() == Some(1) && text.contains("is the first that differs"), "{text}");
+    assert!(said.status.code() == Some(1) && text.contains(" differs: recorded"), "{text}");
 }

@@ -50,7 +50,7 @@ pub(crate) fn a_service_manager_is_told_and_fed_and_the_end_keeps_the_pods(flavo
     manager.wait_for("READY=1", 1);
     bed.put("stays", &one(&sleeper("c")));
     let stays = bed.wait_phase("stays", "Running");
-    manager.wait_for("STATUS=1 of 1 pods run", 1);
+    manager.wait_for("STATUS=1 of 1 pods are running", 1);
     let fed = manager.count("WATCHDOG=1");
     manager.wait_for("WATCHDOG=1", fed + 2);
     assert_eq!(manager.count("READY=1"), 1, "{}", manager.heard);

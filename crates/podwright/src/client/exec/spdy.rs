@@ -1,8 +1,7 @@
-//! As much of SPDY/3.1 as a remote command needs: open streams, send and receive their bytes, close halves.
+//! The subset of SPDY/3.1 that remote commands need: open streams, send and receive data, half-close.
 //!
-//! Runtimes' stream servers speak it in every version, and a closed stdin can be told with it, which their older WebSocket
-//! protocols can't. Headers of the server are of no use to us and are skipped; ours are compressed without the preset
-//! dictionary, which a zlib stream says of itself.
+//! The stream servers of all container runtimes support it, and unlike their older WebSocket protocols it can close stdin. Headers
+//! of the server are skipped; ours are compressed without the preset dictionary, which the zlib header declares.
 
 use std::io;
 
@@ -16,30 +15,30 @@ const RST_STREAM: u16 = 3;
 const PING: u16 = 6;
 const GOAWAY: u16 = 7;
 const FIN: u8 = 1;
-/// What we put into one data frame.
+/// Size of the data frames that are sent.
 pub(super) const CHUNK: usize = 16 << 10;
-/// A frame's length has 24 bits; no server of remote commands sends such ones.
+/// The length field has 24 bits, but no server of remote commands sends such large frames.
 const FRAME_MAX: usize = 1 << 20;
 
-/// A stream of the connection. Ours have odd numbers.
+/// Streams opened by the client have odd ids.
 pub(super) type StreamId = u32;
 
-/// What the server sent.
+/// A frame from the server.
 #[derive(Debug, PartialEq)]
 pub(super) enum Frame {
-    /// Bytes of a stream; the last ones, perhaps.
+    /// `last`: the server has closed its half of the stream.
     Data { stream: StreamId, data: Bytes, last: bool },
-    /// The server gave a stream up.
+    /// The server has aborted the stream.
     Reset { stream: StreamId },
-    /// Sent back as it is.
+    /// Must be sent back with the same id.
     Ping(u32),
-    /// The server ends the connection.
+    /// The server closes the connection.
     GoAway,
-    /// Nothing we need.
+    /// A frame that is ignored.
     Other,
 }
 
-/// The half of the connection that sends.
+/// The sending half of the connection.
 pub(super) struct Sender<W> {
     to: W,
     compress: Compress,
@@ -51,7 +50,7 @@ impl<W: AsyncWrite + Unpin> Sender<W> {
         Self { to, compress: Compress::new(Compression::fast(), true), next: 1 }
     }
 
-    /// Open a stream of this kind: `stdin`, `error`, …
+    /// Opens a stream of this type: `stdin`, `error`, …
     pub(super) async fn open(&mut self, kind: &str) -> io::Result<StreamId> {
         let stream = self.next;
         self.next += 2;
@@ -73,7 +72,7 @@ impl<W: AsyncWrite + Unpin> Sender<W> {
         Ok(stream)
     }
 
-    /// Send bytes; `last` closes our half of the stream.
+    /// Sends data; `last` closes our half of the stream.
     pub(super) async fn data(&mut self, stream: StreamId, data: &[u8], last: bool) -> io::Result<()> {
         let mut frame = BytesMut::with_capacity(8 + data.len());
         frame.put_u32(stream);
@@ -84,7 +83,7 @@ impl<W: AsyncWrite + Unpin> Sender<W> {
         self.to.flush().await
     }
 
-    /// Answer a ping.
+    /// Responds to a ping.
     pub(super) async fn pong(&mut self, id: u32) -> io::Result<()> {
         self.control(PING, &id.to_be_bytes()).await
     }
@@ -121,7 +120,7 @@ pub(super) async fn receive(from: &mut (impl AsyncRead + Unpin)) -> io::Result<O
         return Ok(Some(Frame::Data { stream: first, data: payload.into(), last: flags & FIN != 0 }));
     }
     let number = |payload: &[u8]| payload.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
-    let short = || io::Error::other("a frame that is too short");
+    let short = || io::Error::other("a frame is too short");
     Ok(Some(match (first & 0xffff) as u16 {
         RST_STREAM => Frame::Reset { stream: number(&payload).ok_or_else(short)? },
         PING => Frame::Ping(number(&payload).ok_or_else(short)?),
@@ -137,7 +136,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_sent_can_be_read_back_as_the_protocol_says() {
+    async fn sent_frames_follow_the_protocol() {
         let mut wire = Vec::new();
         let mut sender = Sender::new(&mut wire);
         assert_eq!(sender.open("error").await.unwrap(), 1);
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_talks_nonsense_is_left() {
+    async fn invalid_frames_are_errors() {
         assert!(receive(&mut &[0x80, 3, 0, 6, 0, 0xff, 0xff, 0xff][..]).await.is_err(), "too long");
         assert!(receive(&mut &[0x80, 3, 0, 6, 0, 0, 0, 2, 1, 2][..]).await.is_err(), "too short for a ping");
         assert!(receive(&mut &[0, 0, 0, 1, 0, 0, 0, 9, 1][..]).await.is_err(), "cut off");

@@ -1,17 +1,17 @@
-//! The terminal of whoever runs an interactive command: raw while it runs, as it was afterwards.
+//! The terminal of an interactive command: in raw mode while the command runs.
 
 use std::io::{self, IsTerminal};
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// A terminal in raw mode. Dropped: as it was.
-pub(super) struct Raw {
+/// Keeps the terminal in raw mode; the previous mode is restored on drop.
+pub(super) struct RawMode {
     before: Termios,
 }
 
-impl Raw {
-    /// Every key goes to the other side from now on.
+impl RawMode {
+    /// From now on the terminal passes every key on unchanged.
     pub(super) fn enter() -> io::Result<Self> {
         let before = tcgetattr(io::stdin())?;
         let mut raw = before.clone();
@@ -21,23 +21,22 @@ impl Raw {
     }
 }
 
-impl Drop for Raw {
+impl Drop for RawMode {
     fn drop(&mut self) {
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
     }
 }
 
-/// Stdin is a terminal.
-pub(super) fn is_there() -> bool {
+pub(super) fn stdin_is_terminal() -> bool {
     io::stdin().is_terminal()
 }
 
-/// Comes whenever the terminal's size has changed.
+/// Received whenever the size of the terminal has changed.
 pub(super) fn resizes() -> io::Result<Signal> {
     signal(SignalKind::window_change())
 }
 
-/// The terminal's size in the remote command protocol's words.
+/// The size of the terminal, as JSON for the resize stream.
 pub(super) fn size() -> Option<String> {
     let size = tcgetwinsize(io::stdout()).or_else(|_| tcgetwinsize(io::stdin())).ok()?;
     Some(format!(r#"{{"Width":{},"Height":{}}}"#, size.ws_col, size.ws_row))

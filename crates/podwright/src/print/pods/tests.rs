@@ -1,4 +1,4 @@
-//! The word for a pod, case by case.
+//! Tests of the STATUS column.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ fn waiting_for(reason: &str) -> Value {
     json!({"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": {"waiting": {"reason": reason}}})
 }
 
-fn ended(code: i32, reason: &str) -> Value {
+fn terminated_with(code: i32, reason: &str) -> Value {
     json!({"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
            "state": {"terminated": {"exitCode": code, "reason": reason}}})
 }
@@ -30,16 +30,16 @@ fn running(name: &str, ready: bool) -> Value {
 #[test]
 fn one_container() {
     let all = |status: &Value| json!({"phase": "Running", "containerStatuses": [status]});
-    for (status, word, ready) in [
+    for (status, expected, ready) in [
         (json!({"phase": "Pending"}), "Pending", 0),
         (all(&running("c", true)), "Running", 1),
         (all(&running("c", false)), "Running", 0),
         (all(&waiting_for("ContainerCreating")), "ContainerCreating", 0),
         (all(&waiting_for("CrashLoopBackOff")), "CrashLoopBackOff", 0),
-        (all(&ended(0, "Completed")), "Completed", 0),
-        (all(&ended(3, "Error")), "Error", 0),
-        (all(&ended(137, "OOMKilled")), "OOMKilled", 0),
-        (all(&ended(3, "")), "ExitCode:3", 0),
+        (all(&terminated_with(0, "Completed")), "Completed", 0),
+        (all(&terminated_with(3, "Error")), "Error", 0),
+        (all(&terminated_with(137, "OOMKilled")), "OOMKilled", 0),
+        (all(&terminated_with(3, "")), "ExitCode:3", 0),
         (json!({"phase": "Failed", "reason": "Evicted"}), "Evicted", 0),
         (
             json!({"phase": "Pending", "reason": "OutOfcpu", "containerStatuses": [waiting_for("ContainerCreating")]}),
@@ -48,18 +48,18 @@ fn one_container() {
         ),
     ] {
         let got = one(&status);
-        assert_eq!((got.status.as_str(), got.ready), (word, (ready, 1)), "{status:#}");
+        assert_eq!((got.status.as_str(), got.ready), (expected, (ready, 1)), "{status:#}");
     }
 }
 
 #[test]
-fn an_ended_container_beside_a_running_one() {
-    let mut beside = running("b", true);
-    beside["name"] = json!("b");
+fn a_terminated_and_a_running_container() {
+    let mut other = running("b", true);
+    other["name"] = json!("b");
     let spec = json!({"containers": [{"name": "b"}, {"name": "c"}]});
     let status = |ready: &str| {
         json!({"phase": "Running", "conditions": [{"type": "Ready", "status": ready}],
-               "containerStatuses": [beside, ended(0, "Completed")]})
+               "containerStatuses": [other, terminated_with(0, "Completed")]})
     };
     assert_eq!(summary(&pod(&spec, &status("True"))).status, "Running");
     assert_eq!(summary(&pod(&spec, &status("False"))).status, "NotReady");
@@ -74,7 +74,7 @@ fn init_containers_and_sidecars() {
     let status = |i: &Value, s: &Value, apps: Value| json!({"phase": "Pending", "initContainerStatuses": [i, s], "containerStatuses": apps});
     let not_yet = state("s", false, false, json!({"waiting": {"reason": "PodInitializing"}}));
     let apps = || json!([waiting_for("PodInitializing")]);
-    for (i, s, word) in [
+    for (i, s, expected) in [
         (state("i", false, false, json!({"running": {}})), not_yet.clone(), "Init:0/2"),
         (done.clone(), not_yet.clone(), "Init:1/2"),
         (
@@ -90,25 +90,25 @@ fn init_containers_and_sidecars() {
         (state("i", false, false, json!({"terminated": {"exitCode": 0, "signal": 9}})), not_yet.clone(), "Init:1/2"),
         (state("i", false, false, json!({"terminated": {"exitCode": 1, "signal": 9}})), not_yet, "Init:Signal:9"),
     ] {
-        assert_eq!(summary(&pod(&spec, &status(&i, &s, apps()))).status, word, "{i:#}");
+        assert_eq!(summary(&pod(&spec, &status(&i, &s, apps()))).status, expected, "{i:#}");
     }
     let up = state("s", true, true, json!({"running": {}}));
     let got = summary(&pod(&spec, &status(&done, &up, json!([running("c", true)]))));
-    assert_eq!((got.status.as_str(), got.ready), ("Pending", (2, 2)), "the phase is the kubelet's to say");
-    assert_eq!(got.restarts.0, 2, "the sidecar's count, the init container's do not");
+    assert_eq!((got.status.as_str(), got.ready), ("Pending", (2, 2)), "the phase is set by the agent");
+    assert_eq!(got.restarts.0, 2, "restarts of sidecars count, those of init containers do not");
 }
 
 #[test]
-fn a_pod_that_goes_is_terminating_until_it_has_ended() {
-    let mut going = pod(&json!({"containers": [{"name": "c"}]}), &json!({"phase": "Running"}));
-    going.metadata.deletion_timestamp = going.metadata.creation_timestamp.clone();
-    assert_eq!(summary(&going).status, "Terminating");
-    going.status.as_mut().unwrap().phase = Some("Succeeded".into());
-    assert_eq!(summary(&going).status, "Succeeded");
+fn a_deleted_pod_is_terminating_until_its_phase_is_terminal() {
+    let mut deleted = pod(&json!({"containers": [{"name": "c"}]}), &json!({"phase": "Running"}));
+    deleted.metadata.deletion_timestamp = deleted.metadata.creation_timestamp.clone();
+    assert_eq!(summary(&deleted).status, "Terminating");
+    deleted.status.as_mut().unwrap().phase = Some("Succeeded".into());
+    assert_eq!(summary(&deleted).status, "Succeeded");
 }
 
 #[test]
-fn the_table_is_kubectls() {
+fn the_table_has_the_format_of_kubectl() {
     let mut crashing = waiting_for("CrashLoopBackOff");
     crashing["restartCount"] = json!(4);
     crashing["lastState"] = json!({"terminated": {"exitCode": 1, "finishedAt": "2024-01-01T00:04:30Z"}});

@@ -1,4 +1,4 @@
-//! The verbs that end things or begin them anew: delete, restart, stop.
+//! `podwright delete`, `restart` and `stop`.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,23 +10,23 @@ use serde_json::{Value, json};
 use super::{Client, ClientError, List, apply, encode, find, path, pod_path, wait};
 use crate::cli::{DeleteFlags, RestartFlags, StopFlags};
 
-/// `podwright delete`: every pod is asked for first, then all are waited for.
+/// `podwright delete`: deletes all pods first, then waits for each.
 pub(super) async fn delete(flags: &DeleteFlags) -> Result<ExitCode, ClientError> {
     let client = Client::new(&flags.socket.run_dir);
-    let mut wanted: Vec<(String, String)> = vec![];
+    let mut targets: Vec<(String, String)> = vec![];
     for name in flags.names() {
-        wanted.push((flags.namespace().to_owned(), name.to_owned()));
+        targets.push((flags.namespace().to_owned(), name.to_owned()));
     }
     for document in apply::documents(&apply::texts(&flags.files)?)? {
-        wanted.push((document.namespace(flags.namespace.as_deref()), document.name()?));
+        targets.push((document.namespace(flags.namespace.as_deref()), document.name()?));
     }
-    if wanted.is_empty() {
-        return Err(ClientError::Usage("name a pod, or a file with -f".into()));
+    if targets.is_empty() {
+        return Err(ClientError::Usage("specify a pod, or a file with -f".into()));
     }
-    let (mut ended, mut code) = (vec![], ExitCode::SUCCESS);
-    for (namespace, name) in wanted {
+    let (mut deleted, mut code) = (vec![], ExitCode::SUCCESS);
+    for (namespace, name) in targets {
         match delete_one(&client, flags, &namespace, &name).await {
-            Ok(pod) => ended.push(pod),
+            Ok(pod) => deleted.push(pod),
             Err(error) if error.is_not_found() && flags.ignore_not_found => {}
             Err(error) => {
                 eprintln!("podwright: {error}");
@@ -34,7 +34,7 @@ pub(super) async fn delete(flags: &DeleteFlags) -> Result<ExitCode, ClientError>
             }
         }
     }
-    for pod in ended {
+    for pod in deleted {
         if flags.wait {
             wait::gone(&client, &pod, flags.timeout).await?;
         }
@@ -50,7 +50,7 @@ async fn delete_one(client: &Client, flags: &DeleteFlags, namespace: &str, name:
     if let Some(grace) = flags.grace() {
         options["gracePeriodSeconds"] = json!(grace);
     }
-    client.ask::<Value>(Method::DELETE, &pod_path(&pod), Some(&options)).await?;
+    client.send::<Value>(Method::DELETE, &pod_path(&pod), Some(&options)).await?;
     Ok(pod)
 }
 
@@ -59,12 +59,12 @@ pub(super) async fn restart(flags: &RestartFlags) -> Result<ExitCode, ClientErro
     let client = Client::new(&flags.socket.run_dir);
     let pod = find(&client, flags.namespace(), &flags.pod).await?;
     let query = flags.container.as_deref().map(|name| format!("?container={}", encode(name))).unwrap_or_default();
-    client.ask::<Value>(Method::POST, &format!("{}/restart{query}", pod_path(&pod)), None).await?;
+    client.send::<Value>(Method::POST, &format!("{}/restart{query}", pod_path(&pod)), None).await?;
     println!("pod/{} restarted", pod.metadata.name.as_deref().unwrap_or_default());
     Ok(ExitCode::SUCCESS)
 }
 
-/// `podwright stop`: all are asked to end, then waited for one after the other.
+/// `podwright stop`: requests the stop of all pods, then waits for each.
 pub(super) async fn stop(flags: &StopFlags) -> Result<ExitCode, ClientError> {
     let client = Client::new(&flags.socket.run_dir);
     let pods = match flags.all {
@@ -78,12 +78,12 @@ pub(super) async fn stop(flags: &StopFlags) -> Result<ExitCode, ClientError> {
         }
     };
     let grace = flags.grace_period.map(|grace| format!("&gracePeriodSeconds={grace}")).unwrap_or_default();
-    let whom: Vec<String> = match flags.all {
+    let selectors: Vec<String> = match flags.all {
         true => vec!["all=true".into()],
         false => pods.iter().map(|pod| format!("pod={}", encode(&full_name(pod)))).collect(),
     };
-    for whom in whom {
-        client.ask::<Value>(Method::POST, &format!("/podwright/v1/stop?{whom}{grace}"), None).await?;
+    for selector in selectors {
+        client.send::<Value>(Method::POST, &format!("/podwright/v1/stop?{selector}{grace}"), None).await?;
     }
     let until = tokio::time::Instant::now() + flags.timeout.unwrap_or(Duration::from_secs(u64::from(u32::MAX)));
     for pod in &pods {
@@ -91,7 +91,7 @@ pub(super) async fn stop(flags: &StopFlags) -> Result<ExitCode, ClientError> {
         println!("pod/{} stopped", pod.metadata.name.as_deref().unwrap_or_default());
     }
     if pods.is_empty() {
-        eprintln!("No pods are here.");
+        eprintln!("No pods found");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! A body that comes line by line: what a watch sends.
+//! The response of a watch: one JSON event per line.
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -9,30 +9,30 @@ use serde_json::Value;
 
 use super::{Client, ClientError};
 
-/// The longest line: one large pod, many times over.
+/// Maximum length of a line, far above the size of a large pod.
 const LINE_MAX: usize = 16 << 20;
 
-/// The lines of a body.
-pub(super) struct Lines {
+/// The lines of a streamed body.
+pub(super) struct WatchStream {
     body: Incoming,
     rest: BytesMut,
 }
 
-/// One change of a watch.
+/// A line of the stream.
 #[derive(Deserialize)]
-pub(super) struct Change {
+struct WatchEvent {
     #[serde(rename = "type")]
-    pub(super) kind: String,
-    pub(super) object: Value,
+    kind: String,
+    object: Value,
 }
 
-impl Lines {
+impl WatchStream {
     pub(super) fn new(body: Incoming) -> Self {
         Self { body, rest: BytesMut::new() }
     }
 
-    /// The next line, without its end; `None` when the agent has ended it.
-    pub(super) async fn next(&mut self, client: &Client) -> Result<Option<Bytes>, ClientError> {
+    /// The next line, without the newline; `None` when the agent has closed the stream.
+    async fn next_line(&mut self, client: &Client) -> Result<Option<Bytes>, ClientError> {
         let mut searched = 0;
         loop {
             if let Some(at) = self.rest[searched..].iter().position(|b| *b == b'\n') {
@@ -41,9 +41,9 @@ impl Lines {
             }
             searched = self.rest.len();
             if searched > LINE_MAX {
-                return Err(client.broken("a line without an end"));
+                return Err(client.failed("a line is too long"));
             }
-            match self.body.frame().await.transpose().map_err(|error| client.broken(error))? {
+            match self.body.frame().await.transpose().map_err(|error| client.failed(error))? {
                 Some(frame) => self.rest.extend_from_slice(&frame.into_data().unwrap_or_default()),
                 None if self.rest.is_empty() => return Ok(None),
                 None => return Ok(Some(self.rest.split().freeze())),
@@ -51,17 +51,17 @@ impl Lines {
         }
     }
 
-    /// The next change of a watch. A watch that has come to its end is begun anew by whoever reads it.
-    pub(super) async fn change<T: DeserializeOwned>(
+    /// The type and object of the next change; `None` when the agent has closed the stream.
+    pub(super) async fn next<T: DeserializeOwned>(
         &mut self,
         client: &Client,
     ) -> Result<Option<(String, T)>, ClientError> {
         loop {
-            let Some(line) = self.next(client).await? else { return Ok(None) };
-            let Change { kind, object } = serde_json::from_slice(&line).map_err(|error| client.broken(error))?;
+            let Some(line) = self.next_line(client).await? else { return Ok(None) };
+            let WatchEvent { kind, object } = serde_json::from_slice(&line).map_err(|error| client.failed(error))?;
             match kind.as_str() {
                 "ADDED" | "MODIFIED" | "DELETED" => {
-                    let object = serde_json::from_value(object).map_err(|error| client.broken(error))?;
+                    let object = serde_json::from_value(object).map_err(|error| client.failed(error))?;
                     return Ok(Some((kind, object)));
                 }
                 "ERROR" => {

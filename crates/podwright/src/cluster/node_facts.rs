@@ -1,4 +1,4 @@
-//! What the node's object says of the machine.
+//! The facts of the host in the Node object.
 
 use std::fs;
 
@@ -7,8 +7,8 @@ use podwright_core::node_status::{NodeFacts, Resources};
 
 use crate::config::{AgentConfig, go_arch};
 
-/// What the node is.
-pub(super) fn facts(config: &AgentConfig, taints: Vec<Taint>, images_max: usize) -> NodeFacts {
+/// From the configuration and the files of the host.
+pub(super) fn node_facts(config: &AgentConfig, taints: Vec<Taint>, images_max: usize) -> NodeFacts {
     let node = &config.node;
     let pods = i64::try_from(node.max_pods).unwrap_or(i64::MAX);
     NodeFacts {
@@ -61,7 +61,7 @@ fn os_image(os_release: &str) -> String {
     line.map_or("Linux".into(), |name| name.trim_matches(['"', '\'']).to_owned())
 }
 
-/// The release of Kubernetes whose kubelet this agent behaves like.
+/// The Kubernetes release whose kubelet this agent is compatible with.
 const KUBERNETES: &str = "v1.36.3";
 
 #[cfg(test)]
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_system_has_a_name() {
+    fn the_os_image_is_the_pretty_name() {
         assert_eq!(os_image("ID=debian\nPRETTY_NAME=\"Debian 12\"\n"), "Debian 12");
         assert_eq!(os_image(""), "Linux");
     }

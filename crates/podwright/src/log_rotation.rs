@@ -1,4 +1,4 @@
-//! Keeps the logs of running containers small.
+//! Rotation of the logs of running containers: connects `podwright_agent::rotate` to the container runtime.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::time::Duration;
 use podwright_agent::rotate::{self, ListRunning, Reopen, Running};
 use podwright_cri::{RemoteRuntime, RuntimeService, labels, v1};
 
-/// Rotate until the agent ends.
-pub(crate) async fn rotate(config: rotate::Config, runtime: Arc<RemoteRuntime>, limit: Duration) {
+/// Runs until it is dropped. `limit` is the timeout of each runtime call.
+pub(crate) async fn run(config: rotate::Config, runtime: Arc<RemoteRuntime>, limit: Duration) {
     let reopen: Reopen = {
         let runtime = runtime.clone();
         Arc::new(move |id| {
@@ -24,7 +24,7 @@ pub(crate) async fn rotate(config: rotate::Config, runtime: Arc<RemoteRuntime>, 
     rotate::run(config, list, reopen).await;
 }
 
-/// The log of a container never changes its place: each is asked for once.
+/// Cache of log paths by container id: the path of a container's log never changes.
 #[derive(Clone, Default)]
 struct LogPaths(Arc<std::sync::Mutex<std::collections::BTreeMap<String, PathBuf>>>);
 

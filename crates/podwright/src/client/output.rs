@@ -1,4 +1,4 @@
-//! The API's objects as text.
+//! Output formats for API objects.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use serde_json::ser::PrettyFormatter;
 use super::ClientError;
 use crate::cli::Output;
 
-/// An object or a list of them, in the form that is asked for.
+/// An object or a list in this format.
 pub(super) fn text(value: &Value, output: Output) -> Result<String, ClientError> {
     let failed = |error: &dyn std::fmt::Display| ClientError::Write(error.to_string());
     match output {
@@ -24,13 +24,13 @@ pub(super) fn text(value: &Value, output: Output) -> Result<String, ClientError>
     }
 }
 
-/// `pod/web`, one a line.
+/// `pod/web`, one per line.
 fn names(value: &Value) -> String {
     let mut text = String::new();
     let objects = value["items"].as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
     for object in objects {
-        let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let _ = writeln!(text, "{}/{}", word(&object["kind"]).to_lowercase(), word(&object["metadata"]["name"]));
+        let string = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let _ = writeln!(text, "{}/{}", string(&object["kind"]).to_lowercase(), string(&object["metadata"]["name"]));
     }
     text
 }
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_and_objects_are_named_one_a_line() {
+    fn names_of_lists_and_objects_are_printed_one_per_line() {
         let pod = |name: &str| json!({"kind": "Pod", "metadata": {"name": name}});
         assert_eq!(text(&pod("web"), Output::Name).unwrap(), "pod/web\n");
         let list = json!({"kind": "PodList", "items": [pod("a"), pod("b")]});

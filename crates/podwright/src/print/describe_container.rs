@@ -1,4 +1,4 @@
-//! One container of a description.
+//! One container in the output of `podwright describe`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerState, ContainerStatus, Env
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::describe::moment;
+use super::describe::timestamp;
 use super::plain;
 
 pub(super) fn container(container: &Container, status: Option<&ContainerStatus>, out: &mut String) {
@@ -23,8 +23,8 @@ pub(super) fn container(container: &Container, status: Option<&ContainerStatus>,
     };
     field(out, "Ports", if ports.is_empty() { "<none>".into() } else { texts(|p| p.0) }.as_str());
     field(out, "Host Ports", if ports.is_empty() { "<none>".into() } else { texts(|p| p.1) }.as_str());
-    words(out, "Command", container.command.as_deref());
-    words(out, "Args", container.args.as_deref());
+    arguments(out, "Command", container.command.as_deref());
+    arguments(out, "Args", container.args.as_deref());
     if let Some(status) = status {
         state(out, "State", status.state.as_ref());
         if status.last_state.as_ref().is_some_and(|s| s.terminated.is_some()) {
@@ -58,15 +58,15 @@ fn state(out: &mut String, name: &str, state: Option<&ContainerState>) {
     };
     if let Some(running) = &state.running {
         field(out, name, "Running");
-        line(out, "Started", running.started_at.as_ref().map(moment).as_deref());
+        line(out, "Started", running.started_at.as_ref().map(timestamp).as_deref());
     } else if let Some(ended) = &state.terminated {
         field(out, name, "Terminated");
         line(out, "Reason", ended.reason.as_deref());
         line(out, "Message", ended.message.as_deref());
         field(out, "  Exit Code", &ended.exit_code.to_string());
         line(out, "Signal", ended.signal.map(|signal| signal.to_string()).as_deref());
-        line(out, "Started", ended.started_at.as_ref().map(moment).as_deref());
-        line(out, "Finished", ended.finished_at.as_ref().map(moment).as_deref());
+        line(out, "Started", ended.started_at.as_ref().map(timestamp).as_deref());
+        line(out, "Finished", ended.finished_at.as_ref().map(timestamp).as_deref());
     } else {
         field(out, name, "Waiting");
         let waiting = state.waiting.as_ref();
@@ -121,9 +121,9 @@ fn quantities(out: &mut String, name: &str, map: Option<&BTreeMap<String, Quanti
     }
 }
 
-fn words(out: &mut String, name: &str, words: Option<&[String]>) {
-    if let Some(words) = words.filter(|w| !w.is_empty()) {
-        list(out, name, words.iter().map(|word| plain(word)).collect());
+fn arguments(out: &mut String, name: &str, arguments: Option<&[String]>) {
+    if let Some(arguments) = arguments.filter(|w| !w.is_empty()) {
+        list(out, name, arguments.iter().map(|argument| plain(argument)).collect());
     }
 }
 
