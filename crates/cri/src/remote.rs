@@ -18,6 +18,7 @@ use tonic::{
     Request, Response, Status,
     transport::{Channel, Endpoint},
 };
+use tracing::{Instrument, debug_span};
 
 use crate::{
     Code, CriError,
@@ -89,10 +90,13 @@ async fn within<T>(
     let timeout = timeout.min(TIMEOUT_MAX);
     let late = || CriError::new(Code::DeadlineExceeded, call, format!("no answer within {timeout:?}"));
     let started = Instant::now();
-    tracing::trace!(target: TRACE, call, "sent");
-    let answer = tokio::time::timeout(timeout, rpc).await;
-    tracing::trace!(target: TRACE, call, "returned");
-    match answer {
+    let answer = async {
+        tracing::trace!(target: TRACE, call, "sent");
+        let answer = tokio::time::timeout(timeout, rpc).await;
+        tracing::trace!(target: TRACE, call, "returned");
+        answer
+    };
+    match answer.instrument(debug_span!("cri", method = call)).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) => {
             let error = CriError::from_status(call, &status);

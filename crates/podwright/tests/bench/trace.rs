@@ -91,16 +91,15 @@ impl Trace {
     }
 }
 
-/// `2026-01-01T00:00:00.000001Z TRACE podwright::trace: sent call="X"`; other lines are nothing to us.
+/// `2026-01-01T00:00:00.000001Z TRACE call{…}:cri{…}: podwright::trace: sent call="X"`, with or without spans; `None` for other lines.
 fn parse(line: &str) -> Option<Mark> {
     let (at, rest) = line.split_once(' ')?;
     let rest = rest.trim_start();
-    let told = match rest.strip_prefix("TRACE podwright::trace: ") {
+    let after = |level: &str, target: &str| rest.strip_prefix(level)?.split_once(target).map(|(_, text)| text);
+    let told = match after("TRACE ", "podwright::trace: ") {
         Some(told) => told.to_owned(),
         // A decision: `call uid=… call=…`.
-        None => {
-            rest.strip_prefix("DEBUG podwright_agent::event_loop: call ").map(|fields| format!("order {fields}"))?
-        }
+        None => after("DEBUG ", "podwright_agent::event_loop: call ").map(|fields| format!("order {fields}"))?,
     };
     let (what, fields) = told.split_once(' ').unwrap_or((&told, ""));
     let at: Timestamp = at.parse().ok()?;
