@@ -1,12 +1,12 @@
-//! Effects become calls: one file per kind of foreign thing, one dispatch over [`Call`].
+//! Performs calls on the container runtime and the host: one file per kind of object, one dispatch over [`Call`].
 //!
-//! What a call may do when it is cancelled or late:
-//! - **Run, Create, Start** are never dropped once sent: they end, or hit their limit and are in doubt. Cancelled before they
-//!   were sent, they answer so and are not in doubt.
-//! - **Stops and removals** of what is not there have succeeded.
-//! - **Pulls, hooks, probes and host work** end at once when cancelled.
+//! Rules for cancellation and time limits:
+//! - **Run, Create, Start** are never dropped once sent: they end, or reach their time limit and are in doubt. If they are cancelled
+//!   before they are sent, they fail as cancelled and are not in doubt.
+//! - **Stop and Remove** succeed if the object does not exist.
+//! - **Pulls, hooks, probes and host calls** end at once when cancelled.
 //!
-//! Waiting for a turn (sandboxes, pulls) is not counted into a call's limit: the limit is the foreign side's, not ours.
+//! Waiting for a permit (sandboxes, pulls) does not count towards the time limit of a call: the limit applies to the runtime.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,6 +22,7 @@ use crate::objects::{NoApiServer, ObjectClient};
 use crate::translate::{HostView, NodeSettings, RuntimeFeatures};
 
 mod container;
+mod files;
 mod grpc;
 mod hook;
 mod host;
@@ -30,11 +31,13 @@ pub mod image;
 mod logs;
 mod probe;
 mod sandbox;
-mod situation;
 mod target;
+mod translation_context;
 mod userns;
 
 pub use image::PullConfig;
+
+use userns::UserNamespaceRanges;
 
 /// Performs calls on the host: cgroups, directories, volumes, logs.
 pub trait HostExecutor: HostView + Send + Sync + 'static {
@@ -48,30 +51,30 @@ pub trait HostExecutor: HostView + Send + Sync + 'static {
         cancel: CancellationToken,
     ) -> BoxFuture<'_, Result<Answer, CallError>>;
 
-    /// Makes the link that log collectors follow to a new container's log. A courtesy: failures are only logged.
+    /// Creates the link under `/var/log/containers` for log collectors. Failures are only logged.
     fn link_log<'a>(&'a self, pod: &'a Pod, container: &'a str, attempt: u32, id: &'a str) -> BoxFuture<'a, ()>;
 
-    /// Removes that link.
+    /// Removes the link of [`HostExecutor::link_log`]. Failures are only logged.
     fn unlink_log<'a>(&'a self, pod: &'a Pod, container: &'a str, id: &'a str) -> BoxFuture<'a, ()>;
 }
 
-/// What the runtime can do, as last told; written by the one who asks it, read at each translation.
+/// The features that the runtime reported last: written by the observer, read for each translation to CRI.
 #[derive(Clone, Debug, Default)]
 pub struct SharedFeatures(Arc<Mutex<RuntimeFeatures>>);
 
 impl SharedFeatures {
-    /// As last told.
+    /// The features reported last.
     pub fn get(&self) -> RuntimeFeatures {
-        *self.0.lock().expect("nobody panics with it")
+        *self.0.lock().expect("no panic under this lock")
     }
 
-    /// The runtime told.
+    /// Stores newly reported features.
     pub fn set(&self, features: RuntimeFeatures) {
-        *self.0.lock().expect("nobody panics with it") = features;
+        *self.0.lock().expect("no panic under this lock") = features;
     }
 }
 
-/// Tells people about something that is no result of a call. Must not wait.
+/// Records an event that is not the result of a call. Must not block.
 pub type EventSink = Arc<dyn Fn(KubeEvent) + Send + Sync>;
 
 /// Performs calls.
@@ -81,47 +84,47 @@ pub struct CallExecutor {
     host: Arc<dyn HostExecutor>,
     features: SharedFeatures,
     images: image::Images,
-    /// RunPodSandbox under way. First come first served: tokio's semaphore is fair.
+    /// Permits of RunPodSandbox. First come, first served: tokio's semaphore is fair.
     runs: Semaphore,
-    /// StopPodSandbox under way, apart from the runs: pods that hang while starting hold no ending up.
+    /// Permits of StopPodSandbox, separate from `runs`: pods that hang while starting must not delay the termination of others.
     stops: Semaphore,
-    /// RemovePodSandbox under way. It waits for disks more than for processors, so that a few go well beside the stops.
+    /// Permits of RemovePodSandbox. It waits for disks more than for CPUs, so a few run well in parallel to the stops.
     removals: Semaphore,
-    /// Ranges of user ids are handed out one at a time.
-    userns: userns::Ranges,
+    userns: UserNamespaceRanges,
     objects: Arc<dyn ObjectClient>,
-    tell: EventSink,
+    events: EventSink,
     pool: Pool,
 }
 
-/// What [`CallExecutor`] are made of.
+/// The dependencies and limits of a [`CallExecutor`].
 pub struct CallExecutorConfig {
-    /// Sandboxes and containers.
+    /// CRI RuntimeService.
     pub runtime: Arc<dyn RuntimeService>,
-    /// Images.
+    /// CRI ImageService.
     pub images: Arc<dyn ImageService>,
-    /// The node.
+    /// Properties of the node that are needed for the translation to CRI.
     pub facts: Arc<NodeSettings>,
-    /// The machine.
+    /// Performs the host calls.
     pub host: Arc<dyn HostExecutor>,
-    /// What the runtime can do.
+    /// Shared with the observer, which writes them.
     pub features: SharedFeatures,
-    /// Where blocking file work runs.
+    /// Runs blocking file access.
     pub pool: Pool,
-    /// Pulls.
+    /// Limits and credentials of pulls.
     pub pulls: PullConfig,
-    /// RunPodSandbox calls at once, and as many that stop one (twice the cores: more take longer together); half as many remove one.
+    /// Parallel RunPodSandbox calls, and as many StopPodSandbox calls (twice the number of CPUs: more take longer in total). Half as
+    /// many RemovePodSandbox calls.
     pub sandbox_parallel: usize,
-    /// `maxPods`: as many user namespaces can be had.
+    /// `maxPods`: the number of user namespaces.
     pub max_pods: usize,
 }
 
 impl CallExecutor {
-    /// CallExecutor that are ready to work.
+    /// An executor without API objects and without an event sink.
     pub fn new(config: CallExecutorConfig) -> Self {
         let sandboxes = config.sandbox_parallel.max(1);
         Self {
-            userns: userns::Ranges::new(config.facts.paths.pods_dir(), config.max_pods),
+            userns: UserNamespaceRanges::new(config.facts.paths.pods_dir(), config.max_pods),
             runtime: config.runtime,
             facts: config.facts,
             host: config.host,
@@ -132,25 +135,25 @@ impl CallExecutor {
             stops: Semaphore::new(sandboxes),
             removals: Semaphore::new(sandboxes.div_ceil(2)),
             objects: Arc::new(NoApiServer),
-            tell: Arc::new(|_| {}),
+            events: Arc::new(|_| {}),
         }
     }
 
-    /// With someone who has the API objects that pods refer to.
+    /// Sets the client for the API objects that pods refer to.
     pub fn with_objects(self, objects: Arc<dyn ObjectClient>) -> Self {
         Self { objects, ..self }
     }
 
-    /// With someone who tells people what a call noticed on its way and did not fail of.
-    pub fn with_event_sink(self, tell: EventSink) -> Self {
-        Self { tell, ..self }
+    /// Sets the receiver of events about problems that did not fail a call.
+    pub fn with_event_sink(self, events: EventSink) -> Self {
+        Self { events, ..self }
     }
 
-    /// Tells people of something odd that is no failure.
+    /// Records a warning event about a problem that did not fail the call.
     fn warn(&self, pod: &Pod, container: Option<&Name>, reason: &'static str, message: String) {
         let meta = &pod.metadata;
         let [uid, namespace, name] = [&meta.uid, &meta.namespace, &meta.name].map(|t| t.as_deref().unwrap_or_default());
-        (self.tell)(KubeEvent {
+        (self.events)(KubeEvent {
             uid: uid.into(),
             pod: FullName { namespace: namespace.into(), name: name.into() },
             container: container.cloned(),
@@ -160,7 +163,7 @@ impl CallExecutor {
         });
     }
 
-    /// Performs one call. Comes back exactly once, within the call's limit after its turn came.
+    /// Performs one call. Ends within its time limit, counted from when it got its permit.
     pub async fn perform(
         &self,
         uid: PodUid,
@@ -188,8 +191,8 @@ impl CallExecutor {
             RuntimeCall::StopSandbox { id } => self.stop_sandbox(&id, context).await,
             RuntimeCall::RemoveSandbox { id } => self.remove_sandbox(&id, context).await,
             RuntimeCall::CreateContainer { sandbox, sandbox_attempt, name, attempt, image_id, ips } => {
-                let ask = container::CreateCall { sandbox, sandbox_attempt, name, attempt, image_id, ips };
-                self.create_container(uid, pod, ask, context).await
+                let create = container::CreateCall { sandbox, sandbox_attempt, name, attempt, image_id, ips };
+                self.create_container(uid, pod, create, context).await
             }
             RuntimeCall::StartContainer { id, .. } => self.start_container(&id, context).await,
             RuntimeCall::StopContainer { id, timeout, .. } => self.stop_container(&id, timeout, context).await,
@@ -199,39 +202,39 @@ impl CallExecutor {
                 context.or_cancelled(self.pull_image(uid, pod, &image, limit)).await
             }
             RuntimeCall::Hook { kind, name, id, handler, ips } => {
-                let ask = hook::HookCall { kind, name, id, handler, ips };
-                context.or_cancelled(self.run_hook(pod, &ask, limit)).await
+                let hook = hook::HookCall { kind, name, id, handler, ips };
+                context.or_cancelled(self.run_hook(pod, &hook, limit)).await
             }
             RuntimeCall::Probe { kind, name, id, ips } => {
-                let ask = probe::ProbeCall { kind, name, id, ips };
-                context.or_cancelled(self.run_probe(pod, &ask, limit)).await
+                let probe = probe::ProbeCall { kind, name, id, ips };
+                context.or_cancelled(self.run_probe(pod, &probe, limit)).await
             }
         }
     }
 }
 
-/// How long a call may take, and who may interrupt it.
+/// Time limit and cancellation of one call.
 struct CallContext {
     limit: Duration,
     cancel: CancellationToken,
 }
 
 impl CallContext {
-    /// Waits for one of the permits. Cancelled first: nothing was sent.
-    async fn wait<'a>(&self, slots: &'a Semaphore) -> Result<tokio::sync::SemaphorePermit<'a>, CallError> {
+    /// Waits for a permit. If the call is cancelled meanwhile, nothing was sent.
+    async fn acquire<'a>(&self, permits: &'a Semaphore) -> Result<tokio::sync::SemaphorePermit<'a>, CallError> {
         tokio::select! {
             biased;
             () = self.cancel.cancelled() => Err(CallError::Cancelled),
-            permit = slots.acquire() => Ok(permit.expect("the semaphore is never closed")),
+            permit = permits.acquire() => Ok(permit.expect("the semaphore is never closed")),
         }
     }
 
-    /// The last moment at which a call that must not be dropped can still be called off.
+    /// Called right before sending a call that must not be dropped afterwards.
     fn check_not_cancelled(&self) -> Result<(), CallError> {
         if self.cancel.is_cancelled() { Err(CallError::Cancelled) } else { Ok(()) }
     }
 
-    /// Drops the work when cancelled.
+    /// Drops the work when the call is cancelled.
     async fn or_cancelled<T>(&self, work: impl Future<Output = Result<T, CallError>>) -> Result<T, CallError> {
         tokio::select! {
             biased;
@@ -241,7 +244,7 @@ impl CallContext {
     }
 }
 
-/// What is left until a deadline; never nothing, so that a call fails by its own clock.
+/// Time until a deadline; at least 1 ms, so that a late call fails with its own timeout error.
 fn remaining(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }

@@ -53,7 +53,7 @@ fn minutes(n: u64) -> Time {
 }
 
 fn removals(fake: &FakeRuntime) -> Vec<String> {
-    fake.asked().into_iter().filter_map(|call| call.strip_prefix("RemoveImage ").map(str::to_owned)).collect()
+    fake.calls().into_iter().filter_map(|call| call.strip_prefix("RemoveImage ").map(str::to_owned)).collect()
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Containers: create, start, stop, remove.
+//! CreateContainer, StartContainer, StopContainer, RemoveContainer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::{CallContext, CallExecutor, busy_if, create_failure, failure, logs, r
 use crate::pod_spec::effective_run_as_user;
 use crate::translate::{ContainerRequest, References, TranslateError, container_config, sandbox_config};
 
-/// [`podwright_core::model::Call::CreateContainer`], unpacked.
+/// The fields of `RuntimeCall::CreateContainer`.
 pub(super) struct CreateCall {
     pub(super) sandbox: SandboxId,
     pub(super) sandbox_attempt: u32,
@@ -41,7 +41,7 @@ impl CallExecutor {
         Ok(Answer::Container(id.into()))
     }
 
-    /// Everything that is asked before the container exists: a failure here leaves nothing behind.
+    /// Everything that is read before the container is created: a failure here has no side effects.
     async fn create_request(
         &self,
         uid: &PodUid,
@@ -52,7 +52,7 @@ impl CallExecutor {
         let found = find_container(pod, call.name.as_str())
             .ok_or_else(|| TranslateError::NoContainer(call.name.to_string()))?;
         let mut image = ImageFacts { id: call.image_id.clone(), ..ImageFacts::default() };
-        // Whom the image runs as matters only when the pod does not say.
+        // The user of the image matters only if the pod sets no runAsUser.
         if effective_run_as_user(pod, &found.container).is_none()
             && let Some(known) = self.images.facts_of_id(&call.image_id, CONFIG_REASON, remaining(deadline)).await?
         {
@@ -65,9 +65,9 @@ impl CallExecutor {
         let situation = self.situation(uid, pod, remaining(deadline)).await?;
         let references = timeout(remaining(deadline), References::fetch(&*self.objects, pod, call.name.as_str())).await;
         let references = references.map_err(|_| {
-            CallError::with_reason(CONFIG_REASON, "what the environment refers to could not be fetched in time")
+            CallError::with_reason(CONFIG_REASON, "timed out reading the objects that the environment refers to")
         })?;
-        let config_ask = ContainerRequest {
+        let request = ContainerRequest {
             name: call.name.as_str(),
             attempt: call.attempt,
             image: &image,
@@ -75,7 +75,7 @@ impl CallExecutor {
             target: target.as_ref(),
             references: &references,
         };
-        let config = container_config(pod, &config_ask, &self.facts, &situation, &*self.host)?;
+        let config = container_config(pod, &request, &self.facts, &situation, &*self.host)?;
         let sandbox_config = sandbox_config(pod, call.sandbox_attempt, &self.facts, &situation)?;
         Ok(CreateContainerRequest {
             pod_sandbox_id: call.sandbox.as_str().to_owned(),
@@ -84,7 +84,7 @@ impl CallExecutor {
         })
     }
 
-    /// The instance an ephemeral container wants to look at.
+    /// The running container that `targetContainerName` of an ephemeral container names.
     async fn running_instance(&self, uid: &PodUid, name: &str, limit: Duration) -> Result<ContainerId, CallError> {
         let mut filter = containers_of_pod(uid.as_str());
         filter.label_selector.extend(BTreeMap::from([(labels::CONTAINER_NAME.to_owned(), name.to_owned())]));
@@ -93,7 +93,10 @@ impl CallExecutor {
         let found = found.map_err(|error| read_failure(CONFIG_REASON, &error))?;
         let newest = found.into_iter().max_by_key(|container| container.created_at);
         newest.map(|container| container.id.into()).ok_or_else(|| {
-            CallError::with_reason(CONFIG_REASON, format!("unable to find target container {name:?}: it does not run"))
+            CallError::with_reason(
+                CONFIG_REASON,
+                format!("unable to find target container {name:?}: it is not running"),
+            )
         })
     }
 
@@ -102,7 +105,7 @@ impl CallExecutor {
         match self.runtime.start_container(id.as_str(), context.limit).await {
             Ok(()) => Ok(Answer::Done),
             Err(error) => {
-                // Someone's start is still under way, a former agent's mostly: its fate is not known yet.
+                // An earlier start is still under way, mostly one of a former agent process; its result is not known yet.
                 Err(busy_if(error.start_is_under_way(), failure("RunContainerError", &error)))
             }
         }
@@ -114,8 +117,8 @@ impl CallExecutor {
         timeout: Duration,
         context: &CallContext,
     ) -> Result<Answer, CallError> {
-        let whole = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
-        let grace = u32::try_from(whole).unwrap_or(u32::MAX);
+        let seconds = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
+        let grace = u32::try_from(seconds).unwrap_or(u32::MAX);
         match self.runtime.stop_container(id.as_str(), grace, context.limit).await {
             Ok(()) => Ok(Answer::Done),
             Err(error) if error.is_not_found() => Ok(Answer::Done),
@@ -123,7 +126,7 @@ impl CallExecutor {
         }
     }
 
-    /// The log goes with the container: the runtime only knows where it is.
+    /// Removes the log too: the runtime only knows its path.
     pub(super) async fn remove_container(
         &self,
         pod: &Pod,

@@ -1,4 +1,4 @@
-//! A runtime for tests: it remembers what it was asked, answers from tables, and fails or hangs where told.
+//! A container runtime for tests: records its calls, answers from tables, and fails or hangs where a test wants it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -8,21 +8,21 @@ use podwright_cri::service::Answer;
 use podwright_cri::{Code, CriError, EventStream, ImageService, RuntimeService, v1};
 use tokio::sync::Notify;
 
-/// What becomes of the next call of a kind.
+/// The behaviour of the next call of a method.
 #[derive(Clone)]
 pub(crate) enum Step {
-    /// It fails.
+    /// Fails with this error.
     Fail(CriError),
-    /// It never answers: the caller's time runs out.
+    /// Never answers: the time limit of the caller passes.
     Hang,
-    /// It waits until told, then goes on.
+    /// Waits for the notification, then continues.
     Until(Arc<Notify>),
 }
 
-/// What the runtime has, and what it was asked.
+/// The content of the runtime, and its recorded calls.
 #[derive(Default)]
 pub(crate) struct FakeRuntime {
-    pub(crate) asked: Mutex<Vec<String>>,
+    pub(crate) calls: Mutex<Vec<String>>,
     pub(crate) steps: Mutex<BTreeMap<&'static str, VecDeque<Step>>>,
     pub(crate) sandboxes: Mutex<Vec<v1::PodSandbox>>,
     pub(crate) sandbox_statuses: Mutex<BTreeMap<String, v1::PodSandboxStatus>>,
@@ -36,7 +36,7 @@ pub(crate) struct FakeRuntime {
     pub(crate) run_requests: Mutex<Vec<v1::RunPodSandboxRequest>>,
     pub(crate) create_requests: Mutex<Vec<v1::CreateContainerRequest>>,
     pub(crate) pull_requests: Mutex<Vec<v1::PullImageRequest>>,
-    /// Calls under way now, and the most there were, by kind.
+    /// Calls under way now, and the maximum so far, by method.
     pub(crate) under_way: Mutex<BTreeMap<&'static str, (usize, usize)>>,
 }
 
@@ -45,11 +45,11 @@ impl FakeRuntime {
         self.steps.lock().unwrap().entry(call).or_default().push_back(step);
     }
 
-    pub(crate) fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
+    pub(crate) fn calls(&self) -> Vec<String> {
+        self.calls.lock().unwrap().clone()
     }
 
-    pub(crate) fn most_at_once(&self, call: &str) -> usize {
+    pub(crate) fn max_under_way(&self, call: &str) -> usize {
         self.under_way.lock().unwrap().get(call).map_or(0, |(_, most)| *most)
     }
 
@@ -58,7 +58,7 @@ impl FakeRuntime {
     }
 
     async fn gate(&self, call: &'static str, subject: &str, timeout: Duration) -> Result<(), CriError> {
-        self.asked.lock().unwrap().push(format!("{call} {subject}").trim_end().to_owned());
+        self.calls.lock().unwrap().push(format!("{call} {subject}").trim_end().to_owned());
         let _guard = UnderWay::begin(self, call);
         let step = self.steps.lock().unwrap().get_mut(call).and_then(VecDeque::pop_front);
         let wait = async {
@@ -66,8 +66,8 @@ impl FakeRuntime {
                 None => Ok(()),
                 Some(Step::Fail(error)) => Err(error),
                 Some(Step::Hang) => std::future::pending().await,
-                Some(Step::Until(told)) => {
-                    told.notified().await;
+                Some(Step::Until(released)) => {
+                    released.notified().await;
                     Ok(())
                 }
             }
@@ -77,7 +77,7 @@ impl FakeRuntime {
     }
 }
 
-/// Counts a call for as long as it is neither answered nor dropped.
+/// Counts a call until it is answered or dropped.
 struct UnderWay<'a>(&'a FakeRuntime, &'static str);
 
 impl<'a> UnderWay<'a> {
@@ -96,7 +96,7 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-fn lets_through(wanted: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
+fn labels_match(wanted: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
     wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
@@ -160,7 +160,7 @@ impl RuntimeService for FakeRuntime {
             self.gate("ListPodSandbox", "", timeout).await?;
             let labels = filter.unwrap_or_default().label_selector;
             let all = self.sandboxes.lock().unwrap();
-            Ok(all.iter().filter(|s| lets_through(&labels, &s.labels)).cloned().collect())
+            Ok(all.iter().filter(|s| labels_match(&labels, &s.labels)).cloned().collect())
         })
     }
 
@@ -199,7 +199,7 @@ impl RuntimeService for FakeRuntime {
             let state = filter.state.map(|state| state.state);
             let all = self.containers.lock().unwrap();
             let wanted = |c: &&v1::Container| {
-                lets_through(&filter.label_selector, &c.labels) && state.is_none_or(|state| state == c.state)
+                labels_match(&filter.label_selector, &c.labels) && state.is_none_or(|state| state == c.state)
             };
             Ok(all.iter().filter(wanted).cloned().collect())
         })

@@ -1,6 +1,6 @@
-//! The gRPC health check (`grpc.health.v1.Health/Check`), as a client.
+//! Client of the gRPC health check (`grpc.health.v1.Health/Check`).
 //!
-//! Two messages of one field each: written by hand, to keep another generated protocol out of the build.
+//! Its two messages have one field each and are written by hand, to keep another generated protocol out of the build.
 
 use std::time::Duration;
 
@@ -8,16 +8,15 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
-use super::http::KUBERNETES;
+use super::http::KUBERNETES_VERSION;
 
-/// Which service is asked about; empty is the server as a whole.
+/// `service` is empty for the server as a whole.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct HealthCheckRequest {
     #[prost(string, tag = "1")]
     pub(super) service: String,
 }
 
-/// The server's word.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct HealthCheckResponse {
     #[prost(enumeration = "ServingStatus", tag = "1")]
@@ -33,45 +32,63 @@ pub(super) enum ServingStatus {
     ServiceUnknown = 3,
 }
 
-/// Asks once, without TLS. `Err`: it does not serve, and what was seen.
-pub(super) async fn check(authority: &str, service: &str, limit: Duration) -> Result<(), String> {
+/// Why a health check failed. Messages as in the Go kubelet (`pkg/probe/grpc`).
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HealthCheckError {
+    #[error("timeout: failed to connect service {authority:?} within {limit:?}")]
+    ConnectTimeout { authority: String, limit: Duration },
+    #[error("error: failed to connect service at {authority:?}: {}", chain(.source))]
+    Connect { authority: String, source: tonic::transport::Error },
+    #[error("error: health rpc probe failed: {0}")]
+    NotReady(tonic::transport::Error),
+    #[error("error: health rpc probe failed: {0}")]
+    Rpc(tonic::Status),
+    #[error("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {0}")]
+    Unimplemented(String),
+    #[error("service unhealthy (responded with {:?})", name(*.0))]
+    Unhealthy(ServingStatus),
+}
+
+/// Sends one health check, without TLS.
+pub(super) async fn check(authority: &str, service: &str, limit: Duration) -> Result<(), HealthCheckError> {
     let channel = tokio::time::timeout(limit, connect(authority)).await;
     let channel = channel
-        .map_err(|_| format!("timeout: failed to connect service {authority:?} within {limit:?}"))?
-        .map_err(|error| format!("error: failed to connect service at {authority:?}: {error}"))?;
-    let mut client = tonic::client::Grpc::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
-    client.ready().await.map_err(|error| format!("error: health rpc probe failed: {error}"))?;
+        .map_err(|_| HealthCheckError::ConnectTimeout { authority: authority.to_owned(), limit })?
+        .map_err(|source| HealthCheckError::Connect { authority: authority.to_owned(), source })?;
+    let mut client = tonic::client::Grpc::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX);
+    client.ready().await.map_err(HealthCheckError::NotReady)?;
     let request = tonic::Request::new(HealthCheckRequest { service: service.to_owned() });
     let path = PathAndQuery::from_static("/grpc.health.v1.Health/Check");
     let codec = ProstCodec::<HealthCheckRequest, HealthCheckResponse>::default();
     match client.unary(request, path, codec).await {
-        Ok(answer) => match answer.get_ref().status() {
+        Ok(response) => match response.get_ref().status() {
             ServingStatus::Serving => Ok(()),
-            other => Err(format!("service unhealthy (responded with {:?})", name(other))),
+            other => Err(HealthCheckError::Unhealthy(other)),
         },
-        Err(status) if status.code() == tonic::Code::Unimplemented => Err(format!(
-            "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {}",
-            status.message()
-        )),
-        Err(status) => Err(format!("error: health rpc probe failed: {status}")),
+        Err(status) if status.code() == tonic::Code::Unimplemented => {
+            Err(HealthCheckError::Unimplemented(status.message().to_owned()))
+        }
+        Err(status) => Err(HealthCheckError::Rpc(status)),
     }
 }
 
-async fn connect(authority: &str) -> Result<Channel, String> {
-    let endpoint = Endpoint::from_shared(format!("http://{authority}")).map_err(|error| error.to_string())?;
-    let endpoint = endpoint.user_agent(format!("kube-probe/{KUBERNETES}")).map_err(|error| error.to_string())?;
-    endpoint.connect().await.map_err(|error| {
-        let mut text = error.to_string();
-        let mut cause = std::error::Error::source(&error);
-        while let Some(deeper) = cause {
-            text = format!("{text}: {deeper}");
-            cause = deeper.source();
-        }
-        text
-    })
+async fn connect(authority: &str) -> Result<Channel, tonic::transport::Error> {
+    let endpoint = Endpoint::from_shared(format!("http://{authority}"))?;
+    endpoint.user_agent(format!("kube-probe/{KUBERNETES_VERSION}"))?.connect().await
 }
 
-/// As the protocol spells it.
+/// The error with its causes.
+fn chain(error: &tonic::transport::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// The name of a status in the protocol.
 fn name(status: ServingStatus) -> &'static str {
     match status {
         ServingStatus::Unknown => "UNKNOWN",
@@ -81,5 +98,5 @@ fn name(status: ServingStatus) -> &'static str {
     }
 }
 
-/// The answer is two bytes; anything larger is not one.
-const ANSWER_BYTES_MAX: usize = 4096;
+/// A valid response has two bytes.
+const RESPONSE_BYTES_MAX: usize = 4096;

@@ -1,5 +1,6 @@
-//! Lifecycle hooks: exec, HTTP, TCP, sleep. A hook that ends badly tells how, but not what its command wrote: that may be secret,
-//! and the message goes into events.
+//! Lifecycle hooks: exec, HTTP, TCP, sleep.
+//!
+//! The error of a failed hook does not contain the output of its command: it may be secret, and the error goes into events.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use tokio::time::timeout;
 use super::{CallExecutor, http, probe, read_failure, target};
 use crate::pod_spec::display_name;
 
-/// [`podwright_core::model::Call::Hook`], unpacked.
+/// The fields of `RuntimeCall::Hook`.
 pub(super) struct HookCall {
     pub(super) kind: HookKind,
     pub(super) name: Name,
@@ -22,14 +23,15 @@ pub(super) struct HookCall {
 }
 
 impl CallExecutor {
-    /// Runs one hook to its end, or to the end of its time.
+    /// Runs one hook until it ends or its time limit passes.
     pub(super) async fn run_hook(&self, pod: &Pod, call: &HookCall, limit: Duration) -> Result<Answer, CallError> {
-        let (handler, container) = handler(pod, call).map_err(|why| CallError::with_reason(reason(call.kind), why))?;
+        let (handler, container) =
+            handler(pod, call).map_err(|error| CallError::with_reason(reason(call.kind), error.to_string()))?;
         let Some(handler) = handler else { return Ok(Answer::Done) };
         let failed = match timeout(limit, self.handle(pod, &container, &handler, call, limit)).await {
             Ok(Ok(())) => return Ok(Answer::Done),
             Ok(Err(failed)) => failed,
-            Err(_) => CallError::failed(format!("no end within {limit:?}")),
+            Err(_) => CallError::failed(format!("not finished within {limit:?}")),
         };
         let what = describe(&handler);
         let message = format!(
@@ -52,26 +54,28 @@ impl CallExecutor {
         call: &HookCall,
         limit: Duration,
     ) -> Result<(), CallError> {
-        let plain = |why: String| CallError::failed(why);
+        let failed = |error: HookError| CallError::failed(error.to_string());
         if let Some(action) = &handler.exec {
             return self.exec_hook(&call.id, action.command.as_deref().unwrap_or_default(), limit).await;
         }
         if let Some(action) = &handler.http_get {
-            let url = target::url(action, container, pod, &call.ips, &self.facts).map_err(plain)?;
-            return self.http_hook(pod, &url, action).await.map_err(plain);
+            let url = target::url(action, container, pod, &call.ips, &self.facts).map_err(|e| failed(e.into()))?;
+            return self.http_hook(pod, &url, action).await.map_err(failed);
         }
         if let Some(action) = &handler.tcp_socket {
-            let host = target::host(action.host.as_deref(), pod, &call.ips, &self.facts).map_err(plain)?;
-            let port = target::port(&action.port, container).map_err(plain)?;
+            let host =
+                target::host(action.host.as_deref(), pod, &call.ips, &self.facts).map_err(|e| failed(e.into()))?;
+            let port = target::port(&action.port, container).map_err(|e| failed(e.into()))?;
             let connected = TcpStream::connect((host.trim_matches(['[', ']']), port)).await;
-            return connected.map(drop).map_err(|error| plain(format!("dial tcp {host}:{port}: {error}")));
+            let address = format!("{host}:{port}");
+            return connected.map(drop).map_err(|source| failed(HookError::Connect { address, source }));
         }
         if let Some(action) = &handler.sleep {
             let seconds = u64::try_from(action.seconds).unwrap_or(0);
             tokio::time::sleep(Duration::from_secs(seconds)).await;
             return Ok(());
         }
-        Err(plain("the hook has no handler".into()))
+        Err(failed(HookError::NoHandler))
     }
 
     async fn exec_hook(&self, id: &ContainerId, command: &[String], limit: Duration) -> Result<(), CallError> {
@@ -81,30 +85,30 @@ impl CallExecutor {
             cmd: command.to_vec(),
             timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
         };
-        let answer = self.runtime.exec_sync(request, limit).await.map_err(|error| read_failure(None, &error))?;
-        if answer.exit_code == 0 {
+        let response = self.runtime.exec_sync(request, limit).await.map_err(|error| read_failure(None, &error))?;
+        if response.exit_code == 0 {
             return Ok(());
         }
-        let output = probe::output(&answer.stdout, &answer.stderr);
-        tracing::debug!(container = id.as_str(), output, "a hook's command failed");
-        Err(CallError::failed(format!("command '{}' exited with {}", command.join(" "), answer.exit_code)))
+        let output = probe::output(&response.stdout, &response.stderr);
+        tracing::debug!(container_id = id.as_str(), output, "hook command failed");
+        Err(CallError::failed(format!("command '{}' exited with {}", command.join(" "), response.exit_code)))
     }
 
-    /// Any answer will do: the status code is not looked at. A server that speaks plain HTTP where TLS was asked for is asked
-    /// again without, as the Go kubelet does.
-    async fn http_hook(&self, pod: &Pod, url: &http::Url, action: &HTTPGetAction) -> Result<(), String> {
+    /// Every response is a success, whatever its status code. If the server answers a TLS handshake with plain HTTP, the request is
+    /// repeated without TLS, as in the Go kubelet.
+    async fn http_hook(&self, pod: &Pod, url: &http::Url, action: &HTTPGetAction) -> Result<(), HookError> {
         let headers = target::headers(action);
         match http::follow(url, &headers, "lifecycle").await {
-            Ok(reply) => {
-                tracing::debug!(url = %url, status = reply.status, "a hook was answered");
+            Ok(response) => {
+                tracing::debug!(%url, status = response.status, "hook request finished");
                 Ok(())
             }
             Err(http::HttpError::Body { .. }) => Ok(()),
-            Err(error) if error.is_plain_answer() => {
+            Err(error) if error.is_plain_http() => {
                 let plain = http::Url { tls: false, ..url.clone() };
                 match http::follow(&plain, &http::without_authorization(&headers), "lifecycle").await {
                     Ok(_) | Err(http::HttpError::Body { .. }) => {}
-                    Err(error) => return Err(error.to_string()),
+                    Err(error) => return Err(error.into()),
                 }
                 let message = format!(
                     "request to HTTPS lifecycle hook {} got HTTP response, retry with HTTP succeeded",
@@ -113,13 +117,28 @@ impl CallExecutor {
                 self.warn(pod, None, "LifecycleHTTPFallback", message);
                 Ok(())
             }
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error.into()),
         }
     }
 }
 
-/// The spec's handler, or the one written on the container when the spec does not know it any more.
-fn handler(pod: &Pod, call: &HookCall) -> Result<(Option<LifecycleHandler>, Container), String> {
+/// Why a hook failed.
+#[derive(Debug, thiserror::Error)]
+enum HookError {
+    #[error("the handler in the container's annotation is not valid JSON: {0}")]
+    Annotation(serde_json::Error),
+    #[error(transparent)]
+    Target(#[from] target::TargetError),
+    #[error(transparent)]
+    Http(#[from] http::HttpError),
+    #[error("dial tcp {address}: {source}")]
+    Connect { address: String, source: std::io::Error },
+    #[error("the hook has no handler")]
+    NoHandler,
+}
+
+/// The handler of the spec, or the one in the container's annotation if the spec no longer has the container.
+fn handler(pod: &Pod, call: &HookCall) -> Result<(Option<LifecycleHandler>, Container), HookError> {
     if let Some(found) = find_container(pod, call.name.as_str()) {
         let container = found.container.into_owned();
         let lifecycle = container.lifecycle.as_ref();
@@ -131,7 +150,7 @@ fn handler(pod: &Pod, call: &HookCall) -> Result<(Option<LifecycleHandler>, Cont
     }
     let container = Container { name: call.name.as_str().to_owned(), ..Container::default() };
     let Some(text) = &call.handler else { return Ok((None, container)) };
-    let handler = serde_json::from_str(text).map_err(|error| format!("the container's hook is not JSON: {error}"))?;
+    let handler = serde_json::from_str(text).map_err(HookError::Annotation)?;
     Ok((Some(handler), container))
 }
 
@@ -148,7 +167,7 @@ fn describe(handler: &LifecycleHandler) -> String {
     "Lifecycle hook".into()
 }
 
-/// Kubernetes: ErrPostStartHook; a preStop that fails has only an event.
+/// Kubernetes: ErrPostStartHook; a failed preStop hook has only an event.
 fn reason(kind: HookKind) -> &'static str {
     match kind {
         HookKind::PostStart => "PostStartHookError",

@@ -1,4 +1,4 @@
-//! Calls on this machine, handed to [`Host`].
+//! Host calls, performed by [`Host`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,20 +22,20 @@ impl HostExecutor for Host {
     ) -> BoxFuture<'_, Result<Answer, CallError>> {
         Box::pin(async move {
             let context = CallContext { limit, cancel };
-            context.or_cancelled(work(self, uid.as_str(), &pod, call, limit)).await
+            context.or_cancelled(perform(self, uid.as_str(), &pod, call, limit)).await
         })
     }
 
     fn link_log<'a>(&'a self, pod: &'a Pod, container: &'a str, attempt: u32, id: &'a str) -> BoxFuture<'a, ()> {
-        Box::pin(async move { logged(self.logs().link(pod, container, attempt, id, LINK_TIME_MAX).await) })
+        Box::pin(async move { log_failure(self.logs().link(pod, container, attempt, id, LINK_TIME_MAX).await) })
     }
 
     fn unlink_log<'a>(&'a self, pod: &'a Pod, container: &'a str, id: &'a str) -> BoxFuture<'a, ()> {
-        Box::pin(async move { logged(self.logs().unlink(pod, container, id, LINK_TIME_MAX).await) })
+        Box::pin(async move { log_failure(self.logs().unlink(pod, container, id, LINK_TIME_MAX).await) })
     }
 }
 
-async fn work(host: &Host, uid: &str, pod: &Arc<Pod>, call: HostCall, limit: Duration) -> Result<Answer, CallError> {
+async fn perform(host: &Host, uid: &str, pod: &Arc<Pod>, call: HostCall, limit: Duration) -> Result<Answer, CallError> {
     match call {
         HostCall::PrepareContainer { name, attempt, ips } => {
             let references = match needs_environment(pod, name.as_str()) {
@@ -59,11 +59,11 @@ async fn work(host: &Host, uid: &str, pod: &Arc<Pod>, call: HostCall, limit: Dur
     Ok(Answer::Done)
 }
 
-fn logged(result: Result<(), HostError>) {
+fn log_failure(result: Result<(), HostError>) {
     if let Err(error) = result {
-        tracing::warn!(error = error.message(), "log link failed");
+        tracing::warn!(error = error.message(), "link to a container log failed");
     }
 }
 
-/// A hung file system under the links costs a container this much, and not its start.
+/// A hung file system under the links delays a container by at most this and does not fail its start.
 const LINK_TIME_MAX: Duration = Duration::from_secs(2);

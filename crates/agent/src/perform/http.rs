@@ -1,10 +1,10 @@
-//! HTTP as probes and hooks need it: one GET on a connection of its own, with what was asked for and nothing more.
+//! HTTP client of probes and lifecycle hooks: one GET request on a new connection.
 //!
-//! No pool, no proxy, no cookies, no compression. Certificates are not checked: a probe asks whether the container answers, not
-//! who it is, and pods seldom have certificates for their address. Used for nothing else.
+//! There is no connection pool, proxy, cookie or compression. Certificates are not verified: a probe checks whether the container
+//! answers, not its identity, and pods seldom have certificates for their IP. This client is used for nothing else.
 //!
-//! Unlike the Go kubelet no SO_LINGER is set: on Linux it makes `close` block until the peer has acknowledged, and a peer that
-//! hangs would then hold one of our threads.
+//! Unlike the Go kubelet no SO_LINGER is set: on Linux it makes `close` block until the peer has acknowledged, and a hung peer
+//! would block one of our threads.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,51 +22,51 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
-/// An address and what to ask for there.
+/// The target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Url {
     pub(super) tls: bool,
-    /// Without brackets.
+    /// An IPv6 address has no brackets here.
     pub(super) host: String,
     pub(super) port: u16,
-    /// Path and query, escaped, with a slash in front.
+    /// Path and query, escaped, beginning with a slash.
     pub(super) target: String,
 }
 
-/// What came back.
+/// The response, without its body.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(super) struct HttpResponse {
     pub(super) status: u16,
-    /// Where it says it went.
+    /// The `Location` header.
     pub(super) location: Option<String>,
 }
 
-/// Why nothing came back.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HttpError {
-    /// The request can't be said in HTTP.
+    /// The handler can't be expressed as an HTTP request.
     #[error("{0}")]
     Request(String),
-    /// No connection.
+    /// The TCP connection failed.
     #[error("dial tcp {address}: {source}")]
     Connect { address: String, source: std::io::Error },
-    /// No TLS.
+    /// The TLS handshake failed.
     #[error("TLS handshake with {address}: {source}")]
     Tls { address: String, source: std::io::Error },
-    /// No answer.
+    /// The connection failed before the response headers.
     #[error("Get {url:?}: {source}")]
     Exchange { url: String, source: hyper::Error },
-    /// The answer began and broke off.
+    /// The connection failed within the response body.
     #[error("Get {url:?}: reading the body: {source}")]
     Body { url: String, source: hyper::Error },
-    /// Sent from one place to the next.
+    /// Too many redirects.
     #[error("Get {0:?}: stopped after {REDIRECTS_MAX} redirects")]
     Redirects(String),
 }
 
 impl HttpError {
-    /// The server spoke plain HTTP where TLS was expected.
-    pub(super) fn is_plain_answer(&self) -> bool {
+    /// The server answered with plain HTTP where TLS was expected.
+    pub(super) fn is_plain_http(&self) -> bool {
         let Self::Tls { source, .. } = self else { return false };
         let inner = source.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
         matches!(inner, Some(rustls::Error::InvalidMessage(_)))
@@ -74,13 +74,13 @@ impl HttpError {
 }
 
 impl Url {
-    /// `path` as users write it: it may have a query, lack its slash, or hold characters that must be escaped.
+    /// `path` as users write it: it may contain a query, lack its slash, or contain characters that must be escaped.
     pub(super) fn new(tls: bool, host: &str, port: u16, path: &str) -> Self {
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        Self { tls, host, port, target: target_of(path) }
+        Self { tls, host, port, target: escape_target(path) }
     }
 
-    /// Where a `Location` leads from here. `None`: nowhere that is HTTP.
+    /// Resolves a `Location` header. `None`: it is not an HTTP URL.
     pub(super) fn join(&self, location: &str) -> Option<Self> {
         let (tls, rest) = if let Some(rest) = location.strip_prefix("https://") {
             (true, rest)
@@ -105,17 +105,17 @@ impl Url {
 
     fn relative(&self, location: &str) -> String {
         if location.starts_with('/') {
-            return target_of(location);
+            return escape_target(location);
         }
         let path = self.target.split('?').next().unwrap_or("/");
         if location.starts_with('?') {
-            return target_of(&format!("{path}{location}"));
+            return escape_target(&format!("{path}{location}"));
         }
         let folder = path.rfind('/').map_or("/", |at| &path[..=at]);
-        target_of(&format!("{folder}{location}"))
+        escape_target(&format!("{folder}{location}"))
     }
 
-    /// Host and port as a header and a dialler want them.
+    /// `host:port`, as in the `Host` header.
     pub(super) fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -131,8 +131,8 @@ impl std::fmt::Display for Url {
     }
 }
 
-/// One GET. No redirect is followed, no time limit applies: both are the caller's.
-pub(super) async fn get(url: &Url, headers: &[(String, String)], purpose: &str) -> Result<Reply, HttpError> {
+/// Sends one GET request. Redirects and the time limit are left to the caller.
+pub(super) async fn get(url: &Url, headers: &[(String, String)], purpose: &str) -> Result<HttpResponse, HttpError> {
     let headers = request_headers(url, headers, purpose)?;
     let address = url.authority();
     let connected = TcpStream::connect((url.host.as_str(), url.port)).await;
@@ -151,10 +151,10 @@ async fn exchange(
     url: &Url,
     headers: HeaderMap,
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-) -> Result<Reply, HttpError> {
+) -> Result<HttpResponse, HttpError> {
     let failed = |source| HttpError::Exchange { url: url.to_string(), source };
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
-    // The connection lives exactly as long as this exchange.
+    // The connection is closed with this exchange.
     let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
     let mut request = hyper::Request::get(&url.target)
         .body(Empty::<Bytes>::new())
@@ -164,7 +164,7 @@ async fn exchange(
     let status = response.status().as_u16();
     let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let mut stream = response.into_body();
-    // What it says is nobody's business; that it says it without breaking off is.
+    // The content is not used, but the body must arrive without an error.
     let mut read = 0;
     while read < BODY_BYTES_MAX {
         match stream.frame().await {
@@ -173,41 +173,46 @@ async fn exchange(
             Some(Err(source)) => return Err(HttpError::Body { url: url.to_string(), source }),
         }
     }
-    Ok(Reply { status, location })
+    Ok(HttpResponse { status, location })
 }
 
-/// Asks, and follows redirects on the same host. One that leads elsewhere is the answer (Go kubelet: `RedirectChecker`).
-pub(super) async fn follow(first: &Url, headers: &[(String, String)], purpose: &str) -> Result<Reply, HttpError> {
+/// Sends a GET request and follows redirects on the same host. A redirect to another host is the result (Go kubelet:
+/// `RedirectChecker`).
+pub(super) async fn follow(
+    first: &Url,
+    headers: &[(String, String)],
+    purpose: &str,
+) -> Result<HttpResponse, HttpError> {
     let mut url = first.clone();
     for _ in 0..REDIRECTS_MAX {
-        let reply = get(&url, headers, purpose).await?;
-        let next = match reply.status {
-            301 | 302 | 303 | 307 | 308 => reply.location.as_deref().and_then(|location| url.join(location)),
+        let response = get(&url, headers, purpose).await?;
+        let next = match response.status {
+            301 | 302 | 303 | 307 | 308 => response.location.as_deref().and_then(|location| url.join(location)),
             _ => None,
         };
         match next {
             Some(next) if next.host.eq_ignore_ascii_case(&first.host) => url = next,
-            _ => return Ok(reply),
+            _ => return Ok(response),
         }
     }
     Err(HttpError::Redirects(first.to_string()))
 }
 
-/// The user's headers, and those that always go unless the user sets them; an empty `Accept` takes it away.
+/// The user's headers and the defaults for those that are not set; an empty `Accept` removes the header.
 fn request_headers(url: &Url, own: &[(String, String)], purpose: &str) -> Result<HeaderMap, HttpError> {
     let mut headers = HeaderMap::new();
     for (name, value) in own {
-        let bad = || HttpError::Request(format!("invalid header {name:?}"));
-        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad())?;
-        headers.append(name, HeaderValue::from_str(value).map_err(|_| bad())?);
+        let invalid = || HttpError::Request(format!("invalid header {name:?}"));
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid())?;
+        headers.append(name, HeaderValue::from_str(value).map_err(|_| invalid())?);
     }
-    let fixed =
+    let default =
         |text: &str| HeaderValue::from_str(text).map_err(|_| HttpError::Request(format!("invalid host {text:?}")));
     if !headers.contains_key(HOST) {
-        headers.insert(HOST, fixed(&url.authority())?);
+        headers.insert(HOST, default(&url.authority())?);
     }
     if !headers.contains_key(USER_AGENT) {
-        headers.insert(USER_AGENT, fixed(&format!("kube-{purpose}/{KUBERNETES}"))?);
+        headers.insert(USER_AGENT, default(&format!("kube-{purpose}/{KUBERNETES_VERSION}"))?);
     }
     match headers.get(ACCEPT) {
         None => drop(headers.insert(ACCEPT, HeaderValue::from_static("*/*"))),
@@ -218,12 +223,12 @@ fn request_headers(url: &Url, own: &[(String, String)], purpose: &str) -> Result
     Ok(headers)
 }
 
-/// Headers without credentials, for a connection that turned out not to be secret.
+/// The headers without credentials, for a connection that turned out to be unencrypted.
 pub(super) fn without_authorization(headers: &[(String, String)]) -> Vec<(String, String)> {
     headers.iter().filter(|(name, _)| !name.eq_ignore_ascii_case(AUTHORIZATION.as_str())).cloned().collect()
 }
 
-fn target_of(path: &str) -> String {
+fn escape_target(path: &str) -> String {
     let path = path.split('#').next().unwrap_or_default();
     let mut target = String::with_capacity(path.len() + 1);
     if !path.starts_with('/') {
@@ -246,17 +251,17 @@ fn tls_config() -> Arc<ClientConfig> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
         let builder = builder.with_safe_default_protocol_versions().expect("ring has the default versions");
-        let verifier = Arc::new(Anyone(provider));
+        let verifier = Arc::new(AcceptAnyCertificate(provider));
         Arc::new(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
     };
     Arc::clone(CONFIG.get_or_init(make))
 }
 
-/// Takes any certificate from anyone.
+/// Accepts every certificate.
 #[derive(Debug)]
-struct Anyone(Arc<rustls::crypto::CryptoProvider>);
+struct AcceptAnyCertificate(Arc<rustls::crypto::CryptoProvider>);
 
-impl ServerCertVerifier for Anyone {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -291,21 +296,21 @@ impl ServerCertVerifier for Anyone {
     }
 }
 
-/// Go: a client follows this many.
+/// Go: the number of redirects that `http.Client` follows.
 const REDIRECTS_MAX: usize = 10;
 
-/// Kubernetes: what is read of a body.
+/// Kubernetes: `maxRespBodyLength`, the part of the body that is read.
 const BODY_BYTES_MAX: usize = 10 * 1024;
 
-/// The version of Kubernetes whose behaviour this is; servers see it in the user agent.
-pub(super) const KUBERNETES: &str = "1.36";
+/// The Kubernetes version whose behaviour is implemented; part of the user agent.
+pub(super) const KUBERNETES_VERSION: &str = "1.36";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn paths_become_targets() {
+    fn paths_are_escaped() {
         let table = [
             ("", "/"),
             ("healthz", "/healthz"),
@@ -321,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn locations_lead_somewhere() {
+    fn locations_are_resolved() {
         let from = Url::new(false, "10.0.0.1", 8080, "/a/b?c");
         let table = [
             ("/x", Some("http://10.0.0.1:8080/x")),
@@ -339,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_a_request() {
+    fn request_headers_have_defaults_that_users_can_replace() {
         let url = Url::new(false, "::1", 80, "/");
         let plain = request_headers(&url, &[], "probe").unwrap();
         let text = |name: HeaderName| plain.get(name).map(|v| v.to_str().unwrap().to_owned());

@@ -1,4 +1,4 @@
-//! Images: is it here, and if not, get it.
+//! ImageStatus and PullImage.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,21 +26,21 @@ use credentials::Keyring;
 use known::KnownImages;
 use pulls::Pulls;
 
-/// How images are pulled.
+/// Limits of pulls, and where credentials are.
 #[derive(Clone, Debug)]
 pub struct PullConfig {
-    /// Pulls at once (`maxParallelImagePulls`); 1 is one after another (`serializeImagePulls`).
+    /// Parallel pulls (`maxParallelImagePulls`); 1 for `serializeImagePulls`.
     pub parallel: usize,
-    /// Of these, from one registry host: a registry that hangs must not take every place.
+    /// Parallel pulls from one registry host: a registry that hangs must not block all pulls.
     pub parallel_per_host: usize,
-    /// Pulls that may begin in a second, and how many of them at once (`registryPullQPS`, `registryBurst`); `None`: no limit.
+    /// Pulls per second and burst (`registryPullQPS`, `registryBurst`); `None`: no limit.
     pub rate: Option<(u32, u32)>,
-    /// Directories in which `config.json` or `.dockercfg` is looked for, the first one preferred.
+    /// Directories with a `config.json` or `.dockercfg`, in the order of preference.
     pub credential_dirs: Vec<PathBuf>,
 }
 
 impl PullConfig {
-    /// The usual: five at once, two from one host; credentials from the root directory, then the user's.
+    /// Five parallel pulls, two per host; credentials from the root directory, then from the user's home.
     pub fn with_defaults(root_dir: PathBuf, home: Option<PathBuf>) -> Self {
         let home = home.into_iter().flat_map(|home| [home.join(".docker"), home]);
         let credential_dirs = [root_dir].into_iter().chain(home).collect();
@@ -48,7 +48,7 @@ impl PullConfig {
     }
 }
 
-/// The node's images.
+/// Pulls and inspects images.
 pub(super) struct Images {
     service: Arc<dyn ImageService>,
     credential_dirs: Vec<PathBuf>,
@@ -59,7 +59,7 @@ pub(super) struct Images {
 
 impl Images {
     pub(super) fn new(service: Arc<dyn ImageService>, config: PullConfig, pool: Pool) -> Self {
-        // More from one host than at all makes no sense, and neither does none.
+        // At least one, and no more per host than in total.
         let parallel = config.parallel.max(1);
         let per_host = config.parallel_per_host.clamp(1, parallel);
         Self {
@@ -71,14 +71,14 @@ impl Images {
         }
     }
 
-    /// The image is here, or not.
+    /// Whether the image is present, with its facts.
     pub(super) async fn status(&self, image: &str, limit: Duration) -> Result<Answer, CallError> {
         let reference = parsed(image)?;
         self.facts_of(&reference.full, INSPECT_REASON, limit).await.map(Answer::Image)
     }
 
-    /// Pulls the image. Everyone who wants the same image with the same credentials shares one pull, which ends early
-    /// when nobody wants it any more.
+    /// Pulls the image. Calls for the same image with the same credentials share one pull, which is aborted when all of them are
+    /// cancelled.
     pub(super) async fn pull(
         &self,
         image: &str,
@@ -90,13 +90,13 @@ impl Images {
         let credentials = keyring.matching(&reference);
         let pulled = self.pulls.pull(&reference, credentials, limit).await;
         let id = pulled.map_err(|failed| failed.into_call_error(image))?;
-        // The pull had its hour; asking what it brought is a matter of moments.
+        // The time limit of a pull is an hour; inspecting its result is quick.
         let facts = self.facts_of(&id, INSPECT_REASON, limit.min(INSPECT_TIME_MAX)).await?;
-        // Some runtimes answer a pull with a reference they do not find under that name a moment later.
+        // Some runtimes return a reference that ImageStatus does not find right after the pull.
         Ok(Answer::Image(Some(facts.unwrap_or(ImageFacts { id, ..ImageFacts::default() }))))
     }
 
-    /// The facts of an image that was found a moment ago; asked for again only if it was not.
+    /// The facts of an image, from the cache if possible.
     pub(super) async fn facts_of_id(
         &self,
         id: &str,
@@ -109,7 +109,7 @@ impl Images {
         }
     }
 
-    /// What the image says of itself, if it is here.
+    /// The facts of the image; `None`: it is not present.
     async fn facts_of(
         &self,
         image: &str,
@@ -120,7 +120,7 @@ impl Images {
         match self.service.image_status(spec, false, limit).await {
             Ok(answer) => {
                 let facts = answer.image.map(facts);
-                facts.iter().for_each(|facts| self.known.keep(facts));
+                facts.iter().for_each(|facts| self.known.insert(facts));
                 Ok(facts)
             }
             Err(error) if error.is_not_found() => Ok(None),
@@ -145,7 +145,7 @@ fn parsed(image: &str) -> Result<ImageReference, CallError> {
     })
 }
 
-/// As `runtimeRequestTimeout` usually is.
+/// The default of `runtimeRequestTimeout`.
 const INSPECT_TIME_MAX: Duration = Duration::from_secs(120);
 
 /// Kubernetes: ErrImageInspect.

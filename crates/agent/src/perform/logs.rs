@@ -1,26 +1,27 @@
-//! A removed container's log: the runtime only knows where it was, the file and its rotated parts are ours to remove.
+//! The log of a removed container: the runtime does not remove the file and its rotated parts.
 
+use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use super::situation::blocking;
+use super::files::blocking;
 use crate::host::Pool;
 
-/// Removes a log and its rotated parts. A failure is logged: the whole directory goes with the pod anyway.
+/// Removes a log and its rotated parts. A failure is only logged: the directory is removed with the pod anyway.
 pub(super) async fn remove(pool: &Pool, logs_dir: &Path, log: String) {
     let log = PathBuf::from(log);
-    // The runtime's word is not enough to delete by: only what lies under the logs directory is ours.
+    // The path comes from the runtime: only files below the pod logs directory are removed.
     if !log.starts_with(logs_dir) || log.components().any(|part| part == Component::ParentDir) {
         return;
     }
     let path = log.clone();
-    if let Err(error) = blocking(pool, "logs", PATIENCE, move || remove_with_rotated(&path)).await {
-        tracing::warn!(log = %log.display(), error = error.message(), "a container's log could not be removed");
+    if let Err(error) = blocking(pool, "logs", REMOVE_TIME_MAX, move || remove_with_rotated(&path)).await {
+        tracing::warn!(path = %log.display(), error = error.message(), "removing a container log failed");
     }
 }
 
-/// `3.log`, and `3.log.20260101-120000` and the like beside it.
-fn remove_with_rotated(log: &Path) -> Result<(), String> {
+/// Removes `3.log` and its rotated parts such as `3.log.20260101-120000`.
+fn remove_with_rotated(log: &Path) -> Result<(), RemoveLogError> {
     remove_file(log)?;
     let (Some(dir), Some(name)) = (log.parent(), log.file_name().and_then(|name| name.to_str())) else { return Ok(()) };
     let Ok(entries) = std::fs::read_dir(dir) else { return Ok(()) };
@@ -33,14 +34,21 @@ fn remove_with_rotated(log: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn remove_file(path: &Path) -> Result<(), String> {
+#[derive(Debug, thiserror::Error)]
+#[error("remove {}: {source}", path.display())]
+struct RemoveLogError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+fn remove_file(path: &Path) -> Result<(), RemoveLogError> {
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(format!("remove {}: {error}", path.display()))
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(RemoveLogError { path: path.to_owned(), source })
         }
         _ => Ok(()),
     }
 }
 
-/// A hung file system under the logs costs the removal this much.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// A hung file system delays the removal of a container by at most this.
+const REMOVE_TIME_MAX: Duration = Duration::from_secs(2);

@@ -1,6 +1,6 @@
-//! One run of one probe: exec, HTTP, TCP or gRPC.
+//! Runs one probe: exec, HTTP, TCP or gRPC.
 //!
-//! Success and failure are the container's word. *Unknown* means that the question could not be asked, and counts as nothing.
+//! *Unknown* means that the probe could not be run; it counts neither as success nor as failure.
 
 use std::time::Duration;
 
@@ -12,15 +12,25 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::http::{self, HttpError, Url};
+use super::target::TargetError;
 use super::{CallExecutor, grpc, target};
 use crate::translate::expand;
 
-/// [`podwright_core::model::Call::Probe`], unpacked.
+/// The fields of `RuntimeCall::Probe`.
 pub(super) struct ProbeCall {
     pub(super) kind: ProbeKind,
     pub(super) name: Name,
     pub(super) id: ContainerId,
     pub(super) ips: Vec<String>,
+}
+
+/// Why a probe could not be run.
+#[derive(Debug, thiserror::Error)]
+enum ProbeError {
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    #[error("missing probe handler for container {container:?}")]
+    NoHandler { container: Name },
 }
 
 impl CallExecutor {
@@ -37,12 +47,12 @@ impl CallExecutor {
         let Some(probe) = probe else {
             return Err(CallError::failed(format!("container {:?} has no {:?} probe", call.name, call.kind)));
         };
-        let own = Duration::from_secs(u64::try_from(probe.timeout_seconds.unwrap_or(1)).unwrap_or(1).max(1));
-        let verdict = self.verdict(pod, container, probe, call, own.min(limit)).await;
-        Ok(Answer::Probe(verdict.unwrap_or_else(ProbeVerdict::Unknown)))
+        let timeout = Duration::from_secs(u64::try_from(probe.timeout_seconds.unwrap_or(1)).unwrap_or(1).max(1));
+        let verdict = self.verdict(pod, container, probe, call, timeout.min(limit)).await;
+        Ok(Answer::Probe(verdict.unwrap_or_else(|error| ProbeVerdict::Unknown(error.to_string()))))
     }
 
-    /// `Err`: the question could not even be asked.
+    /// `Err`: the probe could not be run.
     async fn verdict(
         &self,
         pod: &Pod,
@@ -50,7 +60,7 @@ impl CallExecutor {
         probe: &Probe,
         call: &ProbeCall,
         limit: Duration,
-    ) -> Result<ProbeVerdict, String> {
+    ) -> Result<ProbeVerdict, ProbeError> {
         if let Some(action) = &probe.exec {
             let command = action.command.as_deref().unwrap_or_default();
             return Ok(self.exec_probe(container, &call.id, command, limit).await);
@@ -59,7 +69,7 @@ impl CallExecutor {
             let url = target::url(action, container, pod, &call.ips, &self.facts)?;
             let (verdict, redirected) = http_probe(&url, action, limit).await;
             if redirected {
-                // The Go kubelet adds the body; it may hold what an event should not show.
+                // The Go kubelet adds the body, which may contain what an event should not show.
                 let message = format!("{:?} probe warning: Probe terminated redirects", call.kind);
                 self.warn(pod, Some(&call.name), "ProbeWarning", message);
             }
@@ -71,16 +81,16 @@ impl CallExecutor {
         }
         if let Some(action) = &probe.grpc {
             let host = target::host(None, pod, &call.ips, &self.facts)?;
-            let port = u16::try_from(action.port).map_err(|_| format!("invalid port number: {}", action.port))?;
+            let port = u16::try_from(action.port).map_err(|_| TargetError::InvalidPort(action.port.into()))?;
             let authority = Url::new(false, host, port, "").authority();
             let service = action.service.as_deref().unwrap_or_default();
             return Ok(match timeout(limit, grpc::check(&authority, service, limit)).await {
                 Ok(Ok(())) => ProbeVerdict::Success,
-                Ok(Err(seen)) => ProbeVerdict::Failure(seen),
+                Ok(Err(error)) => ProbeVerdict::Failure(error.to_string()),
                 Err(_) => ProbeVerdict::Failure(format!("timeout: health rpc did not complete within {limit:?}")),
             });
         }
-        Err(format!("missing probe handler for container {:?}", call.name))
+        Err(ProbeError::NoHandler { container: call.name.clone() })
     }
 
     async fn exec_probe(
@@ -90,21 +100,21 @@ impl CallExecutor {
         command: &[String],
         limit: Duration,
     ) -> ProbeVerdict {
-        // Only values written in the spec are known here; others are empty (Go kubelet: ExpandContainerCommandOnlyStatic).
+        // Only values written in the spec are expanded; others are empty (Go kubelet: ExpandContainerCommandOnlyStatic).
         let env = container.env.as_deref().unwrap_or_default();
         let value =
             |name: &str| env.iter().rfind(|var| var.name == name).map(|var| var.value.as_deref().unwrap_or_default());
-        let cmd: Vec<String> = command.iter().map(|word| expand(word, value)).collect();
+        let cmd: Vec<String> = command.iter().map(|argument| expand(argument, value)).collect();
         let text = cmd.join(" ");
         let request = ExecSyncRequest {
             container_id: id.as_str().to_owned(),
             cmd,
             timeout: i64::try_from(limit.as_secs().max(1)).unwrap_or(i64::MAX),
         };
-        // The runtime gets a moment longer than the command, to say itself that the time was up.
-        match self.runtime.exec_sync(request, limit + EXEC_ANSWER_TIME).await {
-            Ok(answer) if answer.exit_code == 0 => ProbeVerdict::Success,
-            Ok(answer) => ProbeVerdict::Failure(output(&answer.stdout, &answer.stderr)),
+        // The call gets more time than the command, so that the runtime can report the timeout itself.
+        match self.runtime.exec_sync(request, limit + EXEC_RESPONSE_TIME).await {
+            Ok(response) if response.exit_code == 0 => ProbeVerdict::Success,
+            Ok(response) => ProbeVerdict::Failure(output(&response.stdout, &response.stderr)),
             Err(error) if error.code == Code::DeadlineExceeded => {
                 ProbeVerdict::Failure(format!("command timed out: {text:?} timed out after {limit:?}"))
             }
@@ -113,16 +123,16 @@ impl CallExecutor {
     }
 }
 
-/// A redirect that leads to another host is a sign of life, and a reason to look: the second value says so.
+/// The verdict, and whether it is a redirect to another host: that is a success with a warning event.
 async fn http_probe(url: &Url, action: &HTTPGetAction, limit: Duration) -> (ProbeVerdict, bool) {
     let verdict = match timeout(limit, http::follow(url, &target::headers(action), "probe")).await {
-        Ok(Ok(reply)) => match reply.status {
+        Ok(Ok(response)) => match response.status {
             300..400 => return (ProbeVerdict::Success, true),
             200..300 => ProbeVerdict::Success,
-            // Without the body: it may hold what an event should not show.
+            // Without the body, which may contain what an event should not show.
             status => ProbeVerdict::Failure(format!("HTTP probe failed with statuscode: {status}")),
         },
-        // Broken off in the middle is no verdict, as with the Go kubelet.
+        // As in the Go kubelet, an error within the body is not a failure of the probe.
         Ok(Err(error @ HttpError::Body { .. })) => ProbeVerdict::Unknown(error.to_string()),
         Ok(Err(error)) => ProbeVerdict::Failure(error.to_string()),
         Err(_) => ProbeVerdict::Failure(format!("Get {:?}: no answer within {limit:?}", url.to_string())),
@@ -139,14 +149,14 @@ async fn tcp_probe(host: &str, port: u16, limit: Duration) -> ProbeVerdict {
     }
 }
 
-/// Both streams together, bounded, as text.
+/// stdout and stderr as text, cut at `OUTPUT_BYTES_MAX`.
 pub(super) fn output(stdout: &[u8], stderr: &[u8]) -> String {
     let bytes: Vec<u8> = stdout.iter().chain(stderr).copied().take(OUTPUT_BYTES_MAX).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Kubernetes: what is kept of a command's output.
+/// Kubernetes: `maxReadLength`, the part of the output that is kept.
 const OUTPUT_BYTES_MAX: usize = 10 * 1024;
 
-/// How much later than the command's own end its answer may come.
-const EXEC_ANSWER_TIME: Duration = Duration::from_secs(2);
+/// Time that the runtime has to respond after the timeout of the command.
+const EXEC_RESPONSE_TIME: Duration = Duration::from_secs(2);

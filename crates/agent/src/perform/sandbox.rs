@@ -1,4 +1,4 @@
-//! Sandboxes: run, stop, remove.
+//! RunPodSandbox, StopPodSandbox, RemovePodSandbox.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ impl CallExecutor {
         let runtime_handler = context.or_cancelled(self.runtime_handler(pod)).await?;
         let situation = context.or_cancelled(self.situation(uid, pod, context.limit)).await?;
         let config = sandbox_config(pod, attempt, &self.facts, &situation)?;
-        let permit = context.wait(&self.runs).await?;
+        let permit = context.acquire(&self.runs).await?;
         context.check_not_cancelled()?;
         let request = RunPodSandboxRequest { config: Some(config), runtime_handler };
         match holding(permit, self.runtime.run_pod_sandbox(request, context.limit)).await {
@@ -30,7 +30,7 @@ impl CallExecutor {
         }
     }
 
-    /// How the pod's RuntimeClass is called by the runtime; empty: the runtime's default.
+    /// The runtime handler of the pod's RuntimeClass; empty: the default handler.
     async fn runtime_handler(&self, pod: &Pod) -> Result<String, CallError> {
         let class = pod.spec.as_ref().and_then(|spec| spec.runtime_class_name.as_deref()).unwrap_or_default();
         if class.is_empty() {
@@ -44,7 +44,7 @@ impl CallExecutor {
     }
 
     pub(super) async fn stop_sandbox(&self, id: &SandboxId, context: &CallContext) -> Result<Answer, CallError> {
-        let permit = context.wait(&self.stops).await?;
+        let permit = context.acquire(&self.stops).await?;
         match holding(permit, self.runtime.stop_pod_sandbox(id.as_str(), context.limit)).await {
             Ok(()) => Ok(Answer::Done),
             Err(error) if error.is_not_found() => Ok(Answer::Done),
@@ -52,9 +52,9 @@ impl CallExecutor {
         }
     }
 
-    /// Beside those that are being stopped, and few at once: people wait for these, and nobody for what is dead.
+    /// Separate from the stops, and few at a time: users wait for stops, but not for removals.
     pub(super) async fn remove_sandbox(&self, id: &SandboxId, context: &CallContext) -> Result<Answer, CallError> {
-        let permit = context.wait(&self.removals).await?;
+        let permit = context.acquire(&self.removals).await?;
         match holding(permit, self.runtime.remove_pod_sandbox(id.as_str(), context.limit)).await {
             Ok(()) => Ok(Answer::Done),
             Err(error) if error.is_not_found() => Ok(Answer::Done),
@@ -63,10 +63,10 @@ impl CallExecutor {
     }
 }
 
-/// A call keeps its place while it works. One that takes this long hangs rather than works: its place is for those who can use it.
+/// Holds the permit during the call, for at most `PERMIT_TIME_MAX`: a call that takes longer hangs, and must not block others.
 async fn holding<T>(permit: SemaphorePermit<'_>, call: impl Future<Output = T>) -> T {
     let mut call = std::pin::pin!(call);
-    match timeout(PLACE_TIME_MAX, &mut call).await {
+    match timeout(PERMIT_TIME_MAX, &mut call).await {
         Ok(done) => done,
         Err(_) => {
             drop(permit);
@@ -75,8 +75,8 @@ async fn holding<T>(permit: SemaphorePermit<'_>, call: impl Future<Output = T>) 
     }
 }
 
-/// Far above what a busy runtime takes for a sandbox.
-const PLACE_TIME_MAX: Duration = Duration::from_secs(5);
+/// Far more than a busy runtime takes for a sandbox.
+const PERMIT_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Kubernetes: ErrCreatePodSandbox.
 const REASON: &str = "CreatePodSandboxError";

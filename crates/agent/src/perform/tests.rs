@@ -1,4 +1,4 @@
-//! The executor at work on a fake runtime.
+//! The executor with a fake runtime.
 
 use std::path::PathBuf;
 
@@ -15,10 +15,10 @@ mod calls;
 mod handlers;
 mod objects;
 
-/// A machine that only remembers what it was asked.
+/// A host that only records its calls.
 #[derive(Default)]
 pub(super) struct FakeHost {
-    asked: Mutex<Vec<String>>,
+    calls: Mutex<Vec<String>>,
 }
 
 impl HostView for FakeHost {
@@ -56,22 +56,22 @@ impl HostExecutor for FakeHost {
         _: Duration,
         _: CancellationToken,
     ) -> BoxFuture<'_, Result<Answer, CallError>> {
-        self.asked.lock().unwrap().push(format!("{uid} {call:?}"));
+        self.calls.lock().unwrap().push(format!("{uid} {call:?}"));
         Box::pin(async { Ok(Answer::Done) })
     }
 
     fn link_log<'a>(&'a self, _: &'a Pod, container: &'a str, attempt: u32, id: &'a str) -> BoxFuture<'a, ()> {
-        self.asked.lock().unwrap().push(format!("link {container} {attempt} {id}"));
+        self.calls.lock().unwrap().push(format!("link {container} {attempt} {id}"));
         Box::pin(async {})
     }
 
     fn unlink_log<'a>(&'a self, _: &'a Pod, container: &'a str, id: &'a str) -> BoxFuture<'a, ()> {
-        self.asked.lock().unwrap().push(format!("unlink {container} {id}"));
+        self.calls.lock().unwrap().push(format!("unlink {container} {id}"));
         Box::pin(async {})
     }
 }
 
-/// CallExecutor over a fake runtime.
+/// A call executor with a fake runtime.
 pub(super) struct Bench {
     pub(super) fake: Arc<FakeRuntime>,
     pub(super) host: Arc<FakeHost>,
@@ -83,14 +83,15 @@ impl Bench {
         Self::with(|_| {})
     }
 
-    /// With what people are told.
-    pub(super) fn listening() -> (Self, Arc<Mutex<Vec<String>>>) {
-        let (mut bench, told) = (Self::new(), Arc::<Mutex<Vec<String>>>::default());
-        let heard = Arc::clone(&told);
-        let tell = move |event: KubeEvent| heard.lock().unwrap().push(format!("{}: {}", event.reason, event.message));
-        let executor = Arc::into_inner(bench.executor).expect("nobody else has them");
-        bench.executor = Arc::new(executor.with_event_sink(Arc::new(tell)));
-        (bench, told)
+    /// With the recorded events.
+    pub(super) fn with_events() -> (Self, Arc<Mutex<Vec<String>>>) {
+        let (mut bench, events) = (Self::new(), Arc::<Mutex<Vec<String>>>::default());
+        let recorded = Arc::clone(&events);
+        let sink =
+            move |event: KubeEvent| recorded.lock().unwrap().push(format!("{}: {}", event.reason, event.message));
+        let executor = Arc::into_inner(bench.executor).expect("the only reference");
+        bench.executor = Arc::new(executor.with_event_sink(Arc::new(sink)));
+        (bench, events)
     }
 
     pub(super) fn with(change: impl FnOnce(&mut CallExecutorConfig)) -> Self {
@@ -136,7 +137,7 @@ pub(super) fn image_facts(id: &str) -> ImageFacts {
     ImageFacts { id: id.into(), ..ImageFacts::default() }
 }
 
-/// Lets everything that can go on without time do so.
+/// Lets all tasks run that do not wait for time.
 pub(super) async fn settle() {
     for _ in 0..20 {
         tokio::task::yield_now().await;

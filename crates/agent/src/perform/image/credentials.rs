@@ -1,7 +1,7 @@
-//! Registry credentials from docker's files, matched to images the way the Go kubelet does.
+//! Registry credentials in Docker's file formats, matched to images as in the Go kubelet.
 //!
-//! `config.json` holds `{"auths": {"registry/path": {…}}}`, the older `.dockercfg` only what is inside of `auths`. Keys may have
-//! a scheme and `/v1/` or `/v2/`, and `*` in parts of the host. The longest key that matches is tried first.
+//! `config.json` contains `{"auths": {"registry/path": {…}}}`, the older `.dockercfg` only the value of `auths`. Keys may have a
+//! scheme and `/v1/` or `/v2/`, and `*` in parts of the host. The longest matching key is tried first.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,9 +18,9 @@ use serde::Deserialize;
 use super::ImageReference;
 use crate::host::Pool;
 use crate::objects::Redacted;
-use crate::perform::situation::{blocking, read_bounded};
+use crate::perform::files::{blocking, read_bounded};
 
-/// One login. Prints without its secrets.
+/// One credential. Its `Debug` output contains no secrets.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Credential {
     username: String,
@@ -40,7 +40,7 @@ impl Credential {
         }
     }
 
-    /// Texts that must not be seen anywhere.
+    /// Values that must not appear in messages.
     pub(super) fn secrets(&self) -> impl Iterator<Item = &str> {
         [&self.password, &self.identity_token, &self.registry_token].into_iter().map(String::as_str)
     }
@@ -52,15 +52,15 @@ impl fmt::Debug for Credential {
     }
 }
 
-/// The logins of this node.
+/// Credentials by registry.
 #[derive(Debug, Default)]
 pub(super) struct Keyring {
-    /// File by file, in each the longest key first.
+    /// In the order of the files, within a file the longest key first.
     entries: Vec<(String, Credential)>,
 }
 
 impl Keyring {
-    /// Reads what is there. A file that cannot be read is left out: the pull may do without it, and says so if not.
+    /// Reads the files in these directories. A file that can't be read is left out with a warning: the pull may succeed without it.
     pub(super) async fn load(pool: &Pool, dirs: &[PathBuf]) -> Self {
         if dirs.is_empty() {
             return Self::default();
@@ -71,18 +71,18 @@ impl Keyring {
             for file in dirs.iter().flat_map(|dir| FILES.map(|name| dir.join(name))) {
                 match read(&file) {
                     Ok(entries) => keyring.add(entries),
-                    Err(error) => tracing::warn!(file = %file.display(), error, "registry credentials are not read"),
+                    Err(error) => tracing::warn!(path = %file.display(), %error, "reading registry credentials failed"),
                 }
             }
-            Ok(keyring)
+            Ok::<_, CredentialsError>(keyring)
         });
         loaded.await.unwrap_or_else(|error| {
-            tracing::warn!(error = error.message(), "registry credentials are not read");
+            tracing::warn!(error = error.message(), "reading registry credentials failed");
             Self::default()
         })
     }
 
-    /// The logins a pod brings are tried before the node's own.
+    /// Adds the credentials of a pod, which are tried before those of the node.
     pub(super) fn with_secrets(self, secrets: &[Redacted<Secret>]) -> Self {
         let mut entries = Vec::new();
         for secret in secrets {
@@ -90,7 +90,7 @@ impl Keyring {
                 Ok(more) => entries.extend(more),
                 Err(error) => {
                     let name = secret.metadata.name.as_deref().unwrap_or_default();
-                    tracing::warn!(name, error, "the logins of an image pull secret are not used");
+                    tracing::warn!(secret = name, %error, "image pull secret ignored");
                 }
             }
         }
@@ -100,7 +100,7 @@ impl Keyring {
         keyring
     }
 
-    /// What may open this image, the best first. None: it is tried without.
+    /// The credentials for this image, the best first. If empty, the image is pulled anonymously.
     pub(super) fn matching(&self, image: &ImageReference) -> Vec<Credential> {
         let target = format!("{}/{}", image.domain, image.path);
         let mut found: Vec<Credential> = Vec::new();
@@ -119,9 +119,30 @@ impl Keyring {
     }
 }
 
+/// Why credentials were not read.
+#[derive(Debug, thiserror::Error)]
+enum CredentialsError {
+    #[error(transparent)]
+    Read(#[from] std::io::Error),
+    /// Without the error of serde, which may quote secrets.
+    #[error("not a valid docker configuration")]
+    Parse,
+}
+
+/// Why an entry is not used. Does not quote the entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum EntryError {
+    #[error("auth is not base64")]
+    Base64,
+    #[error("auth is not valid UTF-8")]
+    Utf8,
+    #[error("auth is not base64 of user:password")]
+    NoColon,
+}
+
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum File {
+enum ConfigFile {
     Config { auths: BTreeMap<String, Entry> },
     Legacy(BTreeMap<String, Entry>),
 }
@@ -136,17 +157,17 @@ struct Entry {
     registrytoken: String,
 }
 
-fn read(file: &Path) -> Result<Vec<(String, Credential)>, String> {
+fn read(file: &Path) -> Result<Vec<(String, Credential)>, CredentialsError> {
     let content = match read_bounded(file, FILE_BYTES_MAX) {
         Ok(content) => content,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error.to_string()),
+        Err(error) => return Err(error.into()),
     };
     parse(&content)
 }
 
-/// The logins of a Secret for registries. Other types of secrets have none.
-fn of_secret(secret: &Secret) -> Result<Vec<(String, Credential)>, String> {
+/// The credentials of a Secret for registries; empty for other types of secrets.
+fn of_secret(secret: &Secret) -> Result<Vec<(String, Credential)>, CredentialsError> {
     let key = match secret.type_.as_deref() {
         Some("kubernetes.io/dockerconfigjson") => ".dockerconfigjson",
         Some("kubernetes.io/dockercfg") => ".dockercfg",
@@ -158,30 +179,29 @@ fn of_secret(secret: &Secret) -> Result<Vec<(String, Credential)>, String> {
     }
 }
 
-fn parse(content: &[u8]) -> Result<Vec<(String, Credential)>, String> {
-    // What serde says of a broken file may quote it, secrets included.
-    let file: File = serde_json::from_slice(content).map_err(|_| "it is not a docker configuration".to_owned())?;
+fn parse(content: &[u8]) -> Result<Vec<(String, Credential)>, CredentialsError> {
+    let file: ConfigFile = serde_json::from_slice(content).map_err(|_| CredentialsError::Parse)?;
     let entries = match file {
-        File::Config { auths } | File::Legacy(auths) => auths,
+        ConfigFile::Config { auths } | ConfigFile::Legacy(auths) => auths,
     };
-    let mut logins = Vec::new();
+    let mut credentials = Vec::new();
     for (key, entry) in entries {
-        match (normal_key(&key), credential(entry)) {
-            (Some(normal), Ok(Some(login))) => logins.push((normal, login)),
-            (_, Err(error)) => tracing::warn!(key, error, "a registry's login is not used"),
+        match (normalize_key(&key), credential(entry)) {
+            (Some(key), Ok(Some(credential))) => credentials.push((key, credential)),
+            (_, Err(error)) => tracing::warn!(registry = key, %error, "registry credential ignored"),
             (None, _) | (_, Ok(None)) => {}
         }
     }
-    Ok(logins)
+    Ok(credentials)
 }
 
-/// `None`: nothing is said. The error never quotes what is wrong.
-fn credential(entry: Entry) -> Result<Option<Credential>, &'static str> {
+/// `None`: the entry is empty.
+fn credential(entry: Entry) -> Result<Option<Credential>, EntryError> {
     let (mut username, mut password) = (entry.username, entry.password);
     if !entry.auth.is_empty() {
-        let decoded = BASE64.decode(entry.auth.trim()).map_err(|_| "its auth is not base64")?;
-        let decoded = String::from_utf8(decoded).map_err(|_| "its auth is not text")?;
-        let (user, secret) = decoded.split_once(':').ok_or("its auth is not base64 of user:password")?;
+        let decoded = BASE64.decode(entry.auth.trim()).map_err(|_| EntryError::Base64)?;
+        let decoded = String::from_utf8(decoded).map_err(|_| EntryError::Utf8)?;
+        let (user, secret) = decoded.split_once(':').ok_or(EntryError::NoColon)?;
         username = user.to_owned();
         password = secret.trim_end_matches('\0').to_owned();
     }
@@ -190,8 +210,8 @@ fn credential(entry: Entry) -> Result<Option<Credential>, &'static str> {
     Ok((credential != Credential::default()).then_some(credential))
 }
 
-/// `https://r.example/v1/team` is `r.example/team`.
-fn normal_key(key: &str) -> Option<String> {
+/// `https://r.example/v1/team` becomes `r.example/team`. `None`: the key has no host.
+fn normalize_key(key: &str) -> Option<String> {
     let bare = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://")).unwrap_or(key);
     let (host, path) = bare.split_once('/').unwrap_or((bare, ""));
     let path = match path.split_once('/') {
@@ -205,7 +225,8 @@ fn normal_key(key: &str) -> Option<String> {
     Some(if path.is_empty() { host.to_owned() } else { format!("{host}/{path}") })
 }
 
-/// Host part by part with wildcards, then the path as a mere prefix, which may end inside of a part (Go kubelet: `URLsMatch`).
+/// Matches the host label by label with wildcards, and the path as a prefix that may end within a component (Go kubelet:
+/// `URLsMatch`).
 fn matches(key: &str, target: &str) -> bool {
     let (key_host, key_path) = key.split_once('/').unwrap_or((key, ""));
     let (host, path) = target.split_once('/').unwrap_or((target, ""));
@@ -230,18 +251,18 @@ fn glob_match(glob: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// With its padding or without: both are written.
+/// Files have base64 with and without padding.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// The newer form first, as the Go kubelet looks for them.
+/// The newer format first, as in the Go kubelet.
 const FILES: [&str; 2] = ["config.json", ".dockercfg"];
 
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Longer, and the pull goes on without credentials.
+/// If reading takes longer, the pull goes on without credentials.
 const READ_TIME_MAX: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -250,7 +271,7 @@ mod tests {
     use crate::perform::image::parse_reference;
 
     #[test]
-    fn keys_match_hosts_and_the_beginnings_of_paths() {
+    fn keys_match_hosts_and_prefixes_of_paths() {
         let table = [
             ("r.example", "r.example/a/b", true),
             ("r.example/a", "r.example/a/b", true),
@@ -267,16 +288,16 @@ mod tests {
         for (key, target, expected) in table {
             assert_eq!(matches(key, target), expected, "{key} {target}");
         }
-        assert_eq!(normal_key("https://index.docker.io/v1/").as_deref(), Some("index.docker.io"));
-        assert_eq!(normal_key("http://r.example/v2/team/").as_deref(), Some("r.example/team"));
-        assert_eq!(normal_key("https://"), None);
+        assert_eq!(normalize_key("https://index.docker.io/v1/").as_deref(), Some("index.docker.io"));
+        assert_eq!(normalize_key("http://r.example/v2/team/").as_deref(), Some("r.example/team"));
+        assert_eq!(normalize_key("https://"), None);
     }
 
     #[test]
-    fn a_broken_login_is_named_and_never_quoted() {
+    fn the_error_of_an_invalid_credential_does_not_quote_it() {
         let with = |auth: &str| credential(Entry { auth: auth.into(), ..Entry::default() });
-        for (auth, why) in [("%%%", "not base64"), ("dXNlcg==", "user:password"), ("/w==", "not text")] {
-            let error = with(auth).unwrap_err();
+        for (auth, why) in [("%%%", "not base64"), ("dXNlcg==", "user:password"), ("/w==", "not valid UTF-8")] {
+            let error = with(auth).unwrap_err().to_string();
             assert!(error.contains(why) && !error.contains(auth), "{error}");
         }
         assert_eq!(with("dTpw").unwrap().unwrap().username, "u");
@@ -284,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_own_logins_come_first_whatever_their_form() {
+    fn the_credentials_of_a_pod_come_first_in_both_formats() {
         let encoded = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
         let secret = |kind: &str, key: &str, content: &str| {
             let object = serde_json::json!({"type": format!("kubernetes.io/{kind}"), "data": {key: encoded(content)}});
@@ -308,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn both_kinds_of_file_are_read_and_the_longest_key_comes_first() {
+    async fn both_file_formats_are_read_and_the_longest_key_comes_first() {
         let dir = tempfile::tempdir().unwrap();
         let (root, home) = (dir.path().join("root"), dir.path().join("home"));
         std::fs::create_dir(&root).unwrap();

@@ -1,4 +1,4 @@
-//! The logins a pod brings for its images.
+//! `imagePullSecrets` of a pod.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::objects::Redacted;
 use crate::perform::CallExecutor;
 
 impl CallExecutor {
-    /// Pulls an image with what the pod has for it. A secret that can't be had is told of; the pull may do without it.
+    /// Pulls an image with the pod's secrets. A secret that can't be read causes an event; the pull may succeed without it.
     pub(in crate::perform) async fn pull_image(
         &self,
         uid: &PodUid,
@@ -27,18 +27,18 @@ impl CallExecutor {
         let named = pod.spec.iter().flat_map(|spec| spec.image_pull_secrets.iter().flatten());
         let names: Vec<&str> = named.map(|secret| secret.name.as_str()).filter(|name| !name.is_empty()).collect();
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let found =
+        let results =
             join_all(names.iter().map(|name| timeout(FETCH_MAX, self.objects.secret(uid, namespace, name)))).await;
         let (mut secrets, mut missing) = (Vec::new(), Vec::new());
-        for (name, found) in names.into_iter().zip(found) {
-            match found {
+        for (name, result) in names.into_iter().zip(results) {
+            match result {
                 Ok(Ok(secret)) => secrets.push(secret),
                 Ok(Err(_)) | Err(_) => missing.push(name),
             }
         }
         if !missing.is_empty() {
             let names = missing.join(", ");
-            (self.tell)(KubeEvent {
+            (self.events)(KubeEvent {
                 uid: uid.clone(),
                 pod: FullName {
                     namespace: namespace.into(),
@@ -56,5 +56,5 @@ impl CallExecutor {
     }
 }
 
-/// A pull waits no longer for its logins.
+/// Time limit for reading the secrets.
 const FETCH_MAX: Duration = Duration::from_secs(20);

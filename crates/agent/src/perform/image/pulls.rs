@@ -1,4 +1,4 @@
-//! Pulls under way: shared by all who want the same, bounded, and given up when nobody wants them any more.
+//! Pulls under way: shared by calls for the same image, limited in number, and aborted when no call waits for them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -12,40 +12,40 @@ use tokio::task::AbortHandle;
 
 use super::ImageReference;
 use super::credentials::Credential;
-use super::rate_limit::Pace;
+use super::rate_limit::PullRateLimiter;
 
-/// What is pulled with what.
+/// Image and credentials.
 type Key = (String, Vec<Credential>);
 
-/// What came of a pull: the image's id.
-type Outcome = Result<String, PullFailure>;
+/// The image id, or why the pull failed.
+type PullResult = Result<String, PullFailure>;
 
-/// The pulls of this node.
+/// All pulls of the node.
 pub(super) struct Pulls {
     service: Arc<dyn ImageService>,
-    slots: Arc<Semaphore>,
-    pace: Option<Arc<Pace>>,
+    permits: Arc<Semaphore>,
+    rate_limit: Option<Arc<PullRateLimiter>>,
     per_host: usize,
-    /// Places per registry host; a host that nobody pulls from is forgotten.
+    /// Permits per registry host; hosts without a pull are dropped.
     hosts: Mutex<HashMap<String, Weak<Semaphore>>>,
-    /// Only those who wait keep a flight alive.
-    flights: Mutex<HashMap<Key, Weak<Flight>>>,
+    /// Held only by the calls that wait for them.
+    shared: Mutex<HashMap<Key, Weak<SharedPull>>>,
 }
 
-/// Why a pull failed, without any secret in it.
+/// Why a pull failed, without secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PullFailure {
     message: String,
     unavailable: bool,
 }
 
-struct Flight {
-    outcome: watch::Receiver<Option<Outcome>>,
+struct SharedPull {
+    outcome: watch::Receiver<Option<PullResult>>,
     task: AbortHandle,
 }
 
-impl Drop for Flight {
-    /// The last one who waited went away: dropping the call tells the runtime to stop pulling.
+impl Drop for SharedPull {
+    /// No call waits any more: dropping the PullImage call makes the runtime stop the pull.
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -60,64 +60,70 @@ impl Pulls {
     ) -> Self {
         Self {
             service,
-            slots: Arc::new(Semaphore::new(parallel)),
-            pace: rate.map(|(per_second, burst)| Arc::new(Pace::new(per_second, burst))),
+            permits: Arc::new(Semaphore::new(parallel)),
+            rate_limit: rate.map(|(per_second, burst)| Arc::new(PullRateLimiter::new(per_second, burst))),
             per_host,
             hosts: Mutex::default(),
-            flights: Mutex::default(),
+            shared: Mutex::default(),
         }
     }
 
-    /// Joins the pull of this image, or begins one.
-    pub(super) async fn pull(&self, image: &ImageReference, credentials: Vec<Credential>, limit: Duration) -> Outcome {
-        let flight = self.join(image, credentials, limit);
-        let mut outcome = flight.outcome.clone();
+    /// Joins a pull of this image that is under way, or starts one.
+    pub(super) async fn pull(
+        &self,
+        image: &ImageReference,
+        credentials: Vec<Credential>,
+        limit: Duration,
+    ) -> PullResult {
+        let pull = self.join(image, credentials, limit);
+        let mut outcome = pull.outcome.clone();
         match outcome.wait_for(Option::is_some).await {
             Ok(outcome) => outcome.clone().expect("waited for it"),
-            Err(_) => Err(PullFailure { message: "the pull ended without an answer".into(), unavailable: false }),
+            Err(_) => Err(PullFailure { message: "the pull ended without a result".into(), unavailable: false }),
         }
     }
 
-    fn join(&self, image: &ImageReference, credentials: Vec<Credential>, limit: Duration) -> Arc<Flight> {
+    fn join(&self, image: &ImageReference, credentials: Vec<Credential>, limit: Duration) -> Arc<SharedPull> {
         let host = self.host(&image.domain);
-        let mut flights = self.flights.lock().expect("nobody panics with it");
-        flights.retain(|_, flight| flight.strong_count() > 0);
+        let mut shared = self.shared.lock().expect("no panic under this lock");
+        shared.retain(|_, pull| pull.strong_count() > 0);
         let key = (image.full.clone(), credentials);
-        // A pull that just ended is history, whoever still reads its outcome.
-        let under_way = flights.get(&key).and_then(Weak::upgrade).filter(|flight| flight.outcome.borrow().is_none());
-        if let Some(flight) = under_way {
-            return flight;
+        // A pull that has ended is not joined, even if calls still read its result.
+        let under_way = shared.get(&key).and_then(Weak::upgrade).filter(|pull| pull.outcome.borrow().is_none());
+        if let Some(pull) = under_way {
+            return pull;
         }
         let (send, outcome) = watch::channel(None);
-        let (service, slots, pace) = (Arc::clone(&self.service), Arc::clone(&self.slots), self.pace.clone());
+        let (service, permits, rate_limit) =
+            (Arc::clone(&self.service), Arc::clone(&self.permits), self.rate_limit.clone());
         let (full, credentials) = key.clone();
         let task = tokio::spawn(async move {
             let _host = host.acquire().await.expect("the semaphore is never closed");
-            let _slot = slots.acquire().await.expect("the semaphore is never closed");
-            if let Some(pace) = pace {
-                pace.turn().await;
+            let _permit = permits.acquire().await.expect("the semaphore is never closed");
+            if let Some(rate_limit) = rate_limit {
+                rate_limit.acquire().await;
             }
             send.send_replace(Some(attempt(&*service, &full, &credentials, limit).await));
         });
-        let flight = Arc::new(Flight { outcome, task: task.abort_handle() });
-        flights.insert(key, Arc::downgrade(&flight));
-        flight
+        let pull = Arc::new(SharedPull { outcome, task: task.abort_handle() });
+        shared.insert(key, Arc::downgrade(&pull));
+        pull
     }
 
     fn host(&self, domain: &str) -> Arc<Semaphore> {
-        let mut hosts = self.hosts.lock().expect("nobody panics with it");
-        hosts.retain(|_, places| places.strong_count() > 0);
+        let mut hosts = self.hosts.lock().expect("no panic under this lock");
+        hosts.retain(|_, permits| permits.strong_count() > 0);
         let known = hosts.get(domain).and_then(Weak::upgrade);
         known.unwrap_or_else(|| {
-            let places = Arc::new(Semaphore::new(self.per_host));
-            hosts.insert(domain.to_owned(), Arc::downgrade(&places));
-            places
+            let permits = Arc::new(Semaphore::new(self.per_host));
+            hosts.insert(domain.to_owned(), Arc::downgrade(&permits));
+            permits
         })
     }
 }
 
-/// Tries every credential until one opens the image; without any, tries without.
-async fn attempt(service: &dyn ImageService, image: &str, credentials: &[Credential], limit: Duration) -> Outcome {
+/// Tries each credential until one works; without credentials, pulls anonymously.
+async fn attempt(service: &dyn ImageService, image: &str, credentials: &[Credential], limit: Duration) -> PullResult {
     let request = |auth| PullImageRequest {
         image: Some(ImageSpec { image: image.to_owned(), ..ImageSpec::default() }),
         auth,
@@ -149,7 +155,7 @@ impl PullFailure {
         Self { message: messages.join("; "), unavailable }
     }
 
-    /// The words users know; the registry's own stay in the message.
+    /// The reasons and messages of the kubelet; the error of the registry is in the message.
     pub(super) fn into_call_error(self, image: &str) -> CallError {
         if self.unavailable {
             return CallError::Unavailable { message: self.message };
@@ -167,7 +173,7 @@ impl PullFailure {
     }
 }
 
-/// Passwords, tokens, and what stands behind the question mark of a URL, where signed addresses carry theirs.
+/// Replaces passwords, tokens, and the queries of URLs, which contain the signatures of signed URLs.
 fn without_secrets(message: &str, credentials: &[Credential]) -> String {
     let mut clean = message.to_owned();
     for secret in credentials.iter().flat_map(Credential::secrets).filter(|secret| !secret.is_empty()) {
@@ -185,7 +191,7 @@ fn without_secrets(message: &str, credentials: &[Credential]) -> String {
             Some((address, _)) => {
                 out.push_str(address);
                 out.push_str("?***");
-                // What ended the sentence is not part of the query.
+                // A colon at the end belongs to the message, not to the query.
                 out.push_str(if url.ends_with(':') { ":" } else { "" });
             }
             None => out.push_str(url),
@@ -196,9 +202,9 @@ fn without_secrets(message: &str, credentials: &[Credential]) -> String {
     out
 }
 
-/// Kubernetes: the CRI's ErrRegistryUnavailable, which runtimes put in front of their message.
+/// Kubernetes: ErrRegistryUnavailable of the CRI, which runtimes use as a prefix of the message.
 const NO_REGISTRY: &str = "RegistryUnavailable";
-/// Kubernetes: the CRI's ErrSignatureValidationFailed.
+/// Kubernetes: ErrSignatureValidationFailed of the CRI.
 const BAD_SIGNATURE: &str = "SignatureValidationFailed";
 
 #[cfg(test)]
@@ -206,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signed_addresses_lose_their_signature() {
+    fn queries_of_urls_are_redacted() {
         let table = [
             ("get \"https://r.io/blob?sig=abc\": 403", "get \"https://r.io/blob?***\": 403"),
             ("get https://r.io/blob?sig=abc: 403", "get https://r.io/blob?***: 403"),
@@ -219,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_the_runtime_puts_in_front_are_kept() {
+    fn reasons_in_the_prefix_of_the_message_are_kept() {
         let reason = |message: &str| {
             let failed = PullFailure { message: message.into(), unavailable: false };
             let error = failed.into_call_error("app");

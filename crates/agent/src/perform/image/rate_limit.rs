@@ -1,37 +1,37 @@
-//! How many pulls may begin in a second (`registryPullQPS`, `registryBurst`). What comes too soon waits; the Go kubelet fails it.
+//! Rate limit of pulls (`registryPullQPS`, `registryBurst`). Pulls above the rate wait; the Go kubelet fails them.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// The pace of one node.
+/// A token bucket for all pulls of the node.
 #[derive(Debug)]
-pub(super) struct Pace {
-    /// Between two pulls, in the long run.
-    apart: Duration,
-    /// How far ahead of that pace a burst may be.
-    ahead: Duration,
-    /// When the next pull would begin at an even pace.
+pub(super) struct PullRateLimiter {
+    /// Time between two pulls at the configured rate.
+    interval: Duration,
+    /// How far a burst may be ahead of the rate.
+    burst_time: Duration,
+    /// When the next pull would start without bursts.
     next: Mutex<Option<Instant>>,
 }
 
-impl Pace {
+impl PullRateLimiter {
     pub(super) fn new(per_second: u32, burst: u32) -> Self {
-        let apart = Duration::from_secs(1) / per_second.max(1);
-        Self { apart, ahead: apart * burst.saturating_sub(1), next: Mutex::new(None) }
+        let interval = Duration::from_secs(1) / per_second.max(1);
+        Self { interval, burst_time: interval * burst.saturating_sub(1), next: Mutex::new(None) }
     }
 
-    /// Wait for one's turn.
-    pub(super) async fn turn(&self) {
-        sleep_until(self.draw(Instant::now())).await;
+    /// Waits until a pull may start.
+    pub(super) async fn acquire(&self) {
+        sleep_until(self.reserve(Instant::now())).await;
     }
 
-    fn draw(&self, now: Instant) -> Instant {
-        let mut next = self.next.lock().expect("nobody panics with it");
-        let even = next.unwrap_or(now).max(now);
-        *next = Some(even + self.apart);
-        even.checked_sub(self.ahead).unwrap_or(now).max(now)
+    fn reserve(&self, now: Instant) -> Instant {
+        let mut next = self.next.lock().expect("no panic under this lock");
+        let scheduled = next.unwrap_or(now).max(now);
+        *next = Some(scheduled + self.interval);
+        scheduled.checked_sub(self.burst_time).unwrap_or(now).max(now)
     }
 }
 
@@ -40,21 +40,21 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_goes_at_once_and_the_rest_at_the_pace() {
-        let (pace, begin) = (Pace::new(5, 3), Instant::now());
+    async fn a_burst_starts_at_once_and_the_rest_at_the_rate() {
+        let (limiter, begin) = (PullRateLimiter::new(5, 3), Instant::now());
         let mut at = vec![];
         for _ in 0..6 {
-            pace.turn().await;
+            limiter.acquire().await;
             at.push(begin.elapsed().as_millis());
         }
-        // Timers count whole milliseconds.
+        // Timers have a resolution of 1 ms.
         let expected = [0, 0, 0, 200, 400, 600];
         assert!(at.iter().zip(expected).all(|(at, expected)| at.abs_diff(expected) <= 2), "{at:?}");
         tokio::time::sleep(Duration::from_secs(10)).await;
-        let rested = Instant::now();
+        let resumed = Instant::now();
         for _ in 0..3 {
-            pace.turn().await;
+            limiter.acquire().await;
         }
-        assert!(rested.elapsed() < Duration::from_millis(5), "a rest earns the burst again");
+        assert!(resumed.elapsed() < Duration::from_millis(5), "the burst is available again after a pause");
     }
 }

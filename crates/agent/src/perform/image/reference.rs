@@ -1,17 +1,17 @@
-//! Names of images: `[domain[:port]/]path[:tag][@digest]`, with the short forms people use.
+//! Image references: `[domain[:port]/]path[:tag][@digest]`, with the short forms of Docker.
 
-/// A name that is well formed.
+/// A valid image reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageReference {
-    /// As given, with `:latest` if there was neither tag nor digest.
+    /// As given, with `:latest` added if it has neither tag nor digest.
     pub full: String,
-    /// The registry: `docker.io` if none was given.
+    /// The registry host; `docker.io` if none was given.
     pub domain: String,
-    /// The repository in it; single words of docker.io are in `library`.
+    /// The repository; on docker.io a name without a slash is in `library`.
     pub path: String,
 }
 
-/// Checks a name and fills in what is left out.
+/// Validates a reference and adds the defaults.
 pub fn parse_reference(text: &str) -> Result<ImageReference, &'static str> {
     let (name, digest) = match text.split_once('@') {
         Some((name, digest)) => (name, Some(digest)),
@@ -50,7 +50,7 @@ pub fn parse_reference(text: &str) -> Result<ImageReference, &'static str> {
     Ok(ImageReference { full, domain: domain.to_owned(), path })
 }
 
-/// The first part is a domain if it looks like one: otherwise everything is docker.io's.
+/// The first component is a domain if it contains a dot, a colon or upper case letters, or is `localhost`; else it is docker.io.
 fn split_domain(name: &str) -> (&str, &str) {
     match name.split_once('/') {
         Some((first, rest))
@@ -66,8 +66,8 @@ fn is_domain(domain: &str) -> bool {
     let (host, port) = if domain.starts_with('[') {
         let Some((address, after)) = domain.split_once(']') else { return false };
         let address = &address[1..];
-        let fine = !address.is_empty() && address.bytes().all(|b| b.is_ascii_hexdigit() || b == b':');
-        if !fine || !(after.is_empty() || after.starts_with(':')) {
+        let valid = !address.is_empty() && address.bytes().all(|b| b.is_ascii_hexdigit() || b == b':');
+        if !valid || !(after.is_empty() || after.starts_with(':')) {
             return false;
         }
         return after.is_empty() || is_port(&after[1..]);
@@ -90,42 +90,42 @@ fn is_port(port: &str) -> bool {
     !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Words of lower case letters and digits, joined by one dot, one or two underscores, or dashes.
+/// Runs of lower case letters and digits, separated by one dot, one or two underscores, or dashes.
 fn is_component(part: &str) -> bool {
-    let word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = part.as_bytes();
-    if !bytes.first().is_some_and(|b| word(*b)) || !bytes.last().is_some_and(|b| word(*b)) {
+    if !bytes.first().is_some_and(|b| alphanumeric(*b)) || !bytes.last().is_some_and(|b| alphanumeric(*b)) {
         return false;
     }
     part.split(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
-        .all(|joint| matches!(joint, "" | "." | "_" | "__") || joint.bytes().all(|b| b == b'-'))
+        .all(|separator| matches!(separator, "" | "." | "_" | "__") || separator.bytes().all(|b| b == b'-'))
 }
 
 fn is_tag(tag: &str) -> bool {
     let bytes = tag.as_bytes();
-    let letter = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    let word_character = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     bytes.len() <= 128
-        && bytes.first().is_some_and(|b| letter(*b))
-        && bytes.iter().all(|b| letter(*b) || matches!(b, b'.' | b'-'))
+        && bytes.first().is_some_and(|b| word_character(*b))
+        && bytes.iter().all(|b| word_character(*b) || matches!(b, b'.' | b'-'))
 }
 
 fn is_digest(digest: &str) -> bool {
     let Some((algorithm, hex)) = digest.split_once(':') else { return false };
-    let algorithm_fine = algorithm.split(['-', '_', '+', '.']).all(|part| {
+    let algorithm_valid = algorithm.split(['-', '_', '+', '.']).all(|part| {
         part.bytes().next().is_some_and(|b| b.is_ascii_alphabetic()) && part.bytes().all(|b| b.is_ascii_alphanumeric())
     });
-    let length_fine = match algorithm {
+    let length_valid = match algorithm {
         "sha256" => hex.len() == 64,
         "sha384" => hex.len() == 96,
         "sha512" => hex.len() == 128,
         _ => hex.len() >= 32,
     };
-    algorithm_fine && length_fine && hex.bytes().all(|b| b.is_ascii_hexdigit())
+    algorithm_valid && length_valid && hex.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 const INVALID: &str = "invalid reference format";
 
-/// The longest name registries take.
+/// The longest repository name that registries accept.
 const NAME_LEN_MAX: usize = 255;
 
 #[cfg(test)]
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_people_use() {
+    fn valid_references_are_completed() {
         let digest = format!("sha256:{}", "a".repeat(64));
         let table = [
             ("nginx", "docker.io", "library/nginx", "nginx:latest"),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_none() {
+    fn invalid_references_are_rejected() {
         let hex = "a".repeat(64);
         let long = "a/".repeat(127) + "aa";
         let table = [

@@ -17,12 +17,12 @@ fn pull(bench: &Bench, image: &str, cancel: &CancellationToken) -> JoinHandle<Re
     tokio::spawn(async move { executor.perform("u-1".into(), Arc::new(pod(web())), call, LIMIT, cancel).await })
 }
 
-fn here(id: &str) -> Result<Answer, CallError> {
+fn present(id: &str) -> Result<Answer, CallError> {
     Ok(Answer::Image(Some(image_facts(id))))
 }
 
 #[tokio::test(start_paused = true)]
-async fn status_tells_whether_it_is_here_and_whom_it_runs_as() {
+async fn the_status_of_an_image_has_its_user() {
     let bench = Bench::new();
     let status = |image: &str| {
         bench.call(web(), Call::Runtime(RuntimeCall::ImageStatus { name: "web".into(), image: image.into() }))
@@ -41,7 +41,7 @@ async fn status_tells_whether_it_is_here_and_whom_it_runs_as() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn asking_what_a_pull_brought_does_not_take_the_pulls_hour() {
+async fn inspecting_a_pulled_image_has_its_own_time_limit() {
     let bench = Bench::new();
     bench.fake.next("ImageStatus", Step::Hang);
     let call = Call::Runtime(RuntimeCall::PullImage { name: "web".into(), image: "nginx".into() });
@@ -53,30 +53,30 @@ async fn asking_what_a_pull_brought_does_not_take_the_pulls_hour() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_pull_serves_all_who_want_it() {
+async fn calls_for_the_same_image_share_one_pull() {
     let bench = Bench::new();
-    let told = Arc::new(Notify::new());
-    bench.fake.next("PullImage", Step::Until(Arc::clone(&told)));
-    let nobody = CancellationToken::new();
+    let released = Arc::new(Notify::new());
+    bench.fake.next("PullImage", Step::Until(Arc::clone(&released)));
+    let never = CancellationToken::new();
     let impatient = CancellationToken::new();
     let first = pull(&bench, "nginx", &impatient);
     settle().await;
-    let second = pull(&bench, "nginx:latest", &nobody);
-    let third = pull(&bench, "nginx", &nobody);
+    let second = pull(&bench, "nginx:latest", &never);
+    let third = pull(&bench, "nginx", &never);
     settle().await;
     impatient.cancel();
     let error = first.await.unwrap().unwrap_err();
     assert!(error.is_cancelled() && !error.in_doubt());
     settle().await;
-    told.notify_one();
-    // "nginx:latest" is the same image by another spelling.
-    assert_eq!(second.await.unwrap(), here("id-of-nginx:latest"));
-    assert_eq!(third.await.unwrap(), here("id-of-nginx:latest"));
+    released.notify_one();
+    // "nginx:latest" is the same image.
+    assert_eq!(second.await.unwrap(), present("id-of-nginx:latest"));
+    assert_eq!(third.await.unwrap(), present("id-of-nginx:latest"));
     assert_eq!(bench.fake.pull_requests.lock().unwrap().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pull_nobody_wants_is_given_up_and_its_place_is_free_at_once() {
+async fn a_pull_without_waiting_calls_is_aborted_and_frees_its_permit() {
     let bench = Bench::with(|config| config.pulls.parallel = 1);
     bench.fake.next("PullImage", Step::Hang);
     let cancel = CancellationToken::new();
@@ -88,52 +88,52 @@ async fn a_pull_nobody_wants_is_given_up_and_its_place_is_free_at_once() {
     let began = tokio::time::Instant::now();
     cancel.cancel();
     assert!(one.await.unwrap().unwrap_err().is_cancelled() && two.await.unwrap().unwrap_err().is_cancelled());
-    assert_eq!(next.await.unwrap(), here("id-of-b:latest"));
+    assert_eq!(next.await.unwrap(), present("id-of-b:latest"));
     assert!(began.elapsed() < Duration::from_millis(100));
     assert_eq!(bench.fake.now_under_way("PullImage"), 0);
-    // Wanted again, it is pulled again.
-    assert_eq!(pull(&bench, "a", &CancellationToken::new()).await.unwrap(), here("id-of-a:latest"));
+    // A later call pulls it again.
+    assert_eq!(pull(&bench, "a", &CancellationToken::new()).await.unwrap(), present("id-of-a:latest"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_registry_that_hangs_does_not_take_every_place() {
+async fn a_registry_that_hangs_does_not_block_pulls_from_others() {
     let bench = Bench::new();
     for _ in 0..2 {
         bench.fake.next("PullImage", Step::Hang);
     }
-    let nobody = CancellationToken::new();
-    let stuck: Vec<_> = (0..6).map(|n| pull(&bench, &format!("slow.example/{n}"), &nobody)).collect();
+    let never = CancellationToken::new();
+    let stuck: Vec<_> = (0..6).map(|n| pull(&bench, &format!("slow.example/{n}"), &never)).collect();
     settle().await;
     assert_eq!(bench.fake.now_under_way("PullImage"), 2);
     let began = tokio::time::Instant::now();
-    assert_eq!(pull(&bench, "fast.example/x", &nobody).await.unwrap(), here("id-of-fast.example/x:latest"));
+    assert_eq!(pull(&bench, "fast.example/x", &never).await.unwrap(), present("id-of-fast.example/x:latest"));
     assert!(began.elapsed() < Duration::from_millis(100));
     let mut failed = 0;
     for call in stuck {
         failed += usize::from(call.await.unwrap().is_err());
     }
-    assert_eq!(failed, 2, "the others had their turn after the time of the first two was up");
+    assert_eq!(failed, 2, "the others started after the first two timed out");
 }
 
 #[tokio::test(start_paused = true)]
-async fn pulls_are_bounded() {
+async fn the_number_of_parallel_pulls_is_limited() {
     let bench = Bench::with(|config| config.pulls.parallel = 3);
-    let told = Arc::new(Notify::new());
+    let released = Arc::new(Notify::new());
     for _ in 0..3 {
-        bench.fake.next("PullImage", Step::Until(Arc::clone(&told)));
+        bench.fake.next("PullImage", Step::Until(Arc::clone(&released)));
     }
-    let nobody = CancellationToken::new();
-    let pulls: Vec<_> = (0..8).map(|n| pull(&bench, &format!("r{n}.example/app"), &nobody)).collect();
+    let never = CancellationToken::new();
+    let pulls: Vec<_> = (0..8).map(|n| pull(&bench, &format!("r{n}.example/app"), &never)).collect();
     settle().await;
-    told.notify_waiters();
+    released.notify_waiters();
     for call in pulls {
         call.await.unwrap().unwrap();
     }
-    assert_eq!(bench.fake.most_at_once("PullImage"), 3);
+    assert_eq!(bench.fake.max_under_way("PullImage"), 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_have_the_words_users_know_and_are_not_in_doubt() {
+async fn pull_failures_have_the_reasons_of_the_kubelet_and_are_not_in_doubt() {
     let bench = Bench::new();
     let table = [
         (CriError::new(Code::NotFound, "PullImage", "manifest unknown"), "ErrImagePull"),
@@ -146,7 +146,7 @@ async fn failures_have_the_words_users_know_and_are_not_in_doubt() {
         assert_eq!(error.reason().unwrap_or_default(), reason, "{failure}");
         assert!(!error.in_doubt() && !error.is_unavailable());
     }
-    bench.fake.next("PullImage", Step::Fail(CriError::not_sent("PullImage", "nobody there")));
+    bench.fake.next("PullImage", Step::Fail(CriError::not_sent("PullImage", "connection refused")));
     let error = pull(&bench, "nginx", &CancellationToken::new()).await.unwrap().unwrap_err();
     assert!(error.is_unavailable());
     let error = pull(&bench, "UPPER", &CancellationToken::new()).await.unwrap().unwrap_err();
@@ -154,7 +154,7 @@ async fn failures_have_the_words_users_know_and_are_not_in_doubt() {
 }
 
 #[tokio::test]
-async fn credentials_are_tried_in_turn_and_never_told() {
+async fn credentials_are_tried_in_order_and_never_appear_in_errors() {
     let dir = tempfile::tempdir().unwrap();
     let config = r#"{"auths": {"r.example": {"username": "u1", "password": "hunter2"},
         "r.example/team": {"username": "u2", "password": "hunter3"}}}"#;

@@ -30,21 +30,21 @@ async fn a_sandbox_is_run_with_its_configuration() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_cannot_be_translated_is_never_sent() {
+async fn a_pod_that_can_not_be_translated_causes_no_runtime_call() {
     let bench = Bench::new();
     let error = bench.call(json!({"containers": [], "hostUsers": false}), run()).await.unwrap_err();
     assert_eq!(error.reason().unwrap_or_default(), "CreatePodSandboxError");
     assert!(!error.in_doubt() && error.message().contains("user namespaces"));
     let error = bench.call(json!({"containers": [], "runtimeClassName": "gvisor"}), run()).await.unwrap_err();
     assert!(error.message().contains("RuntimeClass \"gvisor\""));
-    assert!(bench.fake.asked().is_empty());
+    assert!(bench.fake.calls().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_that_is_cancelled_after_it_was_sent_goes_on() {
+async fn a_run_cancelled_after_it_was_sent_continues() {
     let bench = Bench::new();
-    let told = Arc::new(tokio::sync::Notify::new());
-    bench.fake.next("RunPodSandbox", Step::Until(Arc::clone(&told)));
+    let released = Arc::new(tokio::sync::Notify::new());
+    bench.fake.next("RunPodSandbox", Step::Until(Arc::clone(&released)));
     let cancel = CancellationToken::new();
     let executor = Arc::clone(&bench.executor);
     let token = cancel.clone();
@@ -54,12 +54,12 @@ async fn a_run_that_is_cancelled_after_it_was_sent_goes_on() {
     cancel.cancel();
     settle().await;
     assert!(!call.is_finished(), "it is not dropped");
-    told.notify_one();
+    released.notify_one();
     assert_eq!(call.await.unwrap(), Ok(Answer::Sandbox("s-new".into())));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_cancelled_before_it_was_sent_is_not_in_doubt() {
+async fn a_call_cancelled_before_it_was_sent_is_not_in_doubt() {
     let cancel = CancellationToken::new();
     cancel.cancel();
     let start = Call::Runtime(RuntimeCall::StartContainer { name: "web".into(), id: id() });
@@ -67,13 +67,13 @@ async fn what_is_cancelled_before_it_was_sent_is_not_in_doubt() {
         let bench = Bench::new();
         let error = bench.call_with(web(), call.clone(), cancel.clone()).await.unwrap_err();
         assert!(error.is_cancelled() && !error.in_doubt(), "{call:?}");
-        assert!(!bench.fake.asked().iter().any(|a| a.starts_with("Run") || a.starts_with("Create")), "{call:?}");
-        assert!(!bench.fake.asked().iter().any(|a| a.starts_with("Start")), "{call:?}");
+        assert!(!bench.fake.calls().iter().any(|a| a.starts_with("Run") || a.starts_with("Create")), "{call:?}");
+        assert!(!bench.fake.calls().iter().any(|a| a.starts_with("Start")), "{call:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_without_an_answer_is_in_doubt() {
+async fn a_call_without_a_response_is_in_doubt() {
     let start = Call::Runtime(RuntimeCall::StartContainer { name: "web".into(), id: id() });
     let stop =
         Call::Runtime(RuntimeCall::StopContainer { name: "web".into(), id: id(), timeout: Duration::from_secs(1) });
@@ -91,7 +91,7 @@ async fn a_call_without_an_answer_is_in_doubt() {
         assert!(error.in_doubt() && !error.is_unavailable() && !error.is_cancelled(), "{call:?}: {error:?}");
         assert_eq!(error.reason().unwrap_or_default(), reason);
         assert!(began.elapsed() <= LIMIT + Duration::from_millis(10), "{call:?}");
-        // A plain refusal is none.
+        // An error response is not in doubt.
         bench.fake.next(name, Step::Fail(CriError::new(Code::Other, name, "no")));
         let error = bench.call(web(), call.clone()).await.unwrap_err();
         assert!(!error.in_doubt() && error.message().contains("no"), "{call:?}: {error:?}");
@@ -99,7 +99,7 @@ async fn a_call_without_an_answer_is_in_doubt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_that_is_taken_means_that_the_runtime_is_at_an_earlier_call() {
+async fn a_reserved_name_means_that_the_runtime_is_busy_with_an_earlier_call() {
     let bench = Bench::new();
     let taken = [
         CriError::new(Code::AlreadyExists, "X", "exists"),
@@ -114,9 +114,9 @@ async fn a_name_that_is_taken_means_that_the_runtime_is_at_an_earlier_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_is_away_is_not_the_pods_fault() {
+async fn an_unavailable_runtime_is_reported_as_unavailable() {
     let bench = Bench::new();
-    bench.fake.next("RunPodSandbox", Step::Fail(CriError::not_sent("RunPodSandbox", "nobody there")));
+    bench.fake.next("RunPodSandbox", Step::Fail(CriError::not_sent("RunPodSandbox", "connection refused")));
     let error = bench.call(web(), run()).await.unwrap_err();
     assert!(error.is_unavailable() && !error.in_doubt());
     bench.fake.next("RunPodSandbox", Step::Fail(CriError::new(Code::Unavailable, "RunPodSandbox", "lost")));
@@ -125,7 +125,7 @@ async fn a_runtime_that_is_away_is_not_the_pods_fault() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_there_is_stopped_and_removed() {
+async fn stop_and_remove_of_missing_objects_succeed() {
     let table = [
         ("StopPodSandbox", Call::Runtime(RuntimeCall::StopSandbox { id: "s".into() })),
         ("RemovePodSandbox", Call::Runtime(RuntimeCall::RemoveSandbox { id: "s".into() })),
@@ -147,7 +147,7 @@ async fn what_is_not_there_is_stopped_and_removed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_is_asked_for_in_whole_seconds_rounded_up() {
+async fn the_grace_period_of_a_stop_is_rounded_up_to_whole_seconds() {
     let bench = Bench::new();
     for (timeout, expected) in [(0, "c-1 0"), (1000, "c-1 1"), (1001, "c-1 2")] {
         let timeout = Duration::from_millis(timeout);
@@ -155,16 +155,16 @@ async fn a_stop_is_asked_for_in_whole_seconds_rounded_up() {
             .call(web(), Call::Runtime(RuntimeCall::StopContainer { name: "web".into(), id: id(), timeout }))
             .await
             .unwrap();
-        assert_eq!(bench.fake.asked().last().unwrap(), &format!("StopContainer {expected}"));
+        assert_eq!(bench.fake.calls().last().unwrap(), &format!("StopContainer {expected}"));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn sandboxes_wait_their_turn_and_the_wait_does_not_count() {
+async fn sandboxes_wait_for_a_permit_and_the_wait_does_not_count_towards_the_limit() {
     let bench = Bench::new();
-    let told = Arc::new(tokio::sync::Notify::new());
+    let released = Arc::new(tokio::sync::Notify::new());
     for _ in 0..2 {
-        bench.fake.next("RunPodSandbox", Step::Until(Arc::clone(&told)));
+        bench.fake.next("RunPodSandbox", Step::Until(Arc::clone(&released)));
     }
     let start = |cancel: CancellationToken| {
         let executor = Arc::clone(&bench.executor);
@@ -177,35 +177,35 @@ async fn sandboxes_wait_their_turn_and_the_wait_does_not_count() {
     let patient = start(CancellationToken::new());
     settle().await;
     assert_eq!(bench.fake.now_under_way("RunPodSandbox"), 2);
-    // Stops are not held up by runs.
+    // Runs do not delay stops.
     bench.call(web(), Call::Runtime(RuntimeCall::StopSandbox { id: "s".into() })).await.unwrap();
     cancel.cancel();
     let error = impatient.await.unwrap().unwrap_err();
     assert!(error.is_cancelled() && !error.in_doubt());
     tokio::time::sleep(Duration::from_secs(4)).await;
-    assert_eq!(bench.fake.most_at_once("RunPodSandbox"), 2);
+    assert_eq!(bench.fake.max_under_way("RunPodSandbox"), 2);
     bench.fake.next("RunPodSandbox", Step::Hang);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(bench.fake.now_under_way("RunPodSandbox"), 3, "those that hang do not keep their places");
-    told.notify_waiters();
+    assert_eq!(bench.fake.now_under_way("RunPodSandbox"), 3, "calls that hang release their permits");
+    released.notify_waiters();
     for call in first {
         call.await.unwrap().unwrap();
     }
-    // It hung for its whole limit, counted from when it was sent.
+    // Its time limit is counted from when it was sent.
     let began = tokio::time::Instant::now();
     assert!(patient.await.unwrap().unwrap_err().in_doubt());
     assert_eq!(began.elapsed(), LIMIT - Duration::from_secs(1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_runs_as_the_images_user_unless_the_pod_says() {
+async fn a_container_runs_as_the_user_of_the_image_unless_the_pod_sets_one() {
     let bench = Bench::new();
     let image = podwright_cri::v1::Image { id: "i".into(), username: "www".into(), ..Default::default() };
     bench.fake.images.lock().unwrap().insert("i".into(), image);
     assert_eq!(bench.call(web(), create("i")).await, Ok(Answer::Container("c-new".into())));
     let own_user = json!({"containers": [{"name": "web", "securityContext": {"runAsUser": 5}}]});
     bench.call(own_user, create("i")).await.unwrap();
-    assert_eq!(bench.fake.asked(), ["ImageStatus i", "CreateContainer web", "CreateContainer web"]);
+    assert_eq!(bench.fake.calls(), ["ImageStatus i", "CreateContainer web", "CreateContainer web"]);
     let requests = bench.fake.create_requests.lock().unwrap();
     let context = |n: usize| {
         let linux = requests[n].config.as_ref().unwrap().linux.as_ref().unwrap();
@@ -219,7 +219,7 @@ async fn a_container_runs_as_the_images_user_unless_the_pod_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_image_that_cannot_be_asked_about_leaves_no_doubt() {
+async fn a_create_whose_image_can_not_be_inspected_is_not_in_doubt() {
     let bench = Bench::new();
     bench.fake.next("ImageStatus", Step::Hang);
     let error = bench.call(web(), create("i")).await.unwrap_err();
@@ -229,7 +229,7 @@ async fn an_image_that_cannot_be_asked_about_leaves_no_doubt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_debug_container_sees_its_target() {
+async fn a_debug_container_uses_the_namespaces_of_its_target() {
     let spec = json!({"containers": [{"name": "app"}],
         "ephemeralContainers": [{"name": "web", "image": "e", "targetContainerName": "app"}]});
     let bench = Bench::new();
@@ -248,7 +248,7 @@ async fn a_debug_container_sees_its_target() {
 }
 
 #[tokio::test]
-async fn a_removed_containers_log_goes_with_it() {
+async fn the_log_of_a_removed_container_is_removed() {
     let dir = tempfile::tempdir().unwrap();
     let logs = dir.path().join("pods");
     let of_web = logs.join("default_shop_u-1/web");
@@ -272,19 +272,19 @@ async fn a_removed_containers_log_goes_with_it() {
     let path = of_web.join("2.log").to_str().unwrap().to_owned();
     bench.fake.statuses.lock().unwrap().insert("c-new".into(), status(path));
     bench.call(web(), remove()).await.unwrap();
-    assert_eq!(bench.host.asked.lock().unwrap().clone(), ["link web 2 c-new", "unlink web c-new"]);
+    assert_eq!(bench.host.calls.lock().unwrap().clone(), ["link web 2 c-new", "unlink web c-new"]);
     let mut left: Vec<_> = std::fs::read_dir(&of_web).unwrap().map(|e| e.unwrap().file_name()).collect();
     left.sort();
     assert_eq!(left, ["22.log", "3.log"]);
     for path in [outside.to_str().unwrap().to_owned(), format!("{}/../../../precious.log", of_web.display())] {
         bench.fake.statuses.lock().unwrap().insert("c-new".into(), status(path));
         bench.call(web(), remove()).await.unwrap();
-        assert!(outside.exists(), "what lies elsewhere is not ours");
+        assert!(outside.exists(), "files outside of the logs directory are not removed");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_on_the_machine_goes_to_the_machine() {
+async fn host_calls_go_to_the_host_executor() {
     let bench = Bench::new();
     let calls = [
         Call::Host(HostCall::MakeCgroup),
@@ -295,7 +295,7 @@ async fn work_on_the_machine_goes_to_the_machine() {
     for call in calls {
         assert_eq!(bench.call(web(), call).await, Ok(Answer::Done));
     }
-    let asked = bench.host.asked.lock().unwrap().clone();
-    assert_eq!(asked, ["u-1 MakeCgroup", "u-1 MakeDirs", "u-1 MountVolume { volume: v }", "u-1 RemoveLogs"]);
-    assert!(bench.fake.asked().is_empty());
+    let calls = bench.host.calls.lock().unwrap().clone();
+    assert_eq!(calls, ["u-1 MakeCgroup", "u-1 MakeDirs", "u-1 MountVolume { volume: v }", "u-1 RemoveLogs"]);
+    assert!(bench.fake.calls().is_empty());
 }

@@ -1,4 +1,4 @@
-//! Hooks and probes, on loopback servers.
+//! Hooks and probes with loopback servers.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -18,14 +18,14 @@ use crate::perform::grpc::{HealthCheckRequest, HealthCheckResponse};
 
 mod hooks;
 
-/// An HTTP server that answers what it is told and remembers what it was asked.
+/// An HTTP server that records requests and answers with the status in the path.
 struct Server {
     address: SocketAddr,
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
     _task: tokio_util::task::AbortOnDropHandle<()>,
 }
 
-fn reply(request: &Request<Incoming>) -> Response<Full<Bytes>> {
+fn respond(request: &Request<Incoming>) -> Response<Full<Bytes>> {
     let path = request.uri().path().to_owned();
     let status: u16 = path.trim_matches('/').split('/').next().and_then(|s| s.parse().ok()).unwrap_or(200);
     let mut response = Response::builder().status(status);
@@ -41,8 +41,8 @@ fn reply(request: &Request<Incoming>) -> Response<Full<Bytes>> {
 async fn serve(tls: Option<tokio_rustls::TlsAcceptor>) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let log = Arc::clone(&asked);
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&requests);
     let task = tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
@@ -59,8 +59,8 @@ async fn serve(tls: Option<tokio_rustls::TlsAcceptor>) -> Server {
                         header("authorization")
                     );
                     log.lock().unwrap().push(line);
-                    let answer = reply(&request);
-                    async move { Ok::<_, Infallible>(answer) }
+                    let response = respond(&request);
+                    async move { Ok::<_, Infallible>(response) }
                 });
                 let builder = hyper::server::conn::http1::Builder::new();
                 match tls {
@@ -74,12 +74,12 @@ async fn serve(tls: Option<tokio_rustls::TlsAcceptor>) -> Server {
             });
         }
     });
-    Server { address, asked, _task: tokio_util::task::AbortOnDropHandle::new(task) }
+    Server { address, requests, _task: tokio_util::task::AbortOnDropHandle::new(task) }
 }
 
 fn tls_acceptor() -> tokio_rustls::TlsAcceptor {
     let rcgen::CertifiedKey { cert, signing_key } =
-        rcgen::generate_simple_self_signed(vec!["nobody.example".to_owned()]).unwrap();
+        rcgen::generate_simple_self_signed(vec!["other.example".to_owned()]).unwrap();
     let key = rustls::pki_types::PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
@@ -111,28 +111,28 @@ fn http_get(server: &Server, path: &str) -> Value {
 
 fn failure(verdict: ProbeVerdict) -> String {
     match verdict {
-        ProbeVerdict::Failure(seen) => seen,
-        other => panic!("{other:?} is no failure"),
+        ProbeVerdict::Failure(message) => message,
+        other => panic!("{other:?} is not a failure"),
     }
 }
 
 #[tokio::test]
-async fn http_probes_judge_by_the_status() {
+async fn http_probes_use_the_status_code() {
     let bench = Bench::new();
     let server = serve(None).await;
     for path in ["/200", "/204", "/399", "/302", "200/big"] {
         assert_eq!(probe(&bench, http_get(&server, path)).await, ProbeVerdict::Success, "{path}");
     }
     for path in ["/400", "/404", "/500"] {
-        let seen = failure(probe(&bench, http_get(&server, path)).await);
-        assert_eq!(seen, format!("HTTP probe failed with statuscode: {}", path.trim_matches('/')));
+        let message = failure(probe(&bench, http_get(&server, path)).await);
+        assert_eq!(message, format!("HTTP probe failed with statuscode: {}", path.trim_matches('/')));
     }
-    let line = server.asked.lock().unwrap()[0].clone();
+    let line = server.requests.lock().unwrap()[0].clone();
     assert_eq!(line, format!("/200 {} kube-probe/1.36 -", server.address));
 }
 
 #[tokio::test]
-async fn http_probes_send_the_headers_they_were_given() {
+async fn http_probes_send_the_headers_of_the_spec() {
     let bench = Bench::new();
     let server = serve(None).await;
     let headers = json!([{"name": "Host", "value": "shop.example"}, {"name": "User-Agent", "value": "me"},
@@ -140,30 +140,30 @@ async fn http_probes_send_the_headers_they_were_given() {
     let action =
         json!({"port": server.address.port(), "path": "/a b?c=d", "httpHeaders": headers, "host": "127.0.0.1"});
     assert_eq!(probe(&bench, json!({"httpGet": action})).await, ProbeVerdict::Success);
-    assert_eq!(server.asked.lock().unwrap()[0], "/a%20b?c=d shop.example me x");
+    assert_eq!(server.requests.lock().unwrap()[0], "/a%20b?c=d shop.example me x");
 }
 
 #[tokio::test]
 async fn redirects_on_the_same_host_are_followed() {
-    let (bench, told) = Bench::listening();
+    let (bench, events) = Bench::with_events();
     let server = serve(None).await;
     let port = server.address.port();
     assert_eq!(probe(&bench, http_get(&server, "/301?/200")).await, ProbeVerdict::Success);
-    let seen = failure(probe(&bench, http_get(&server, &format!("/307?http://127.0.0.1:{port}/500"))).await);
-    assert!(seen.contains("statuscode: 500"));
-    let asked = server.asked.lock().unwrap().len();
-    // Another host is not asked: that the redirect came is enough.
+    let message = failure(probe(&bench, http_get(&server, &format!("/307?http://127.0.0.1:{port}/500"))).await);
+    assert!(message.contains("statuscode: 500"));
+    let before = server.requests.lock().unwrap().len();
+    // A redirect to another host is a success and is not followed.
     assert_eq!(probe(&bench, http_get(&server, "/302?http://other.example/500")).await, ProbeVerdict::Success);
-    assert_eq!(server.asked.lock().unwrap().len(), asked + 1);
-    assert_eq!(*told.lock().unwrap(), ["ProbeWarning: Readiness probe warning: Probe terminated redirects"]);
-    server.asked.lock().unwrap().clear();
-    let seen = failure(probe(&bench, http_get(&server, "/302/loop")).await);
-    assert!(seen.contains("stopped after 10 redirects"), "{seen}");
-    assert_eq!(server.asked.lock().unwrap().len(), 10);
+    assert_eq!(server.requests.lock().unwrap().len(), before + 1);
+    assert_eq!(*events.lock().unwrap(), ["ProbeWarning: Readiness probe warning: Probe terminated redirects"]);
+    server.requests.lock().unwrap().clear();
+    let message = failure(probe(&bench, http_get(&server, "/302/loop")).await);
+    assert!(message.contains("stopped after 10 redirects"), "{message}");
+    assert_eq!(server.requests.lock().unwrap().len(), 10);
 }
 
 #[tokio::test]
-async fn https_probes_take_any_certificate() {
+async fn https_probes_accept_any_certificate() {
     let bench = Bench::new();
     let server = serve(Some(tls_acceptor())).await;
     let action = |path: &str| json!({"httpGet": {"port": server.address.port(), "path": path, "scheme": "HTTPS"}});
@@ -175,13 +175,13 @@ async fn https_probes_take_any_certificate() {
 }
 
 #[tokio::test]
-async fn a_server_that_says_nothing_or_nonsense_fails_the_probe() {
+async fn a_server_without_a_valid_response_fails_the_probe() {
     let bench = Bench::new();
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = silent.local_addr().unwrap().port();
     let began = Instant::now();
-    let seen = failure(probe(&bench, json!({"httpGet": {"port": port}})).await);
-    assert!(seen.contains("no answer within 1s"), "{seen}");
+    let message = failure(probe(&bench, json!({"httpGet": {"port": port}})).await);
+    assert!(message.contains("no answer within 1s"), "{message}");
     assert!(began.elapsed() < Duration::from_secs(3));
 
     let garbage = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -205,7 +205,7 @@ async fn tcp_probes_only_connect() {
 }
 
 #[tokio::test]
-async fn a_question_that_cannot_be_asked_counts_as_nothing() {
+async fn a_probe_that_can_not_be_run_is_unknown() {
     let bench = Bench::new();
     let table = [
         json!({"tcpSocket": {"port": "nope"}}),
@@ -230,11 +230,11 @@ async fn a_question_that_cannot_be_asked_counts_as_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn exec_probes_judge_by_the_exit_code() {
+async fn exec_probes_use_the_exit_code() {
     let bench = Bench::new();
     let exec = json!({"exec": {"command": ["test", "-e", "$(FILE)$(NODE)$(NONE)"]}, "timeoutSeconds": 3});
     assert_eq!(probe(&bench, exec.clone()).await, ProbeVerdict::Success);
-    assert_eq!(bench.fake.asked(), ["ExecSync c-1 test -e /ok$(NONE) 3"]);
+    assert_eq!(bench.fake.calls(), ["ExecSync c-1 test -e /ok$(NONE) 3"]);
     let refused = ExecSyncResponse { exit_code: 1, stdout: "no".into(), stderr: " way".into() };
     bench.fake.exec.lock().unwrap().push_back(refused);
     assert_eq!(failure(probe(&bench, exec.clone()).await), "no way");
@@ -249,7 +249,7 @@ async fn exec_probes_judge_by_the_exit_code() {
     assert!(matches!(probe(&bench, exec).await, ProbeVerdict::Unknown(_)));
 }
 
-/// A health service that serves what the service's name says.
+/// A health service whose answer depends on the service name.
 #[derive(Clone)]
 struct Health;
 
@@ -303,7 +303,7 @@ async fn serve_grpc() -> (u16, tokio_util::task::AbortOnDropHandle<()>) {
 }
 
 #[tokio::test]
-async fn grpc_probes_ask_the_health_service() {
+async fn grpc_probes_call_the_health_service() {
     let bench = Bench::new();
     let (port, _task) = serve_grpc().await;
     let grpc = |service: &str| json!({"grpc": {"port": port, "service": service}});
@@ -315,8 +315,8 @@ async fn grpc_probes_ask_the_health_service() {
         ("other", "health rpc probe failed"),
     ];
     for (service, expected) in table {
-        let seen = failure(probe(&bench, grpc(service)).await);
-        assert!(seen.contains(expected), "{service}: {seen}");
+        let message = failure(probe(&bench, grpc(service)).await);
+        assert!(message.contains(expected), "{service}: {message}");
     }
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     assert!(failure(probe(&bench, json!({"grpc": {"port": free}})).await).contains("failed to connect"));
