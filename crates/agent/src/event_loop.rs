@@ -32,7 +32,9 @@ use committer::Committer;
 use in_flight::InFlight;
 
 pub use event_correlator::CorrelatedEvent;
-pub use queries::{AgentState, Explanation, Handle, PodsResponse, Query};
+pub use queries::{AgentState, Explanation, Handle, PodsResponse};
+
+use queries::Query;
 
 /// Events on their way to core. Tasks wait for a place when it is full, so nothing is lost.
 const EVENTS_MAX: usize = 1024;

@@ -44,7 +44,7 @@ pub struct PodView {
 
 impl PodView {
     /// The view of a record, outside of the feed.
-    pub fn of(record: &PodRecord) -> Self {
+    pub(crate) fn of(record: &PodRecord) -> Self {
         Self {
             object: Arc::clone(&record.pod),
             status: record.status.clone().map(Arc::new),
@@ -57,7 +57,7 @@ impl PodView {
     }
 
     /// The result of a dry run, which never enters the feed.
-    pub fn dry_run(pod: Pod, source: Source, version: u64) -> Self {
+    pub(crate) fn dry_run(pod: Pod, source: Source, version: u64) -> Self {
         let status = pod.status.clone().map(Arc::new);
         Self { object: Arc::new(pod), status, source, origin: None, version, first_version: 0, deletion: None }
     }
@@ -188,7 +188,7 @@ impl Default for PodFeed {
 
 impl PodFeed {
     /// Continues after this version, so that all versions of an earlier agent are older.
-    pub fn start_after(&self, version: u64) {
+    pub(crate) fn start_after(&self, version: u64) {
         let mut inner = self.inner();
         if version > inner.version {
             (inner.version, inner.oldest) = (version, version);
@@ -197,7 +197,7 @@ impl PodFeed {
     }
 
     /// Takes over a record of the event loop.
-    pub fn put_record(&self, record: &PodRecord) {
+    pub(crate) fn put_record(&self, record: &PodRecord) {
         let mut inner = self.inner();
         if inner.removed.contains(&record.uid) {
             return;
@@ -217,7 +217,7 @@ impl PodFeed {
     }
 
     /// The event loop has dropped its record of a pod.
-    pub fn remove_record(&self, uid: &PodUid) {
+    pub(crate) fn remove_record(&self, uid: &PodUid) {
         let mut inner = self.inner();
         inner.removed.retain(|removed| removed != uid);
         if inner.pods.get(uid).is_some_and(|entry| !entry.stored) {
@@ -226,7 +226,7 @@ impl PodFeed {
     }
 
     /// Takes over the records of one batch of the event loop.
-    pub fn apply_records(&self, records: &[Record]) {
+    pub(crate) fn apply_records(&self, records: &[Record]) {
         for record in records {
             match record {
                 Record::Put(record) => self.put_record(record),

@@ -137,7 +137,7 @@ pub enum GetObjectError {
 
 impl GetObjectError {
     /// There is no such object; references marked optional are then left out.
-    pub fn is_not_found(&self) -> bool {
+    pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound { .. })
     }
 }

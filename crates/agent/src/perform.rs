@@ -27,7 +27,7 @@ mod grpc;
 mod hook;
 mod host;
 mod http;
-pub mod image;
+mod image;
 mod logs;
 mod probe;
 mod sandbox;
@@ -64,12 +64,12 @@ pub struct SharedFeatures(Arc<Mutex<RuntimeFeatures>>);
 
 impl SharedFeatures {
     /// The features reported last.
-    pub fn get(&self) -> RuntimeFeatures {
+    pub(crate) fn get(&self) -> RuntimeFeatures {
         *self.0.lock().expect("no panic under this lock")
     }
 
     /// Stores newly reported features.
-    pub fn set(&self, features: RuntimeFeatures) {
+    pub(crate) fn set(&self, features: RuntimeFeatures) {
         *self.0.lock().expect("no panic under this lock") = features;
     }
 }

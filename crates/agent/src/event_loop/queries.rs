@@ -14,7 +14,7 @@ use crate::feed::{PodFeed, PodView};
 use crate::metrics::Metrics;
 
 /// A question that the event loop answers from core's state.
-pub enum Query {
+pub(super) enum Query {
     /// Every pod with its status, and the manifests that can't be used.
     Pods(oneshot::Sender<PodsResponse>),
     /// The histories of the pods of this name, including pods that no longer exist.

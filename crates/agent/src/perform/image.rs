@@ -20,7 +20,7 @@ mod pulls;
 mod rate_limit;
 mod reference;
 
-pub use reference::{ImageReference, parse_reference};
+use reference::{ImageReference, parse_reference};
 
 use credentials::Keyring;
 use known::KnownImages;

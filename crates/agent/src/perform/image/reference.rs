@@ -2,17 +2,17 @@
 
 /// A valid image reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ImageReference {
+pub(super) struct ImageReference {
     /// As given, with `:latest` added if it has neither tag nor digest.
-    pub full: String,
+    pub(super) full: String,
     /// The registry host; `docker.io` if none was given.
-    pub domain: String,
+    pub(super) domain: String,
     /// The repository; on docker.io a name without a slash is in `library`.
-    pub path: String,
+    pub(super) path: String,
 }
 
 /// Validates a reference and adds the defaults.
-pub fn parse_reference(text: &str) -> Result<ImageReference, &'static str> {
+pub(super) fn parse_reference(text: &str) -> Result<ImageReference, &'static str> {
     let (name, digest) = match text.split_once('@') {
         Some((name, digest)) => (name, Some(digest)),
         None => (text, None),
