@@ -1,136 +1,205 @@
-//! The checkers: they watch every turn of core and every step of the world, and know the truth that core only sees parts of.
+//! The checkers: they see every event and output of core and every step of the simulation, and the true state of which core
+//! observes only parts. Rules with a number are those of `docs/invariants.md`.
 //!
-//! `turn` judges what core is told and what it asks for, `call` each call, `record` what it writes down, `truth` what happens in the runtime because of it, `end`
-//! what is left when the world has become quiet.
+//! `event` checks what core is sent and what it outputs, `call` each call, `record` each record, `objects` the requests to the
+//! object store, `runtime` what happens in the runtime, `settled` what is left when everything has come to rest.
 
 mod call;
 mod cgroup;
-mod end;
-mod keeper;
-pub(crate) use keeper::taken_back;
+mod event;
+mod objects;
 mod record;
-mod truth;
-mod turn;
+mod runtime;
+mod settled;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use podwright_core::model::{Call, CallId, ContainerId, PodRecord, PodUid, Seq};
+use podwright_core::model::{Call, CallId, ContainerId, HookKind, PodRecord, PodUid, Seq};
 use podwright_core::pod::State;
 
+pub(crate) use event::{check_event, check_output};
+pub(crate) use objects::{check_final_delete, check_mirror_delete, check_patched, taken_back};
+pub(crate) use runtime::{check_kill, check_sandbox_made, check_sweep, check_term, check_world, note_start};
+pub(crate) use settled::settled;
+
+use crate::agent::Agent;
+use crate::clock::Clock;
+use crate::env::Env;
+use crate::host::Host;
+use crate::object_store::ObjectStore;
 use crate::runtime::Runtime;
-use crate::world::World;
+use crate::sources::ManifestSources;
 
 /// A broken rule.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// When, in the world's time.
-    pub at: Duration,
-    /// Which rule.
+    /// Begins with the rule's number in `docs/invariants.md`, if it has one.
     pub rule: &'static str,
-    /// What was seen.
-    pub text: String,
+    /// The pod, the object and the values that break it.
+    pub detail: String,
 }
 
-/// What the checkers know.
+/// What the checkers compare core's decisions with.
+pub(crate) struct Truth<'a> {
+    clock: &'a Clock,
+    epoch: u32,
+    agent: &'a Agent,
+    runtime: &'a Runtime,
+    host: &'a Host,
+    sources: &'a ManifestSources,
+    store: &'a ObjectStore,
+}
+
+impl<'a> Truth<'a> {
+    pub(crate) fn new(
+        env: &'a Env,
+        agent: &'a Agent,
+        runtime: &'a Runtime,
+        host: &'a Host,
+        sources: &'a ManifestSources,
+        store: &'a ObjectStore,
+    ) -> Self {
+        Self { clock: &env.clock, epoch: env.epoch(), agent, runtime, host, sources, store }
+    }
+
+    /// When the last KILL of a terminating pod is due, in simulation time.
+    fn deadline(&self, record: &PodRecord) -> Option<Duration> {
+        deadline(self.clock, record)
+    }
+}
+
+/// What the checks of the runtime read.
+pub(crate) struct RuntimeView<'a> {
+    clock: &'a Clock,
+    runtime: &'a Runtime,
+    journal_full: bool,
+}
+
+impl<'a> RuntimeView<'a> {
+    pub(crate) fn new(clock: &'a Clock, runtime: &'a Runtime, journal_full: bool) -> Self {
+        Self { clock, runtime, journal_full }
+    }
+
+    fn deadline(&self, record: &PodRecord) -> Option<Duration> {
+        deadline(self.clock, record)
+    }
+}
+
+/// When the last KILL of a terminating pod is due, in simulation time.
+pub(crate) fn deadline(clock: &Clock, record: &PodRecord) -> Option<Duration> {
+    let ending = record.ending.as_ref()?;
+    Some(clock.at_boot_time(ending.deadline.resume(&clock.boot_id())))
+}
+
+/// What the checkers remember of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Checks {
+    /// The first broken rule.
+    pub violation: Option<Violation>,
+    violation_reported: bool,
     /// Records as core last wrote them.
     latest: BTreeMap<PodUid, Arc<PodRecord>>,
     /// How often a UID's record was dropped.
-    lives: BTreeMap<PodUid, u32>,
+    incarnations: BTreeMap<PodUid, u32>,
     states: BTreeMap<PodUid, State>,
-    turn: u64,
-    /// In which turn a look was asked for.
-    drawn: BTreeMap<Seq, u64>,
-    /// The turn of the newest look that came back, by pod.
-    sight: BTreeMap<PodUid, u64>,
+    /// The event in which an observation was requested.
+    requested: BTreeMap<Seq, u64>,
+    /// The event in which the newest observation that came back was requested, by pod.
+    observed: BTreeMap<PodUid, u64>,
     listed: Option<(u64, BTreeSet<PodUid>)>,
-    /// The turn in which the pod's last runtime call came back.
+    /// The event with which the pod's last runtime call came back.
     returned: BTreeMap<PodUid, u64>,
-    /// Calls core waits for.
+    /// Calls that core waits for.
     calls: BTreeMap<CallId, (PodUid, Call)>,
     /// When a call may be given up at the earliest: twice its limit after it was sent.
-    patience: BTreeMap<CallId, Duration>,
-    /// Starts whose fate nobody knows, with the moment at which they may be given up.
-    doubts: Vec<(PodUid, Call, Duration)>,
-    /// Pods whose calls or looks were hit by a fault: no promise about their times.
+    give_up_at: BTreeMap<CallId, Duration>,
+    /// Calls that start something and whose effect core does not know, with the time at which they may be given up.
+    in_doubt: Vec<(PodUid, Call, Duration)>,
+    /// Pods whose calls or observations had a fault: no rule about their times holds.
     disturbed: BTreeSet<PodUid>,
-    /// Pods whose memory was lost with the disk or the machine: no promise about what ran before.
-    tainted: BTreeSet<PodUid>,
+    /// Pods whose record was lost with the disk or whose containers were lost with the host: no rule about what ran before
+    /// holds.
+    record_lost: BTreeSet<PodUid>,
+    /// How often each hook ran; true: preStop.
     hooks: BTreeMap<(ContainerId, bool), u32>,
     /// The deadline for which a stop was sent.
-    stopped_by: BTreeMap<ContainerId, Duration>,
-    /// When a preStop hook began.
-    hooked: BTreeMap<ContainerId, Duration>,
+    stop_deadlines: BTreeMap<ContainerId, Duration>,
+    pre_stop_began: BTreeMap<ContainerId, Duration>,
     /// Exits that are, or were, in a record.
     exits: BTreeSet<ContainerId>,
+    /// Kill requests that were not released yet.
     waiters: BTreeSet<u64>,
-    /// What core was told of objects.
-    objects: keeper::Explanation,
-    /// Pods whose end someone asked for, in this life.
+    objects: objects::DeliveredObjects,
+    /// Pods with a kill request, in this incarnation.
     kills: BTreeSet<PodUid>,
     restarts: BTreeSet<PodUid>,
-    /// Instances whose probe or postStart hook was told to have failed.
-    unwell: BTreeSet<ContainerId>,
-    /// Cgroups that went under what ran in them, and what was left outside.
+    /// Instances whose probe or postStart hook failed.
+    unhealthy: BTreeSet<ContainerId>,
     cgroups: cgroup::Cgroups,
-    /// Turns and effects in the running minute.
-    minute: Minute,
-    /// All runtime calls and looks of this pod hang.
-    pub stuck_pod: Option<PodUid>,
-    /// The wall clock was set: durations read off it mean nothing.
-    pub jumped: bool,
-    /// The machine was started anew at least once.
-    pub rebooted: bool,
-    /// The last moment of each pod's life that was worth a measurement.
-    pub marks: Marks,
+    rate: Rate,
+    /// Times of signals, starts and deletions, for tests that measure.
+    pub history: History,
 }
 
-/// Moments for scenarios that measure.
+/// Times of what happened, in simulation time.
 #[derive(Clone, Debug, Default)]
-pub struct Marks {
-    /// The KILLs that were sent, in order.
+pub struct History {
+    /// All KILLs, in order.
     pub kills: Vec<Signal>,
-    /// When the end of a pod was first written down.
-    pub accepted: BTreeMap<PodUid, Duration>,
-    /// The stop signals that were sent, in order.
+    /// When the termination of a pod was first recorded.
+    pub terminating: BTreeMap<PodUid, Duration>,
+    /// All TERMs, in order.
     pub terms: Vec<Signal>,
-    /// When a process began, in order.
+    /// Starts of processes with the name of the container, in order.
     pub starts: Vec<(Duration, PodUid, String)>,
     /// When the record was dropped.
     pub forgotten: BTreeMap<PodUid, Duration>,
-    /// When the object of a deleted pod went.
+    /// When core removed the object of a deleted pod.
     pub deleted: BTreeMap<PodUid, Duration>,
 }
 
-/// A stop signal.
+/// A signal to a container.
 #[derive(Clone, Debug)]
 pub struct Signal {
-    /// When.
+    /// In simulation time.
     pub at: Duration,
-    /// To which pod.
+    /// The container's pod.
     pub uid: PodUid,
-    /// To which container.
+    /// The container's name.
     pub name: String,
-    /// Which other containers of the pod ran at that moment.
-    pub beside: Vec<String>,
+    /// The other containers of the pod that ran at that moment.
+    pub others_running: Vec<String>,
 }
 
+/// Wakes and effects in the current minute.
 #[derive(Clone, Debug, Default)]
-struct Minute {
+struct Rate {
     began: Duration,
     wakes: u32,
     effects: u32,
-    /// Wakes in a row without time passing.
-    still: u32,
-    last: Duration,
+    /// Consecutive wakes at the same moment.
+    same_moment: u32,
+    last_wake: Duration,
 }
 
 impl Checks {
-    pub(crate) fn life(&self, uid: &PodUid) -> u32 {
-        self.lives.get(uid).copied().unwrap_or(0)
+    /// A rule is broken. Only the first violation is kept.
+    pub(crate) fn violate(&mut self, rule: &'static str, detail: String) {
+        self.violation.get_or_insert(Violation { rule, detail });
+    }
+
+    /// A violation that was not returned by this method before.
+    pub(crate) fn unreported_violation(&mut self) -> Option<&Violation> {
+        let new =
+            self.violation.is_some() && !std::mem::replace(&mut self.violation_reported, self.violation.is_some());
+        self.violation.as_ref().filter(|_| new)
+    }
+
+    /// Counts the records that were dropped for this UID: a pod that starts from scratch is a new incarnation.
+    pub(crate) fn incarnation(&self, uid: &PodUid) -> u32 {
+        self.incarnations.get(uid).copied().unwrap_or(0)
     }
 
     pub(crate) fn disturb(&mut self, uid: &PodUid) {
@@ -141,39 +210,35 @@ impl Checks {
         self.disturbed.extend(self.latest.keys().cloned());
     }
 
-    pub(crate) fn after_handling(&mut self, turn: u64) {
-        self.turn = turn;
-    }
-
-    /// The agent is gone, with what only it knew; some records never reached the disk.
+    /// The agent process died; the records of these pods did not reach the disk.
     pub(crate) fn agent_dies(&mut self, lost: Vec<PodUid>) {
-        self.tainted.extend(lost);
+        self.record_lost.extend(lost);
         self.disturb_all();
         self.waiters.clear();
     }
 
-    /// A new agent has read these.
+    /// A new agent process has read these records.
     pub(crate) fn agent_starts(&mut self, records: &[PodRecord]) {
         self.latest = records.iter().map(|r| (r.uid.clone(), Arc::new(r.clone()))).collect();
         self.disturb_all();
         let ends = |uid: &PodUid| self.latest.get(uid).is_some_and(|r| r.ending.is_some());
-        self.marks.accepted.retain(|uid, _| ends(uid));
+        self.history.terminating.retain(|uid, _| ends(uid));
         self.states.clear();
-        self.drawn.clear();
-        self.sight.clear();
+        self.requested.clear();
+        self.observed.clear();
         self.listed = None;
         self.returned.clear();
         self.calls.clear();
-        self.patience.clear();
-        self.doubts.clear();
+        self.give_up_at.clear();
+        self.in_doubt.clear();
         self.objects.clear();
     }
 
+    /// The host reboots; `wiped`: the runtime lost its state.
     pub(crate) fn reboot(&mut self, runtime: &Runtime, wiped: bool) {
-        self.rebooted = true;
         self.disturb_all();
         if wiped {
-            self.tainted.extend(runtime.uids());
+            self.record_lost.extend(runtime.uids());
         }
     }
 
@@ -181,20 +246,26 @@ impl Checks {
     pub fn record(&self, uid: &PodUid) -> Option<&PodRecord> {
         self.latest.get(uid).map(|record| &**record)
     }
-}
 
-impl World {
-    /// A rule is broken. Only the first counts.
-    pub(crate) fn broken(&mut self, rule: &'static str, text: String) {
-        if self.violation.is_none() {
-            if self.tracing {
-                println!("{:>10.3} !! {rule}: {text}", self.clock.now.as_secs_f64() - 1000.0);
-                let now = self.clock.read();
-                for (uid, machine) in self.node.iter().flat_map(|n| n.workers().iter()) {
-                    println!("           {uid} is {:?} and waits for {:?}", machine.state(), machine.waits(now));
-                }
-            }
-            self.violation = Some(Violation { at: self.clock.now, rule, text });
+    /// The runtime refuses a name. Only a call that hung or that a dead agent sent may have reserved it.
+    pub(crate) fn check_reserved(&mut self, uid: &PodUid, message: &str) {
+        if !self.disturbed.contains(uid) {
+            self.violate("13 no name is requested twice", format!("{uid}: {message}"));
+        }
+    }
+
+    /// A hook is run.
+    pub(crate) fn check_hook_run(&mut self, uid: &PodUid, kind: HookKind, id: &ContainerId) {
+        let times = self.hooks.entry((id.clone(), kind == HookKind::PreStop)).or_default();
+        *times += 1;
+        if *times > 1 && !self.record_lost.contains(uid) {
+            self.violate("14 a hook runs once", format!("{uid} {kind:?} of {id}"));
+        }
+    }
+
+    pub(crate) fn check_released(&mut self, waiter: u64) {
+        if !self.waiters.remove(&waiter) {
+            self.violate("13 a waiter is released once", format!("waiter {waiter}"));
         }
     }
 }

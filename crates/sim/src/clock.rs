@@ -1,4 +1,4 @@
-//! Virtual time: one true clock that only the world moves, and the two the agent reads off it.
+//! Virtual time: one clock that only the scheduler advances, and the boot and wall clocks that the agent reads.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use podwright_core::model::{Now, Time};
 
-/// The world's time.
+/// The clocks of the host.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    /// Since the beginning of the world. Never jumps.
+    /// Time since the start of the simulation. Never jumps.
     pub now: Duration,
     booted: Duration,
     boots: u32,
@@ -18,13 +18,13 @@ pub struct Clock {
 
 impl Default for Clock {
     fn default() -> Self {
-        // The machine was up for a while: a boot clock that reads zero hides mistakes.
+        // The host was up for a while: a boot clock at zero hides mistakes.
         Self { now: UP_BEFORE, booted: Duration::ZERO, boots: 0, skew: SignedDuration::ZERO }
     }
 }
 
 impl Clock {
-    /// Both clocks of this moment.
+    /// Boot and wall clock now.
     pub fn read(&self) -> Now {
         Now { boot: self.now - self.booted, wall: self.wall() }
     }
@@ -35,7 +35,7 @@ impl Clock {
         Timestamp::from_second(EPOCH).and_then(|t| t.checked_add(since)).expect("runs are short")
     }
 
-    /// Wall time as objects have it: in whole seconds.
+    /// Wall time in whole seconds, as in API objects.
     pub fn second(&self) -> meta::Time {
         let wall = self.wall();
         meta::Time(Timestamp::from_second(wall.as_second()).unwrap_or(wall))
@@ -46,17 +46,17 @@ impl Clock {
         format!("boot-{}", self.boots)
     }
 
-    /// A moment on this boot's clock, on the world's.
+    /// Simulation time of a time on the boot clock.
     pub fn at_boot_time(&self, boot: Time) -> Duration {
         self.booted + boot
     }
 
-    /// The wall clock is set.
+    /// Sets the wall clock forward or back.
     pub fn jump(&mut self, by: SignedDuration) {
         self.skew = self.skew.checked_add(by).unwrap_or(self.skew);
     }
 
-    /// The machine starts anew: the boot clock too, and its id changes.
+    /// The boot clock starts again, and the boot id changes.
     pub fn reboot(&mut self) {
         self.boots += 1;
         self.booted = self.now - Duration::from_secs(3);

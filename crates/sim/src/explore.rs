@@ -1,23 +1,23 @@
-//! A bounded model check: two static pods that share a name, and everything that can come between.
+//! A bounded model check: two static pods that share a name, and everything that can happen to them.
 //!
-//! The world runs without chance: every latency is its shortest, nothing fails. One edit replaces the first pod by the
-//! second, at any step. Before and after it, up to a number of *deviations* are placed at every step there is: the agent dies, a pod is
-//! killed, a call is slow, fails, is in doubt and was done, or is in doubt and never was. Each placement is run to its rest
-//! and every rule is checked on the way. Within the bound on deviations, and the stride over steps, nothing is left out: no
-//! state is taken for another.
+//! Nothing is random: every latency is its shortest, nothing fails. One edit replaces the first pod by the second, at any step.
+//! Before and after it, up to a number of *deviations* are placed at every step: the agent dies, a pod is killed, a call is
+//! slow, fails, or is in doubt and took effect or did not. Each placement runs until everything has settled, and every rule is
+//! checked on the way. Within the bound on deviations and the stride over steps the search is complete: states are not merged.
 
 use std::time::Duration;
 
 use podwright_core::model::{Effect, Event, PodUid, Source};
 
-use crate::behaviour::{Behaviour, Term};
 use crate::check::Violation;
-use crate::faults::{Fate, Faults};
-use crate::manifest::{Part, PodPlan};
+use crate::container_script::{ContainerScript, OnTerm};
+use crate::env::Scheduled;
+use crate::faults::{CallFate, Faults};
+use crate::manifest::{ContainerPlan, PodPlan};
 use crate::rng::Rng;
-use crate::world::{Item, World};
+use crate::world::World;
 
-/// Something that comes between.
+/// Something that differs from the undisturbed run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deviation {
     /// The agent dies.
@@ -26,13 +26,13 @@ pub enum Deviation {
     KillFirst,
     /// The second pod is killed.
     KillSecond,
-    /// The next runtime call takes its time.
+    /// The next runtime call is slow.
     Slow,
     /// The next runtime call fails.
     Fails,
-    /// The next runtime call is done, and its answer is lost.
+    /// The next runtime call takes effect, and its answer is lost.
     DoneInDoubt,
-    /// The next runtime call is lost.
+    /// The next runtime call has no effect and no answer.
     LostInDoubt,
 }
 
@@ -46,16 +46,16 @@ const KINDS: [Deviation; 7] = [
     Deviation::LostInDoubt,
 ];
 
-/// What was explored.
+/// The result of a search.
 #[derive(Debug, Default)]
 pub struct Explored {
-    /// Runs that came to rest.
+    /// How many runs were completed.
     pub runs: u64,
-    /// The way to the first broken rule.
+    /// The placements that led to the first broken rule.
     pub broken: Option<(Vec<String>, Violation)>,
 }
 
-/// Explore every placement of the edit and of so many deviations. `stride`: only every so manieth step, for a coarse look.
+/// Runs every placement of the edit and of this many deviations. With a `stride` of n, only every nth step is used.
 pub fn explore(deviations: usize, stride: usize) -> Explored {
     let mut search = Search { stride, path: vec![], explored: Explored::default() };
     search.dive(start(), deviations, false);
@@ -64,35 +64,35 @@ pub fn explore(deviations: usize, stride: usize) -> Explored {
 
 fn start() -> World {
     let mut world = World::new(0, Faults::default());
-    world.rng = Rng::flat();
-    world.restart_after = Some(Duration::from_millis(100));
+    world.env.rng = Rng::flat();
+    world.agent.restart_after = Some(Duration::from_millis(100));
     world.runtime.images.insert("app:1".into());
-    // Its end takes longer than another pod's beginning: whoever does not wait for it is seen.
-    let term = Term::Obeys { after: Duration::from_millis(300), code: 143 };
-    world.behaviours = vec![Behaviour { term, ..Behaviour::default() }];
+    // The pod takes longer to stop than another one to start: core must wait for it.
+    let term = OnTerm::Exits { after: Duration::from_millis(300), code: 143 };
+    world.runtime.scripts = vec![ContainerScript { on_term: term, ..ContainerScript::default() }];
     world.boot();
-    world.put(Source::File, pod("first").manifest());
+    world.put_manifest(Source::File, pod("first").manifest());
     world
 }
 
 fn pod(uid: &str) -> PodPlan {
-    PodPlan { grace: 1, ..PodPlan::new("p", uid, vec![Part::new("app", 0)]) }
+    PodPlan { grace: 1, ..PodPlan::new("p", uid, vec![ContainerPlan::new("app", 0)]) }
 }
 
-/// One walk through all placements.
+/// One search through all placements.
 struct Search {
     stride: usize,
-    /// What was placed on the way here.
+    /// What was placed so far.
     path: Vec<String>,
     explored: Explored,
 }
 
 impl Search {
-    /// Go on to the rest, and on the way try everything that may come at every step.
+    /// Runs until everything has settled, and branches at every step.
     fn dive(&mut self, mut world: World, left: usize, edited: bool) {
-        let until = world.clock.now + if edited { SECOND_UP } else { FIRST_UP };
+        let until = world.env.clock.now + if edited { SECOND_UP } else { FIRST_UP };
         let mut step = 0;
-        while (left > 0 || !edited) && world.violation.is_none() && world.clock.now < until {
+        while (left > 0 || !edited) && world.violation().is_none() && world.env.clock.now < until {
             if self.explored.broken.is_some() {
                 return;
             }
@@ -102,12 +102,12 @@ impl Search {
             world.step();
             step += 1;
         }
-        if world.violation.is_none() {
+        if world.violation().is_none() {
             world.calm_down();
-            world.settle(REST);
+            world.settle(SETTLE_WITHIN);
         }
         self.explored.runs += 1;
-        if let Some(violation) = world.violation
+        if let Some(violation) = world.checks.violation
             && self.explored.broken.is_none()
         {
             self.explored.broken = Some((self.path.clone(), violation));
@@ -117,12 +117,12 @@ impl Search {
     fn branch(&mut self, world: &World, step: usize, left: usize, edited: bool) {
         if !edited {
             let mut other = world.clone();
-            other.put(Source::File, pod("second").manifest());
+            other.put_manifest(Source::File, pod("second").manifest());
             self.place(format!("edit before step {step}"), other, left, true);
         }
         for kind in KINDS.iter().filter(|_| left > 0) {
             let mut other = world.clone();
-            if other.deviate(*kind) {
+            if deviate(&mut other, *kind) {
                 self.place(format!("{kind:?} before step {step}"), other, left - 1, edited);
             }
         }
@@ -135,53 +135,49 @@ impl Search {
     }
 }
 
-impl World {
-    /// Something comes between, if it can here.
-    fn deviate(&mut self, kind: Deviation) -> bool {
-        let uid = |name: &str| PodUid::from(name);
-        let known =
-            |world: &Self, name: &str| world.node.as_ref().is_some_and(|n| n.workers().get(&uid(name)).is_some());
-        let grace = Some(Duration::from_secs(1));
-        let kill = |name: &str| Event::Kill { uid: uid(name), grace, evicted: None, waiter: None };
-        match kind {
-            Deviation::Death if self.node.is_some() => self.crash("by choice"),
-            Deviation::KillFirst if known(self, "first") => self.send(Duration::ZERO, kill("first")),
-            Deviation::KillSecond if known(self, "second") => self.send(Duration::ZERO, kill("second")),
-            Deviation::Slow | Deviation::Fails | Deviation::DoneInDoubt | Deviation::LostInDoubt
-                if self.is_about_to_call() =>
-            {
-                self.next_fate = Some(match kind {
-                    Deviation::Slow => Fate::Fine(Duration::from_millis(500)),
-                    Deviation::Fails => Fate::Fails(Duration::from_millis(1)),
-                    Deviation::DoneInDoubt => Fate::Late(Duration::from_millis(1)),
-                    _ => Fate::Never,
-                });
-            }
-            _ => return false,
+/// Applies a deviation. False if it is not possible at this step.
+fn deviate(world: &mut World, kind: Deviation) -> bool {
+    let uid = |name: &str| PodUid::from(name);
+    let known = |world: &World, name: &str| world.agent.node().is_some_and(|n| n.workers().get(&uid(name)).is_some());
+    let grace = Some(Duration::from_secs(1));
+    let kill = |name: &str| Event::Kill { uid: uid(name), grace, evicted: None, waiter: None };
+    match kind {
+        Deviation::Death if world.agent.is_running() => world.crash_agent("on request"),
+        Deviation::KillFirst if known(world, "first") => world.env.send(Duration::ZERO, kill("first")),
+        Deviation::KillSecond if known(world, "second") => world.env.send(Duration::ZERO, kill("second")),
+        Deviation::Slow | Deviation::Fails | Deviation::DoneInDoubt | Deviation::LostInDoubt
+            if is_about_to_call(world) =>
+        {
+            world.calls.next_fate = Some(match kind {
+                Deviation::Slow => CallFate::Succeeds(Duration::from_millis(500)),
+                Deviation::Fails => CallFate::Fails(Duration::from_millis(1)),
+                Deviation::DoneInDoubt => CallFate::Late(Duration::from_millis(1)),
+                _ => CallFate::Never,
+            });
         }
-        true
+        _ => return false,
     }
-
-    /// The next thing to happen is a commit that sends a runtime call: the only place where a call's fate is decided.
-    fn is_about_to_call(&self) -> bool {
-        let calls = |effect: &Effect| matches!(effect, Effect::Call { call, .. } if call.changes_runtime());
-        let next = self.queue.first_key_value().map(|(_, item)| item);
-        matches!(next, Some(Item::Commit { out, .. }) if out.effects.iter().any(calls))
-    }
+    true
 }
 
-/// Within this time the first pod is up and at rest, if nothing comes between.
+/// The next step is a commit that sends a runtime call: the step at which the fate of a call is decided.
+fn is_about_to_call(world: &World) -> bool {
+    let calls = |effect: &Effect| matches!(effect, Effect::Call { call, .. } if call.changes_runtime());
+    matches!(world.env.peek(), Some(Scheduled::Commit { out, .. }) if out.effects.iter().any(calls))
+}
+
+/// Without deviations the first pod runs within this time.
 const FIRST_UP: Duration = Duration::from_secs(2);
-/// Within this time after the edit the second is.
+/// And the second within this time after the edit.
 const SECOND_UP: Duration = Duration::from_secs(6);
-/// Within this time everything is as it should be once nothing comes between any more.
-const REST: Duration = Duration::from_secs(600);
+/// After the last deviation everything settles within this time.
+const SETTLE_WITHIN: Duration = Duration::from_secs(600);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Builds without optimization look at fewer steps.
+    /// Builds without optimization use fewer steps.
     const SLOW: bool = cfg!(debug_assertions);
 
     #[test]

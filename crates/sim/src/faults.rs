@@ -1,17 +1,19 @@
-//! What goes wrong, and how often: a mix of faults by name, and the dice for one call.
+//! What goes wrong and how often: named mixes of faults, and the random fate of one call.
 
 use std::time::Duration;
 
+use podwright_core::model::PodUid;
+
 use crate::rng::Rng;
 
-/// How often things go wrong, in thousandths.
+/// Frequencies are in thousandths, unless they count occurrences in a run.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// A runtime call fails and had no effect.
+    /// A runtime call fails without effect.
     pub call_fails: u32,
-    /// A runtime call hangs past its limit.
+    /// A runtime call does not return within its time limit.
     pub call_hangs: u32,
-    /// A call that hung never has its effect.
+    /// A call that hangs never takes effect.
     pub hang_is_forever: u32,
     /// Host work fails.
     pub host_fails: u32,
@@ -19,66 +21,68 @@ pub struct Faults {
     pub host_hangs: u32,
     /// A pull fails.
     pub pull_fails: u32,
-    /// A pull hangs until it is cancelled.
+    /// A pull does not return until it is cancelled.
     pub pull_hangs: u32,
-    /// A look or a list fails.
-    pub look_fails: u32,
-    /// A look or a list answers late, with what was there in between.
-    pub look_late: u32,
-    /// A hint is lost.
+    /// An observation or a list fails.
+    pub observe_fails: u32,
+    /// An observation or a list is late, with the state of some moment in between.
+    pub observe_late: u32,
+    /// An event of the runtime's stream is lost.
     pub hint_lost: u32,
-    /// A hint comes twice.
+    /// It comes twice.
     pub hint_twice: u32,
-    /// A hint comes late.
+    /// It comes late.
     pub hint_late: u32,
     /// The runtime has no event stream.
     pub no_stream: bool,
-    /// The agent dies in a turn.
+    /// The agent dies while it handles an event.
     pub crash: u32,
-    /// How often during a run the runtime goes away and comes back.
+    /// How often the runtime goes down in a run.
     pub outages: u32,
     /// How often the disk is full for a while.
     pub full_disk: u32,
-    /// How often the machine is started anew.
+    /// How often the host reboots.
     pub reboots: u32,
     /// How often the wall clock is set.
     pub jumps: u32,
-    /// How often a sandbox dies by itself.
+    /// How often a sandbox of a running pod dies.
     pub sandbox_deaths: u32,
-    /// How often somebody removes the cgroup of a pod that runs.
+    /// How often another process removes the cgroup of a running pod.
     pub cgroup_losses: u32,
     /// A source reports late after a start of the agent.
     pub source_late: u32,
-    /// The API server does not do what it is asked.
+    /// A request to the API server fails.
     pub api_fails: u32,
-    /// It does it, and the answer is lost.
-    pub api_lost: u32,
-    /// How often it goes away.
+    /// A request is served and its answer is lost.
+    pub api_answer_lost: u32,
+    /// How often the API server goes down.
     pub api_outages: u32,
-    /// Its watch, or an answer, is late.
+    /// A watch or an answer of the API server is late.
     pub watch_late: u32,
-    /// Its watch or list shows an old version.
+    /// A watch or a list has an old version.
     pub watch_old: u32,
+    /// All runtime calls and observations of this pod hang.
+    pub hung_pod: Option<PodUid>,
 }
 
-/// What becomes of one call.
+/// What happens to one call.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Fate {
-    /// It has its effect after this time, and answers.
-    Fine(Duration),
-    /// It answers with an error after this time, and had no effect.
+pub enum CallFate {
+    /// It takes effect and returns after this time.
+    Succeeds(Duration),
+    /// It returns an error after this time, without effect.
     Fails(Duration),
-    /// It does not answer in time; its effect comes after this time.
+    /// It does not return within its time limit; it takes effect after this time.
     Late(Duration),
-    /// It does not answer in time and never has an effect.
+    /// It does not return within its time limit and never takes effect.
     Never,
 }
 
 impl Faults {
-    /// The mixes by their place: 0 is a world without faults.
+    /// The number of mixes; mix 0 has no faults.
     pub const MIXES: usize = 9;
 
-    /// One of the mixes.
+    /// A mix and its name.
     pub fn mix(n: usize) -> (&'static str, Self) {
         let none = Self::default();
         match n {
@@ -90,10 +94,10 @@ impl Faults {
                     call_fails: 120,
                     host_fails: 80,
                     pull_fails: 200,
-                    look_fails: 80,
+                    observe_fails: 80,
                     crash: 5,
                     api_fails: 200,
-                    api_lost: 100,
+                    api_answer_lost: 100,
                     ..none
                 },
             ),
@@ -105,18 +109,18 @@ impl Faults {
                     host_hangs: 30,
                     pull_hangs: 150,
                     crash: 10,
-                    api_lost: 150,
+                    api_answer_lost: 150,
                     ..none
                 },
             ),
             4 => (
-                "blind",
+                "unobserved",
                 Self {
                     hint_lost: 300,
                     hint_twice: 300,
                     hint_late: 300,
-                    look_late: 400,
-                    look_fails: 30,
+                    observe_late: 400,
+                    observe_fails: 30,
                     crash: 5,
                     watch_late: 300,
                     watch_old: 300,
@@ -128,7 +132,7 @@ impl Faults {
                 Self {
                     outages: 2,
                     no_stream: true,
-                    look_late: 100,
+                    observe_late: 100,
                     crash: 15,
                     source_late: 200,
                     sandbox_deaths: 1,
@@ -137,7 +141,7 @@ impl Faults {
                 },
             ),
             6 => ("disk", Self { full_disk: 2, crash: 15, call_fails: 20, ..none }),
-            7 => ("reboots", Self { reboots: 1, jumps: 1, crash: 5, look_late: 100, hint_lost: 100, ..none }),
+            7 => ("reboots", Self { reboots: 1, jumps: 1, crash: 5, observe_late: 100, hint_lost: 100, ..none }),
             _ => (
                 "everything",
                 Self {
@@ -148,8 +152,8 @@ impl Faults {
                     host_hangs: 10,
                     pull_fails: 100,
                     pull_hangs: 50,
-                    look_fails: 40,
-                    look_late: 150,
+                    observe_fails: 40,
+                    observe_late: 150,
                     hint_lost: 150,
                     hint_twice: 100,
                     hint_late: 150,
@@ -160,7 +164,7 @@ impl Faults {
                     cgroup_losses: 1,
                     source_late: 150,
                     api_fails: 80,
-                    api_lost: 50,
+                    api_answer_lost: 50,
                     api_outages: 1,
                     watch_late: 100,
                     watch_old: 100,
@@ -170,41 +174,45 @@ impl Faults {
         }
     }
 
-    /// The fate of a runtime call with this limit.
-    pub fn runtime_call(&self, limit: Duration, rng: &mut Rng) -> Fate {
+    /// The fate of a runtime call with this time limit.
+    pub fn runtime_call(&self, limit: Duration, rng: &mut Rng) -> CallFate {
         if rng.chance(self.call_fails) {
-            return Fate::Fails(rng.millis(1, 200));
+            return CallFate::Fails(rng.millis(1, 200));
         }
         if rng.chance(self.call_hangs) {
             if rng.chance(self.hang_is_forever) {
-                return Fate::Never;
+                return CallFate::Never;
             }
-            // Some effects come before the limit, and only the answer is lost.
-            return Fate::Late(rng.millis(1, 1 + 4 * millis(limit)));
+            // Some take effect within the limit, and only the answer is lost.
+            return CallFate::Late(rng.millis(1, 1 + 4 * millis(limit)));
         }
-        Fate::Fine(rng.millis(1, 60))
+        CallFate::Succeeds(rng.millis(1, 60))
     }
 
     /// The fate of host work.
-    pub fn host_call(&self, limit: Duration, rng: &mut Rng) -> Fate {
+    pub fn host_call(&self, limit: Duration, rng: &mut Rng) -> CallFate {
         if rng.chance(self.host_fails) {
-            return Fate::Fails(rng.millis(1, 50));
+            return CallFate::Fails(rng.millis(1, 50));
         }
         if rng.chance(self.host_hangs) {
-            return if rng.chance(500) { Fate::Never } else { Fate::Late(rng.millis(1, 1 + millis(limit) * 3 / 2)) };
+            return if rng.chance(500) {
+                CallFate::Never
+            } else {
+                CallFate::Late(rng.millis(1, 1 + millis(limit) * 3 / 2))
+            };
         }
-        Fate::Fine(rng.millis(0, 10))
+        CallFate::Succeeds(rng.millis(0, 10))
     }
 
     /// The fate of a pull.
-    pub fn pull(&self, rng: &mut Rng) -> Fate {
+    pub fn pull(&self, rng: &mut Rng) -> CallFate {
         if rng.chance(self.pull_fails) {
-            return Fate::Fails(rng.millis(10, 2000));
+            return CallFate::Fails(rng.millis(10, 2000));
         }
         if rng.chance(self.pull_hangs) {
-            return Fate::Never;
+            return CallFate::Never;
         }
-        Fate::Fine(rng.millis(10, 3000))
+        CallFate::Succeeds(rng.millis(10, 3000))
     }
 }
 

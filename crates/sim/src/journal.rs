@@ -1,64 +1,65 @@
-//! The journal: what is on disk, and what a disk that can't be written still owes.
+//! The journal: the records on disk, and those that could not be written yet.
 
 use std::collections::BTreeMap;
 
 use podwright_core::model::{PodRecord, PodUid, Record};
 
-/// Records on disk. As the agent's: a commit that failed is owed, and written with the next one that works.
+/// As the agent's journal: what a failed commit could not write is written with the next commit that succeeds.
 #[derive(Clone, Debug, Default)]
 pub struct Journal {
     disk: BTreeMap<PodUid, PodRecord>,
-    owed: BTreeMap<PodUid, Record>,
-    /// The disk is full.
-    pub broken: bool,
-    told: bool,
+    unwritten: BTreeMap<PodUid, Record>,
+    /// Commits fail.
+    pub disk_full: bool,
+    /// Core was sent the error.
+    error_sent: bool,
 }
 
 impl Journal {
-    /// Write. Returns the news for core, if the journal's health changed.
+    /// Writes records. Returns what core has to be sent if the journal began to fail (`Some(error)`) or works again (`None`).
     pub fn commit(&mut self, records: Vec<Record>) -> Option<Option<String>> {
         for record in records {
             let uid = match &record {
                 Record::Put(put) => put.uid.clone(),
                 Record::Forget(uid) => uid.clone(),
             };
-            self.owed.insert(uid, record);
+            self.unwritten.insert(uid, record);
         }
-        if self.broken {
-            return (!std::mem::replace(&mut self.told, true)).then(|| Some("no space left on device".into()));
+        if self.disk_full {
+            return (!std::mem::replace(&mut self.error_sent, true)).then(|| Some("no space left on device".into()));
         }
-        for (uid, record) in std::mem::take(&mut self.owed) {
+        for (uid, record) in std::mem::take(&mut self.unwritten) {
             match record {
                 Record::Put(put) => self.disk.insert(uid, *put),
                 Record::Forget(_) => self.disk.remove(&uid),
             };
         }
-        std::mem::take(&mut self.told).then_some(None)
+        std::mem::take(&mut self.error_sent).then_some(None)
     }
 
-    /// The agent died: what was only owed is lost. Returns whose records that were.
+    /// The agent died: records that were not written are lost. Returns the pods they belonged to.
     pub fn crash(&mut self) -> Vec<PodUid> {
-        self.told = false;
-        std::mem::take(&mut self.owed).into_keys().collect()
+        self.error_sent = false;
+        std::mem::take(&mut self.unwritten).into_keys().collect()
     }
 
-    /// What a new agent reads.
+    /// What a new agent process reads.
     pub fn records(&self) -> Vec<PodRecord> {
         self.disk.values().cloned().collect()
     }
 
-    /// One record on disk.
+    /// The record of one pod on disk.
     pub fn get(&self, uid: &PodUid) -> Option<&PodRecord> {
         self.disk.get(uid)
     }
 
-    /// Whose records are on disk.
+    /// The pods that have a record on disk.
     pub fn uids(&self) -> impl Iterator<Item = &PodUid> {
         self.disk.keys()
     }
 
-    /// Something is not on disk yet.
-    pub fn owes(&self) -> bool {
-        !self.owed.is_empty()
+    /// Some records are not on disk yet.
+    pub fn has_unwritten(&self) -> bool {
+        !self.unwritten.is_empty()
     }
 }

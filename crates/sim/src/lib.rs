@@ -1,34 +1,33 @@
-//! The world in a box: the shipped core on virtual time, around it a runtime, a machine, a journal and people that fail and
-//! act by seed, and checkers that know the truth. A seed replays its run exactly: `sim --seed N --trace`.
+//! Deterministic simulation: the shipped core on virtual time, with a container runtime, a host, a journal, an API server and
+//! users that act and fail as a seed decides, and checkers that see the true state. The same seed always gives the same run:
+//! `sim --seed N --trace`.
 //!
-//! Three ways to look at core: seeds at random ([`schedule`]), every placement of a few deviations ([`explore`]), and every
-//! way a pod can end ([`termination`]). `rig` puts the whole agent in the box.
+//! Three ways to test core: random seeds ([`schedule`]), every placement of a few deviations ([`explore`]), and every way a
+//! pod can terminate ([`termination`]). `agent_harness` runs the whole agent over a fake runtime.
 
+mod accidents;
 pub mod agent;
-mod arrival;
-pub mod behaviour;
+#[cfg(feature = "agent-harness")]
+pub mod agent_harness;
+mod calls;
 pub mod check;
 pub mod clock;
+pub mod container_script;
+pub mod env;
 pub mod explore;
 pub mod faults;
-pub mod files;
-pub mod flight;
 pub mod host;
 pub mod journal;
-pub mod keeper;
 pub mod manifest;
 #[cfg(feature = "mutants")]
 mod mutants;
-mod perform;
-mod process;
-#[cfg(feature = "rig")]
-pub mod rig;
+pub mod object_store;
 pub mod rng;
 pub mod runtime;
 mod scenarios;
 pub mod schedule;
+pub mod sources;
 pub mod termination;
 mod trace;
-mod turn;
 pub mod workload;
 pub mod world;

@@ -1,4 +1,4 @@
-//! Pods for the world: small, but with everything the machines in core look at.
+//! Pods for the simulation: small, but with every field that core's decisions depend on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,40 +9,40 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use podwright_core::model::{Manifest, Source};
 
-/// A pod to be.
+/// A pod to be written as a manifest.
 #[derive(Clone, Debug)]
 pub struct PodPlan {
-    /// Its name, without the node's.
+    /// Without the node name's suffix.
     pub name: String,
-    /// Its UID.
+    /// Becomes `metadata.uid`.
     pub uid: String,
-    /// Where it comes from.
+    /// Written to the `config.source` annotation.
     pub source: Source,
-    /// The file it is in.
+    /// Path of the manifest file.
     pub origin: String,
     /// `restartPolicy`.
     pub policy: &'static str,
     /// `terminationGracePeriodSeconds`.
     pub grace: i64,
-    /// Init containers; true: restartable ones, sidecars.
-    pub inits: Vec<(Part, bool)>,
-    /// App containers.
-    pub apps: Vec<Part>,
-    /// How many volumes.
+    /// Init containers; true: sidecars.
+    pub inits: Vec<(ContainerPlan, bool)>,
+    /// `spec.containers`.
+    pub apps: Vec<ContainerPlan>,
+    /// Number of emptyDir volumes.
     pub volumes: usize,
 }
 
-/// A container to be.
+/// A container of a [`PodPlan`].
 #[derive(Clone, Debug, Default)]
-pub struct Part {
-    /// Its name.
+pub struct ContainerPlan {
+    /// Unique in its pod.
     pub name: String,
-    /// Its image.
+    /// As in the spec.
     pub image: String,
     /// `imagePullPolicy` Always.
     pub always_pull: bool,
-    /// Its place in the world's list of behaviours.
-    pub behaviour: usize,
+    /// Index into `Runtime::scripts`.
+    pub script: usize,
     /// It has a postStart hook.
     pub post_start: bool,
     /// It has a preStop hook.
@@ -55,10 +55,10 @@ pub struct Part {
     pub liveness: bool,
 }
 
-impl Part {
-    /// A plain container.
-    pub fn new(name: &str, behaviour: usize) -> Self {
-        Self { name: name.into(), image: "app:1".into(), behaviour, ..Self::default() }
+impl ContainerPlan {
+    /// A container without hooks and probes.
+    pub fn new(name: &str, script: usize) -> Self {
+        Self { name: name.into(), image: "app:1".into(), script, ..Self::default() }
     }
 
     fn container(&self, sidecar: bool) -> Container {
@@ -85,7 +85,7 @@ impl Part {
             name: self.name.clone(),
             image: Some(self.image.clone()),
             image_pull_policy: Some(if self.always_pull { "Always" } else { "IfNotPresent" }.into()),
-            command: Some(vec![self.behaviour.to_string()]),
+            command: Some(vec![self.script.to_string()]),
             lifecycle,
             restart_policy: sidecar.then(|| "Always".into()),
             startup_probe: probe(self.startup, 2),
@@ -98,7 +98,7 @@ impl Part {
 
 impl PodPlan {
     /// A pod with these app containers and nothing else.
-    pub fn new(name: &str, uid: &str, apps: Vec<Part>) -> Self {
+    pub fn new(name: &str, uid: &str, apps: Vec<ContainerPlan>) -> Self {
         Self {
             name: name.into(),
             uid: uid.into(),
@@ -112,17 +112,17 @@ impl PodPlan {
         }
     }
 
-    /// What tells this content from another of the same pod.
+    /// Differs for different content of the same pod.
     fn hash(&self) -> String {
-        let images: Vec<&str> = self.apps.iter().map(|part| part.image.as_str()).collect();
-        format!("{}-{}-{}-{}", self.uid, self.grace, self.apps[0].behaviour, images.join("-"))
+        let images: Vec<&str> = self.apps.iter().map(|c| c.image.as_str()).collect();
+        format!("{}-{}-{}-{}", self.uid, self.grace, self.apps[0].script, images.join("-"))
     }
 
-    /// As a source delivers it.
+    /// The pod as a source delivers it.
     pub fn manifest(&self) -> Manifest {
         let volume =
             |n| Volume { name: format!("v{n}"), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() };
-        let inits: Vec<Container> = self.inits.iter().map(|(part, sidecar)| part.container(*sidecar)).collect();
+        let inits: Vec<Container> = self.inits.iter().map(|(c, sidecar)| c.container(*sidecar)).collect();
         let volumes: Vec<Volume> = (0..self.volumes).map(volume).collect();
         let annotations = BTreeMap::from([
             ("kubernetes.io/config.source".to_owned(), self.source.as_str().to_owned()),
@@ -141,7 +141,7 @@ impl PodPlan {
                 restart_policy: Some(self.policy.into()),
                 termination_grace_period_seconds: Some(self.grace),
                 init_containers: (!inits.is_empty()).then_some(inits),
-                containers: self.apps.iter().map(|part| part.container(false)).collect(),
+                containers: self.apps.iter().map(|c| c.container(false)).collect(),
                 volumes: (!volumes.is_empty()).then_some(volumes),
                 ..PodSpec::default()
             }),
@@ -151,8 +151,8 @@ impl PodPlan {
     }
 }
 
-/// The behaviour a container's spec names.
-pub fn behaviour_of(container: &Container) -> usize {
+/// The index of a container's script.
+pub fn script_of(container: &Container) -> usize {
     container.command.iter().flatten().next().and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
@@ -163,7 +163,7 @@ pub fn find<'a>(pod: &'a Pod, name: &str) -> Option<(&'a Container, bool)> {
     init.or_else(|| spec.containers.iter().find(|c| c.name == name).map(|c| (c, false)))
 }
 
-/// The place of a sidecar among the init containers.
+/// The index of a sidecar among the init containers.
 pub fn sidecar_index(pod: &Pod, name: &str) -> Option<usize> {
     let inits = pod.spec.as_ref()?.init_containers.as_ref()?;
     inits.iter().position(|c| c.name == name && podwright_core::model::is_sidecar(c))

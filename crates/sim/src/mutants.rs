@@ -1,5 +1,5 @@
-//! Deliberate mistakes in core, one at a time: each must be caught by some seed or by the termination matrix, some by the
-//! model check too.
+//! Deliberate mistakes in core, one at a time: some seed or the termination matrix must find each, and the model check some of
+//! them.
 
 #[cfg(test)]
 mod tests {
@@ -7,7 +7,7 @@ mod tests {
 
     use crate::{explore, schedule, termination};
 
-    /// What caught it, if anything did.
+    /// What found the mistake, if anything did.
     fn caught(mutant: Mutant) -> Option<String> {
         mutate::make(Some(mutant));
         let seed = (0..SEEDS).find_map(|seed| {
@@ -23,7 +23,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_caught() {
+    fn every_mutant_is_caught() {
         std::panic::set_hook(Box::new(|_| {}));
         let found: Vec<_> = ALL.into_iter().map(|mutant| (mutant, caught(mutant))).collect();
         let _ = std::panic::take_hook();
@@ -35,14 +35,14 @@ mod tests {
     }
 
     #[test]
-    fn the_model_check_catches_its_share() {
-        let share = [
+    fn the_model_check_catches_some_mutants() {
+        let expected = [
             (Mutant::OldSight, "16 "),
             (Mutant::DeadlineMovesLater, "3 "),
             (Mutant::ExitNotRecorded, "10 "),
             (Mutant::DoubtIsFailure, "16 "),
         ];
-        for (mutant, rule) in share {
+        for (mutant, rule) in expected {
             mutate::make(Some(mutant));
             let broken = explore::explore(1, 3).broken;
             mutate::make(None);
@@ -50,6 +50,6 @@ mod tests {
         }
     }
 
-    /// Enough for the rarest of them.
+    /// Enough for the mutant that is hardest to find.
     const SEEDS: u64 = 3000;
 }

@@ -1,7 +1,7 @@
-//! The container runtime: what a CRI runtime holds and how its calls change that. Knows no time of its own; the world
-//! drives it and tells what follows.
+//! The container runtime: what a CRI runtime holds and how its calls change that. It has no time of its own; the scheduler
+//! drives it.
 //!
-//! As containerd: a name is taken from the moment its call arrives; a stopped sandbox refuses Create and Start; the stop
+//! As containerd: a name is reserved from the moment its call arrives; a stopped sandbox refuses Create and Start; the stop
 //! signal is sent once however many stops arrive; StopPodSandbox kills what is left.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,116 +13,125 @@ use podwright_core::model::{
     Source,
 };
 
-/// Everything the runtime has, and the truth about what it had.
+use crate::container_script::ContainerScript;
+
+/// Everything the runtime has, and the true state of what it had.
 #[derive(Clone, Debug, Default)]
 pub struct Runtime {
-    /// Sandboxes.
+    /// All sandboxes, ready or stopped.
     pub sandboxes: BTreeMap<SandboxId, Sandbox>,
-    /// Containers.
+    /// All containers, running or exited.
     pub containers: BTreeMap<ContainerId, Instance>,
-    /// Containers that were removed: the truth about them stays.
+    /// Containers that were removed, for the checkers.
     pub removed: BTreeMap<ContainerId, Instance>,
-    /// Images that are here.
+    /// Pulled images.
     pub images: BTreeSet<String>,
-    /// It does not answer.
+    /// It does not answer calls.
     pub down: bool,
+    /// What the processes of containers do. A container's `command` is an index into this list.
+    pub scripts: Vec<ContainerScript>,
     names: BTreeSet<String>,
     starts: BTreeMap<(PodUid, Name), usize>,
     made: u64,
 }
 
-/// One sandbox.
+/// A pod sandbox.
 #[derive(Clone, Debug)]
 pub struct Sandbox {
-    /// Its pod.
+    /// UID of its pod.
     pub uid: PodUid,
-    /// Its pod's name.
+    /// Namespace and name of its pod.
     pub full_name: FullName,
     /// The `config.source` annotation.
     pub source: Option<Source>,
-    /// It has the kubelet's labels.
+    /// It has the kubelet's labels; without them it is not a pod of this node.
     pub labelled: bool,
-    /// Sandboxes before it.
+    /// The attempt in its CRI metadata.
     pub attempt: u32,
-    /// Ready, or stopped.
+    /// False once it is stopped.
     pub ready: bool,
-    /// When it was made.
+    /// Wall time of its creation.
     pub created_at: Timestamp,
 }
 
 /// One container instance.
 #[derive(Clone, Debug)]
 pub struct Instance {
-    /// Its pod.
+    /// UID of its pod.
     pub uid: PodUid,
-    /// Its name.
+    /// The container's name in the spec.
     pub name: Name,
     /// The restart count it was created with.
     pub attempt: u32,
-    /// Where it lives.
+    /// The sandbox it runs in.
     pub sandbox: SandboxId,
     /// The hash of its spec.
     pub hash: Option<String>,
-    /// What it does.
+    /// As CRI reports it.
     pub state: RunState,
-    /// When it was made.
+    /// Wall time of its creation.
     pub created_at: Timestamp,
-    /// When its process began.
+    /// Wall time of the start of its process.
     pub started_at: Option<Timestamp>,
-    /// The same, on the world's clock.
+    /// The same in simulation time.
     pub began: Option<Duration>,
-    /// When its process ended.
+    /// Wall time of the exit.
     pub finished_at: Option<Timestamp>,
-    /// Its exit code.
+    /// 0 until it exits.
     pub exit_code: i32,
-    /// The runtime's word for the end.
+    /// The reason of the exit, as CRI reports it.
     pub reason: String,
-    /// Its place in the world's list of behaviours.
-    pub behaviour: usize,
-    /// The stop signal was sent.
-    pub termed: bool,
+    /// Index into [`Runtime::scripts`].
+    pub script: usize,
+    /// TERM was sent.
+    pub term_sent: bool,
     /// KILL was sent.
-    pub killed: bool,
-    /// The grace written at its creation.
+    pub kill_sent: bool,
+    /// The grace period in its annotations.
     pub grace: Option<Duration>,
-    /// The hook written at its creation.
+    /// The preStop hook in its annotations.
     pub pre_stop: Option<String>,
-    /// Which life of its UID it belongs to.
-    pub life: u32,
-    /// Which one it was of all that were made.
+    /// The incarnation of its pod, see `Checks::incarnation`.
+    pub incarnation: u32,
+    /// Its number among all sandboxes and containers, in order of creation.
     pub made: u64,
 }
 
-/// What is asked for when a container is made.
+/// The request to create a container.
 #[derive(Clone, Debug)]
 pub struct NewContainer {
-    /// Its pod.
+    /// UID of its pod.
     pub uid: PodUid,
-    /// Its name.
+    /// The container's name in the spec.
     pub name: Name,
-    /// Its restart count.
+    /// The restart count.
     pub attempt: u32,
-    /// Where.
+    /// The sandbox to run in.
     pub sandbox: SandboxId,
     /// The hash of its spec.
     pub hash: Option<String>,
-    /// Its behaviour.
-    pub behaviour: usize,
+    /// Index into [`Runtime::scripts`].
+    pub script: usize,
     /// The pod's grace period.
     pub grace: Option<Duration>,
-    /// Its preStop hook.
+    /// The preStop hook as JSON.
     pub pre_stop: Option<String>,
-    /// Which life of its UID asks.
-    pub life: u32,
+    /// The incarnation of its pod.
+    pub incarnation: u32,
 }
 
 impl Runtime {
-    /// A call that makes something of this name arrives. The name is taken until the call is over.
+    /// An empty runtime whose containers run these scripts.
+    pub fn new(scripts: Vec<ContainerScript>) -> Self {
+        Self { scripts, ..Self::default() }
+    }
+
+    /// A call that creates something of this name arrives. The name is reserved until the call fails or its object is removed.
     pub fn reserve(&mut self, name: String) -> Result<(), String> {
         if self.names.insert(name.clone()) { Ok(()) } else { Err(format!("name {name:?} is reserved")) }
     }
 
-    /// The call ended without making anything.
+    /// The call ended without creating anything.
     pub fn release(&mut self, name: &str) {
         self.names.remove(name);
     }
@@ -155,12 +164,12 @@ impl Runtime {
             finished_at: None,
             exit_code: 0,
             reason: String::new(),
-            behaviour: new.behaviour,
-            termed: false,
-            killed: false,
+            script: new.script,
+            term_sent: false,
+            kill_sent: false,
             grace: new.grace,
             pre_stop: new.pre_stop,
-            life: new.life,
+            incarnation: new.incarnation,
             made: self.made,
         };
         self.containers.insert(id.clone(), instance);
@@ -194,7 +203,7 @@ impl Runtime {
         }
     }
 
-    /// A process ended. False if it had already.
+    /// A process exits. False if it had exited before.
     pub fn exit(&mut self, id: &ContainerId, code: i32, wall: Timestamp) -> bool {
         let Some(c) = self.containers.get_mut(id).filter(|c| c.state.may_run()) else { return false };
         c.state = RunState::Exited;
@@ -204,7 +213,7 @@ impl Runtime {
         true
     }
 
-    /// RemoveContainer: what still runs is killed first, as every runtime does it.
+    /// RemoveContainer: a running process is killed first, as every runtime does.
     pub fn remove(&mut self, id: &ContainerId) {
         if let Some(mut c) = self.containers.remove(id) {
             if c.state.may_run() {
@@ -215,7 +224,7 @@ impl Runtime {
         }
     }
 
-    /// RemovePodSandbox: whatever is left in it goes with it.
+    /// RemovePodSandbox: removes the containers in it, too.
     pub fn remove_sandbox(&mut self, id: &SandboxId) {
         let inside: Vec<_> = self.inside(id).map(|(id, _)| id.clone()).collect();
         for container in inside {
@@ -226,7 +235,7 @@ impl Runtime {
         }
     }
 
-    /// The machine was started anew. Either nothing is left, or everything is dead.
+    /// The host reboots. Either the runtime's state is lost, or everything in it has exited.
     pub fn reboot(&mut self, wiped: bool, wall: Timestamp) {
         self.names.retain(|_| false);
         let all: Vec<ContainerId> = self.containers.keys().cloned().collect();
@@ -252,19 +261,19 @@ impl Runtime {
         self.names = sandboxes.chain(containers).collect();
     }
 
-    // --- questions ---
+    // --- queries ---
 
-    /// What lives in a sandbox.
+    /// The containers in a sandbox.
     pub fn inside(&self, id: &SandboxId) -> impl Iterator<Item = (&ContainerId, &Instance)> {
         self.containers.iter().filter(move |(_, c)| c.sandbox == *id)
     }
 
-    /// A pod's containers, alive or dead.
+    /// A pod's containers, running or not.
     pub fn of<'a>(&'a self, uid: &'a PodUid) -> impl Iterator<Item = (&'a ContainerId, &'a Instance)> {
         self.containers.iter().filter(move |(_, c)| c.uid == *uid)
     }
 
-    /// A pod's processes.
+    /// A pod's running containers.
     pub fn alive<'a>(&'a self, uid: &'a PodUid) -> impl Iterator<Item = (&'a ContainerId, &'a Instance)> {
         self.of(uid).filter(|(_, c)| c.state.may_run())
     }
@@ -274,23 +283,29 @@ impl Runtime {
         self.sandboxes.iter().filter(move |(_, s)| s.uid == *uid)
     }
 
-    /// Every pod of which there is something.
+    /// Every pod that has a sandbox or a container.
     pub fn uids(&self) -> BTreeSet<PodUid> {
         self.sandboxes.values().map(|s| s.uid.clone()).chain(self.containers.values().map(|c| c.uid.clone())).collect()
     }
 
-    /// The truth about an instance, removed or not.
+    /// The script of a container's process.
+    pub fn script(&self, id: &ContainerId) -> Option<&ContainerScript> {
+        let index = self.truth(id)?.script;
+        self.scripts.get(index).or(self.scripts.first())
+    }
+
+    /// An instance, removed or not.
     pub fn truth(&self, id: &ContainerId) -> Option<&Instance> {
         self.containers.get(id).or_else(|| self.removed.get(id))
     }
 
-    /// Every instance there ever was of a pod.
+    /// Every instance a pod ever had.
     pub fn ever<'a>(&'a self, uid: &'a PodUid) -> impl Iterator<Item = (&'a ContainerId, &'a Instance)> {
         self.containers.iter().chain(&self.removed).filter(move |(_, c)| c.uid == *uid)
     }
 
-    /// What an observer sees of one pod.
-    pub fn seen(&self, uid: &PodUid) -> PodSeen {
+    /// What CRI reports of one pod.
+    pub fn observe(&self, uid: &PodUid) -> PodSeen {
         let mut sandboxes: Vec<SandboxSeen> = self
             .sandboxes_of(uid)
             .filter(|(_, s)| s.labelled)
@@ -308,8 +323,8 @@ impl Runtime {
         PodSeen { sandboxes, containers }
     }
 
-    /// What a list shows.
-    pub fn listing(&self) -> Listing {
+    /// What CRI lists.
+    pub fn list(&self) -> Listing {
         let mut listing = Listing::default();
         for (id, s) in self.sandboxes.iter().filter(|(_, s)| s.labelled) {
             let pod = listing.pods.entry(s.uid.clone()).or_insert_with(|| PodListed {

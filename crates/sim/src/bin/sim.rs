@@ -1,4 +1,4 @@
-//! Runs seeds, prints those that break a rule, replays one with a trace.
+//! Runs seeds and prints those that break a rule, or runs one seed with a trace.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,35 +9,35 @@ use std::time::Instant;
 use clap::Parser;
 use podwright_sim::schedule;
 
-/// The world in a box: seeded schedules against the decision core.
+/// Deterministic simulation of the decision core: runs seeds and checks every rule.
 #[derive(Debug, Parser)]
 struct Args {
     /// How many seeds to run.
     #[arg(long, default_value_t = 10_000)]
     seeds: u64,
-    /// The first of them.
+    /// First seed.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Run only this one.
+    /// Run only this seed.
     #[arg(long)]
     seed: Option<u64>,
-    /// With --seed: one line per event.
+    /// With --seed: print one line per event.
     #[arg(long)]
     trace: bool,
-    /// Write what core was told to this file, for `podwright replay`: with --seed that run, else each that fails, to FILE.SEED.
+    /// Record the events of core for `podwright replay`: with --seed that run to FILE, else each failed run to FILE.SEED.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Stop after so many failures.
+    /// Stop after this many failures.
     #[arg(long, default_value_t = 20)]
     failures: usize,
-    /// Threads.
+    /// Number of threads.
     #[arg(long, default_value_t = 2)]
     threads: usize,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    // A panic is a finding, printed with its seed; its own message would only tear the trace.
+    // A panic is reported with its seed; the message of the hook would only repeat it.
     if args.seed.is_none() {
         std::panic::set_hook(Box::new(|_| {}));
     }
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
         };
         return report(seed, &outcome);
     }
-    let (next, turns) = (AtomicU64::new(args.from), AtomicU64::new(0));
+    let (next, events) = (AtomicU64::new(args.from), AtomicU64::new(0));
     let failed = Mutex::new(Vec::new());
     let end = args.from + args.seeds;
     let began = Instant::now();
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
                         break;
                     }
                     let outcome = schedule::run(seed, false);
-                    turns.fetch_add(outcome.turns, Ordering::Relaxed);
+                    events.fetch_add(outcome.events, Ordering::Relaxed);
                     if outcome.violation.is_some() {
                         report(seed, &outcome);
                         if let Some(path) = &args.record {
@@ -79,17 +79,17 @@ fn main() -> ExitCode {
     });
     let failed = failed.into_inner().unwrap_or_default();
     let ran = next.load(Ordering::Relaxed).min(end) - args.from;
-    let turns = turns.load(Ordering::Relaxed);
-    println!("{ran} schedules, {turns} events, {} failed, {:.1} s", failed.len(), began.elapsed().as_secs_f64());
+    let events = events.load(Ordering::Relaxed);
+    println!("{ran} seeds, {events} events, {} failed, {:.1} s", failed.len(), began.elapsed().as_secs_f64());
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Run a seed and write what core was told.
+/// Runs a seed and writes its recording.
 fn record(seed: u64, trace: bool, path: &Path) -> schedule::Outcome {
     let (outcome, lines) = schedule::run_recorded(seed, trace);
     match std::fs::write(path, lines.concat()) {
-        Ok(()) => println!("seed {seed} is recorded in {}", path.display()),
-        Err(error) => println!("seed {seed} can't be recorded in {}: {error}", path.display()),
+        Ok(()) => println!("seed {seed} recorded to {}", path.display()),
+        Err(error) => println!("seed {seed} not recorded to {}: {error}", path.display()),
     }
     outcome
 }
@@ -97,11 +97,11 @@ fn record(seed: u64, trace: bool, path: &Path) -> schedule::Outcome {
 fn report(seed: u64, outcome: &schedule::Outcome) -> ExitCode {
     match &outcome.violation {
         Some(v) => {
-            println!("seed {seed} after {} events: {}: {}", outcome.turns, v.rule, v.text);
+            println!("seed {seed} after {} events: {}: {}", outcome.events, v.rule, v.detail);
             ExitCode::FAILURE
         }
         None => {
-            println!("seed {seed}: {} events, every rule held", outcome.turns);
+            println!("seed {seed}: {} events, no rule broken", outcome.events);
             ExitCode::SUCCESS
         }
     }
