@@ -192,7 +192,7 @@ impl PodObjectStore for LocalObjectStore {
     fn request(&self, request: ObjectRequest) -> BoxFuture<'static, ObjectResult> {
         let store = Arc::clone(&self.0);
         Box::pin(async move {
-            let answer = tokio::spawn(async move { store.answer(request).await }).await;
+            let answer = podwright_tasks::spawn("store-request", async move { store.answer(request).await }).await;
             answer.unwrap_or_else(|error| Err(ObjectError::Unavailable { message: error.to_string(), after: None }))
         })
     }

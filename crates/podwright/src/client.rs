@@ -193,7 +193,7 @@ impl Client {
     ) -> Result<Response<Incoming>, ClientError> {
         let stream = self.connect().await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| self.failed(e))?;
-        tokio::spawn(connection.with_upgrades());
+        podwright_tasks::spawn("api-connection", connection.with_upgrades());
         let request = Request::builder().method(method).uri(path).header(header::HOST, "podwright");
         let mut request = customize(request);
         if body.is_some() {

@@ -105,7 +105,7 @@ fn run(flags: &RunFlags) -> ExitCode {
 /// Cancels `stop` on SIGTERM or SIGINT; a second signal exits immediately. Containers keep running.
 fn watch_signals(stop: CancellationToken) -> anyhow::Result<()> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    tokio::spawn(async move {
+    podwright_tasks::spawn("signals", async move {
         for round in 0.. {
             let name = tokio::select! {
                 _ = term.recv() => "SIGTERM",

@@ -71,7 +71,7 @@ where
             },
         };
         let (handler, stop) = (handler.clone(), stop.clone());
-        tokio::spawn(async move {
+        podwright_tasks::spawn("http-connection", async move {
             serve_connection(stream, handler, stop).await;
             drop(permit);
         });

@@ -207,7 +207,9 @@ impl Store {
 async fn finish<T: Send + 'static>(
     work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
 ) -> Result<T, Refusal> {
-    tokio::spawn(work).await.unwrap_or_else(|error| Err(Refusal::Disk { message: error.to_string() }))
+    podwright_tasks::spawn("store-write", work)
+        .await
+        .unwrap_or_else(|error| Err(Refusal::Disk { message: error.to_string() }))
 }
 
 fn check(pod: &Pod, errors: Vec<FieldError>) -> Result<(), Refusal> {

@@ -52,7 +52,10 @@ impl ExitWatches {
             let pid = pids.get(&container.id).copied().filter(|_| container.state == RunState::Running);
             match pid.filter(|_| watched.len() < WATCHES_MAX).map(|pid| open(pid, &container.id)) {
                 Some(Ok(process)) => {
-                    let task = tokio::spawn(self.clone().follow(uid.clone(), container.id.clone(), process));
+                    let task = podwright_tasks::spawn(
+                        "container-exit",
+                        self.clone().follow(uid.clone(), container.id.clone(), process),
+                    );
                     let watch = ExitWatch { uid: uid.clone(), _task: AbortOnDropHandle::new(task) };
                     watched.insert(container.id.clone(), watch);
                 }

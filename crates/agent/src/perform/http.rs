@@ -155,7 +155,7 @@ async fn exchange(
     let failed = |source| HttpError::Exchange { url: url.to_string(), source };
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
     // The connection is closed with this exchange.
-    let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
+    let _connection = AbortOnDropHandle::new(podwright_tasks::spawn("http-connection", connection));
     let mut request = hyper::Request::get(&url.target)
         .body(Empty::<Bytes>::new())
         .map_err(|error| HttpError::Request(error.to_string()))?;

@@ -217,7 +217,7 @@ async fn exchange(
 ) -> Result<Bytes, FetchError> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     // The connection moves only while it is polled; it ends with this fetch.
-    let _guard = AbortOnDrop(tokio::spawn(connection));
+    let _guard = AbortOnDrop(podwright_tasks::spawn("url-connection", connection));
     let target = config.uri.path_and_query().map_or("/", |p| p.as_str());
     let mut request = Request::get(target).body(Empty::<Bytes>::new()).expect("a path of a parsed URL");
     *request.headers_mut() = config.headers.clone();

@@ -135,7 +135,7 @@ async fn proxy_upgrade(
     };
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| streaming_error(&error.to_string()))?;
-    tokio::spawn(connection.with_upgrades());
+    podwright_tasks::spawn("runtime-stream", connection.with_upgrades());
     let mut upstream = Request::new(Empty::<Bytes>::new());
     upstream.method_mut().clone_from(request.method());
     *upstream.uri_mut() = uri;
@@ -155,7 +155,7 @@ async fn proxy_upgrade(
     response.headers_mut().clone_from(upstream_response.headers());
     response.extensions_mut().insert(WriteTimeout::Never);
     let ends = (hyper::upgrade::on(&mut request), hyper::upgrade::on(&mut upstream_response));
-    tokio::spawn(copy_streams(ends.0, ends.1, state.stop.clone(), permit));
+    podwright_tasks::spawn("exec-stream", copy_streams(ends.0, ends.1, state.stop.clone(), permit));
     Ok(response)
 }
 

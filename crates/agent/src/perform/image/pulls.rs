@@ -97,7 +97,7 @@ impl Pulls {
         let (service, permits, rate_limit) =
             (Arc::clone(&self.service), Arc::clone(&self.permits), self.rate_limit.clone());
         let (full, credentials) = key.clone();
-        let task = tokio::spawn(async move {
+        let task = podwright_tasks::spawn("image-pull", async move {
             let _host = host.acquire().await.expect("the semaphore is never closed");
             let _permit = permits.acquire().await.expect("the semaphore is never closed");
             if let Some(rate_limit) = rate_limit {
