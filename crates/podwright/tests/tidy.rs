@@ -1,10 +1,12 @@
-//! The rules of the house that no compiler checks: who may depend on whom, how long a file may get, what no text may say,
-//! and that the documents speak of code that exists.
+//! Rules that no compiler checks: dependencies between crates and modules, length of files and functions, supervised tasks, text
+//! that must not appear, and references from documents to code.
 
 #[path = "tidy/code.rs"]
 mod code;
 #[path = "tidy/documents.rs"]
 mod documents;
+#[path = "tidy/shape.rs"]
+mod shape;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -128,6 +130,35 @@ fn files_stay_short() {
 }
 
 #[test]
+fn functions_fit_on_a_screen() {
+    let mut wrong = vec![];
+    for file in shaped().iter().filter(|file| file.is_product()) {
+        let long = shape::long_functions(file).into_iter();
+        wrong.extend(long.map(|(name, lines)| format!("{}: {name} has {lines} lines", file.path)));
+    }
+    assert!(wrong.is_empty(), "over {} lines: {wrong:#?}", shape::FUNCTION_LINES_MAX);
+}
+
+#[test]
+fn modules_have_one_layout_and_no_cycles() {
+    let files = shaped();
+    let mod_files = shape::mod_files(&files);
+    assert!(mod_files.is_empty(), "write name.rs beside name/ instead of {mod_files:#?}");
+    let cycles = shape::module_cycles(&files);
+    assert!(cycles.is_empty(), "modules of a crate use each other: {cycles:#?}");
+}
+
+#[test]
+fn tasks_are_supervised() {
+    let mut wrong = vec![];
+    for file in shaped().iter().filter(|f| f.is_product() && !f.path.starts_with("crates/tasks/")) {
+        let lines = shape::bare_spawns(file).into_iter();
+        wrong.extend(lines.map(|line| format!("{}:{line}", file.path)));
+    }
+    assert!(wrong.is_empty(), "spawn through Tasks, or podwright_tasks::spawn: {wrong:#?}");
+}
+
+#[test]
 fn no_text_has_unfinished_code_or_a_developers_paths() {
     // Put together here, so that this file is not its own first finding.
     let words = [concat!("to", "do!"), concat!("unimpl", "emented!"), concat!("FIX", "ME")];
@@ -225,6 +256,13 @@ fn root() -> PathBuf {
 
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Our Rust files, for the rules about their shape.
+fn shaped() -> Vec<shape::SourceFile> {
+    let root = root();
+    let below = |path: &Path| path.strip_prefix(&root).expect("below the root").to_string_lossy().into_owned();
+    sources().iter().map(|path| shape::SourceFile::new(&below(path), &read(path))).collect()
 }
 
 /// Our Rust files.
