@@ -1,6 +1,6 @@
-//! Gives core a fingerprint of its own sources: a recording is replayed exactly by the code that made it and by no other.
+//! Computes a fingerprint of core's sources: a recording is replayed exactly only by the code that made it.
 
-#![expect(clippy::disallowed_methods, reason = "core itself reads no files; what builds it does")]
+#![expect(clippy::disallowed_methods, reason = "only the build script reads files")]
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -20,7 +20,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Every source but the tests.
+/// All sources except tests.
 fn collect(dir: &Path, into: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
@@ -34,7 +34,7 @@ fn collect(dir: &Path, into: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// FNV-1a: it only has to tell one version from the next.
+/// FNV-1a; it only has to distinguish versions.
 struct Fnv(u64);
 
 impl Fnv {

@@ -45,6 +45,7 @@ pub struct Inputs<'a> {
     /// Containers whose restart a user requested: running ones are replaced, the back-off of waiting ones is skipped. The caller
     /// removes a name when it sends the resulting kill or start.
     pub restart_now: &'a BTreeSet<Name>,
+    /// Time of the plan, for back-offs.
     pub now: Now,
     /// Upper bound of the crash back-off.
     pub backoff_max: Duration,

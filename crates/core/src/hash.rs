@@ -1,15 +1,15 @@
-//! The hash of a container, by which a running instance is compared with its spec.
+//! The hash of a container, which detects that a running instance differs from its spec.
 //!
-//! A node may pass between the Go kubelet and this agent, so the hash in `io.kubernetes.container.hash` is the Go kubelet's own
+//! A node may switch between the Go kubelet and this agent, so the hash in `io.kubernetes.container.hash` is the Go kubelet's own
 //! (`HashContainer`, since 1.31): FNV-1a over the debug print of the JSON bytes of name and image. That print is
-//! `([]uint8)[123 34 … 125]`: the type, then every byte in decimal. Only name and image count: nothing else of a container may
-//! change while it lives.
+//! `([]uint8)[123 34 … 125]`: the type, then every byte in decimal. Only name and image count: no other field
+//! of a container may change while it exists.
 
 use std::fmt::Write;
 
 use crate::model::Container;
 
-/// The hash as it stands in the annotation: hexadecimal, without leading zeros.
+/// The value of the annotation: hexadecimal, without leading zeros.
 pub fn container_hash(container: &Container) -> String {
     let json = go_json(&container.name, container.image.as_deref().unwrap_or_default());
     let mut hash = fnv1a(START, b"([]uint8)[");
@@ -24,7 +24,7 @@ pub fn container_hash(container: &Container) -> String {
     format!("{:x}", fnv1a(hash, b"]"))
 }
 
-/// `{"image":…,"name":…}` as Go's encoder writes it: keys sorted, what HTML minds escaped.
+/// `{"image":…,"name":…}` as Go's encoder writes it: keys sorted, HTML characters escaped.
 fn go_json(name: &str, image: &str) -> String {
     format!("{{\"image\":{},\"name\":{}}}", go_string(image), go_string(name))
 }
@@ -50,10 +50,10 @@ fn go_string(text: &str) -> String {
     out
 }
 
-/// FNV-1a of nothing, 32 bits.
+/// Offset basis of 32-bit FNV-1a.
 const START: u32 = 0x811c_9dc5;
 
-/// FNV-1a goes on with these.
+/// Continues FNV-1a with more bytes.
 fn fnv1a(hash: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(hash, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }

@@ -1,4 +1,4 @@
-//! The runtime as a whole: when it is asked how it is, and what its answers mean, to the pods and to the node's readiness.
+//! Health of the runtime: when it is checked, and what the results mean for pods and for the node's readiness.
 
 use std::time::Duration;
 
@@ -8,30 +8,30 @@ use crate::node_status::RuntimeFacts;
 /// The first repeat of a check that failed; doubled up to `CHECK_MAX`.
 const CHECK_FIRST: Duration = Duration::from_millis(100);
 const CHECK_MAX: Duration = Duration::from_secs(5);
-/// The longest pause while it may be back in time for nobody to notice.
+/// Upper bound of the interval while the runtime may still return before the node becomes not ready.
 const CHECK_SOON: Duration = Duration::from_secs(1);
-/// A healthy runtime is asked this often whether its network still is.
+/// Interval of checks of a healthy runtime.
 const CHECK_HEALTHY: Duration = Duration::from_secs(30);
-/// So often if the answers are the node's readiness, which others act on.
+/// The same if the results set the readiness of the Node object.
 const CHECK_FOR_NODE: Duration = Duration::from_secs(10);
-/// A runtime that is started anew is away for a moment. The node is not ready once this time has passed, and one check did not do.
+/// A restart of the runtime takes a moment: the node becomes not ready after this time and two failed checks.
 const DOWN_AFTER: Duration = Duration::from_secs(5);
-/// As the kubelet words it.
+/// The kubelet's message.
 const DOWN: &str = "container runtime is down";
 
-/// What is known of the runtime's health.
+/// State of the health checks.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Health {
     pub(crate) up: bool,
-    /// Its name, once it told.
+    /// Name of the runtime, as it reports it.
     pub(crate) name: String,
-    /// How often it was really away: a check found nobody there, or its event stream was lost and is back.
+    /// Number of outages: failed checks, and event streams that were lost and came back.
     pub(crate) outages: u64,
-    /// What the node's object says of it; the images are not known here.
+    /// For the Node object; without the images.
     facts: RuntimeFacts,
-    /// Since when checks find nobody, and how many did.
-    away: Option<(Time, u32)>,
-    /// When the check under way was begun.
+    /// When checks began to fail, and how many failed.
+    failing: Option<(Time, u32)>,
+    /// Start of the check in flight.
     checking: Option<Time>,
     next: Time,
     wait: Duration,
@@ -39,14 +39,14 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// Nothing is known yet. `for_node`: whether the node is ready is reported to others.
+    /// `for_node`: the result sets the readiness of a Node object.
     pub(crate) fn new(for_node: bool) -> Self {
         Self {
             up: false,
             name: "containerd".into(),
             outages: 0,
             facts: RuntimeFacts::unknown(),
-            away: None,
+            failing: None,
             checking: None,
             next: Time::ZERO,
             wait: CHECK_FIRST,
@@ -54,7 +54,7 @@ impl Health {
         }
     }
 
-    /// Why pods can have no network.
+    /// Why the pod network is not ready.
     pub(crate) fn no_network(&self) -> Option<&str> {
         self.facts.network.as_deref()
     }
@@ -63,7 +63,7 @@ impl Health {
         &self.facts
     }
 
-    /// A call found nobody there.
+    /// A call could not reach the runtime: it counts as down until the next check.
     pub(crate) fn suspect(&mut self, now: Time) {
         if self.up {
             self.up = false;
@@ -72,8 +72,8 @@ impl Health {
         }
     }
 
-    /// It may be away: it is asked now, and trusted until it has answered.
-    pub(crate) fn doubt(&mut self, now: Time) {
+    /// Checks now; the runtime counts as up until the result.
+    pub(crate) fn check_now(&mut self, now: Time) {
         self.next = self.next.min(now);
     }
 
@@ -85,16 +85,16 @@ impl Health {
         begin
     }
 
-    /// The check came back. True if the runtime is back, or its network came or went.
+    /// Result of a check. True if the runtime has become reachable or its network state changed.
     pub(crate) fn checked(&mut self, result: Result<RuntimeReady, CallError>, now: Time) -> bool {
         let asked = self.checking.take().unwrap_or(now);
         match result {
             Ok(answer) => {
-                self.away = None;
+                self.failing = None;
                 let (was_up, had_network) = (self.up, self.facts.network.is_none());
-                self.take_in(answer);
+                self.update_facts(answer);
                 if self.facts.ready.is_some() {
-                    self.is_away(now);
+                    self.schedule_retry(now);
                     return false;
                 }
                 let has_network = self.facts.network.is_none();
@@ -104,26 +104,26 @@ impl Health {
                 !was_up || had_network != has_network
             }
             Err(_) => {
-                let (since, failures) = self.away.map_or((asked, 1), |(since, failures)| (since, failures + 1));
-                self.away = Some((since, failures));
+                let (since, failures) = self.failing.map_or((asked, 1), |(since, failures)| (since, failures + 1));
+                self.failing = Some((since, failures));
                 if failures > 1 && since + DOWN_AFTER <= now {
                     self.facts.ready = Some(DOWN.into());
                 }
-                self.is_away(now);
+                self.schedule_retry(now);
                 false
             }
         }
     }
 
-    fn is_away(&mut self, now: Time) {
+    fn schedule_retry(&mut self, now: Time) {
         self.up = false;
         self.outages += 1;
-        let may_be_back = self.away.is_some_and(|(since, _)| now < since + DOWN_AFTER);
-        self.next = now + if may_be_back { self.wait.min(CHECK_SOON) } else { self.wait };
+        let may_return = self.failing.is_some_and(|(since, _)| now < since + DOWN_AFTER);
+        self.next = now + if may_return { self.wait.min(CHECK_SOON) } else { self.wait };
         self.wait = (self.wait * 2).min(CHECK_MAX);
     }
 
-    fn take_in(&mut self, answer: RuntimeReady) {
+    fn update_facts(&mut self, answer: RuntimeReady) {
         if !answer.name.is_empty() {
             self.name = answer.name;
         }
@@ -155,12 +155,12 @@ mod tests {
         Ok(RuntimeReady { network: true, version: "2.1".into(), ..RuntimeReady::default() })
     }
 
-    fn nobody() -> Result<RuntimeReady, CallError> {
+    fn unreachable() -> Result<RuntimeReady, CallError> {
         Err(CallError::failed("connection refused"))
     }
 
-    /// Ask whenever a check is due, up to this moment.
-    fn ask_until(health: &mut Health, end: Time, answer: impl Fn() -> Result<RuntimeReady, CallError>) -> u32 {
+    /// Runs every check that is due until `end`.
+    fn check_until(health: &mut Health, end: Time, answer: impl Fn() -> Result<RuntimeReady, CallError>) -> u32 {
         let mut asked = 0;
         while let Some(next) = health.wake().filter(|next| *next <= end) {
             assert!(health.begin(next) && !health.begin(next), "one at a time");
@@ -171,62 +171,62 @@ mod tests {
     }
 
     #[test]
-    fn readiness_is_what_the_runtime_says_at_once() {
+    fn readiness_follows_the_runtime_at_once() {
         let mut health = Health::new(true);
         assert!(readiness(health.facts()).is_err(), "nothing is known yet");
         assert!(health.checked(fine(), at(0)));
         assert_eq!((readiness(health.facts()), health.facts().version.as_str()), (Ok(()), "containerd://2.1"));
         let no_network = RuntimeReady { message: "no cni".into(), ..RuntimeReady::default() };
-        assert!(health.checked(Ok(no_network), at(1)), "its network went");
-        assert_eq!((readiness(health.facts()), health.up), (Err("no cni".into()), true));
+        assert!(health.checked(Ok(no_network), at(1)), "its network is down");
+        assert_eq!((readiness(health.facts()).map_err(|e| e.to_string()), health.up), (Err("no cni".into()), true));
         let not_ready = RuntimeReady { not_ready: Some("busy".into()), network: true, ..RuntimeReady::default() };
         assert!(!health.checked(Ok(not_ready), at(2)));
-        assert_eq!((readiness(health.facts()), health.up), (Err("busy".into()), false));
+        assert_eq!((readiness(health.facts()).map_err(|e| e.to_string()), health.up), (Err("busy".into()), false));
         assert!(health.checked(fine(), at(3)));
         assert_eq!(readiness(health.facts()), Ok(()));
     }
 
     #[test]
-    fn a_runtime_that_is_away_for_a_moment_leaves_the_node_ready() {
+    fn a_short_outage_leaves_the_node_ready() {
         let mut health = Health::new(true);
-        ask_until(&mut health, at(0), fine);
+        check_until(&mut health, at(0), fine);
         health.suspect(at(1000));
-        ask_until(&mut health, at(5900), nobody);
+        check_until(&mut health, at(5900), unreachable);
         assert_eq!((readiness(health.facts()), health.up), (Ok(()), false));
-        ask_until(&mut health, at(12_000), nobody);
-        assert_eq!(readiness(health.facts()), Err(DOWN.into()));
-        ask_until(&mut health, at(20_000), fine);
+        check_until(&mut health, at(12_000), unreachable);
+        assert_eq!(readiness(health.facts()).map_err(|e| e.to_string()), Err(DOWN.into()));
+        check_until(&mut health, at(20_000), fine);
         assert_eq!((readiness(health.facts()), health.up), (Ok(()), true));
     }
 
     #[test]
-    fn a_runtime_that_is_back_before_it_counts_as_down_is_found_in_time() {
+    fn a_runtime_that_returns_before_the_limit_is_found_in_time() {
         let mut health = Health::new(true);
-        ask_until(&mut health, at(0), fine);
+        check_until(&mut health, at(0), fine);
         health.suspect(at(1000));
-        ask_until(&mut health, at(5200), nobody);
-        ask_until(&mut health, at(6000), fine);
+        check_until(&mut health, at(5200), unreachable);
+        check_until(&mut health, at(6000), fine);
         assert_eq!((readiness(health.facts()), health.up), (Ok(()), true), "within a second");
     }
 
     #[test]
-    fn one_check_that_hung_is_no_runtime_that_is_down() {
+    fn one_hanging_check_does_not_make_the_node_not_ready() {
         let mut health = Health::new(true);
-        ask_until(&mut health, at(0), fine);
+        check_until(&mut health, at(0), fine);
         for (asked, answered, down) in [(10_000, 20_000, false), (20_100, 30_100, true)] {
             assert!(health.begin(at(asked)));
-            health.checked(nobody(), at(answered));
+            health.checked(unreachable(), at(answered));
             assert_eq!(readiness(health.facts()).is_err(), down);
         }
     }
 
     #[test]
-    fn a_healthy_runtime_is_asked_rarely_and_at_once_when_in_doubt() {
+    fn a_healthy_runtime_is_checked_rarely_and_at_once_on_request() {
         for (for_node, asked) in [(true, 6), (false, 2)] {
             let mut health = Health::new(for_node);
-            ask_until(&mut health, at(0), fine);
-            assert_eq!(ask_until(&mut health, at(60_000), fine), asked);
-            health.doubt(at(61_000));
+            check_until(&mut health, at(0), fine);
+            assert_eq!(check_until(&mut health, at(60_000), fine), asked);
+            health.check_now(at(61_000));
             assert_eq!((health.wake(), health.up), (Some(at(61_000)), true));
         }
     }

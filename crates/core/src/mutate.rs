@@ -1,37 +1,37 @@
-//! Deliberate mistakes, one at a time, that the simulation must catch. Without the feature `mutants` none can be made.
+//! Mutants: deliberate bugs, one at a time, that the simulation must find. They exist only with the feature `mutants`.
 
-/// A mistake.
+/// One deliberate bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
-    /// Any sight will do, however old: a plan may be made on what was there before our own last call.
+    /// Plans are made on observations from before our last call.
     OldSight,
-    /// Sidecars wait their turn beyond the deadline, so that each gets its own last two seconds.
+    /// Sidecars wait for each other beyond the deadline, so that each gets its own last two seconds.
     FloorPerContainer,
-    /// Nothing is cleaned up before every source has reported.
+    /// Nothing is cleaned up before every source has synced.
     GateOverAllSources,
-    /// A second kill sets the deadline anew.
+    /// A second kill resets the deadline.
     DeadlineMovesLater,
-    /// Ends are not written down, and dead containers go all the same.
+    /// Exits are not journaled, and dead containers are removed all the same.
     ExitNotRecorded,
     /// Pods of one name do not wait for each other.
     NoStaticOrder,
-    /// A call in doubt counts as one that never was.
+    /// A call with an unknown result counts as never sent.
     DoubtIsFailure,
-    /// Sidecars end in the order they began.
+    /// Sidecars are stopped in start order.
     SidecarsForward,
-    /// That a preStop hook has begun is not written down.
+    /// The start of a preStop hook is not journaled.
     HookNotJournaled,
-    /// A kill that comes while the pod is being brought up is overwritten by the next update.
+    /// A kill during the start of a pod is overwritten by the next update.
     KillIsLost,
-    /// The object of a deleted pod goes before its end is known.
+    /// The object of a deleted pod is deleted before it has a terminal phase.
     DeletedEarly,
-    /// What a store answers is not what the next patch is made from.
+    /// The response of a store is not the base of the next patch.
     BaseIsOld,
-    /// What was asked of an image holds for the one that took its place.
+    /// The result of an image check is used for another image.
     ImageOfBefore,
     /// A pod gets its grace period twice.
     GraceTwice,
-    /// An event of the runtime is taken for a look: what was seen before it counts as new.
+    /// A runtime event counts as an observation: older observations count as fresh.
     HintIsSight,
 }
 
@@ -59,19 +59,19 @@ thread_local! {
     static MADE: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
 }
 
-/// From now on this thread makes this mistake, or none.
+/// Activates a mutant, or none, on this thread.
 #[cfg(feature = "mutants")]
 pub fn make(mutant: Option<Mutant>) {
     MADE.set(mutant);
 }
 
-/// This mistake is being made.
+/// This mutant is active.
 #[cfg(feature = "mutants")]
 pub(crate) fn made(mutant: Mutant) -> bool {
     MADE.get() == Some(mutant)
 }
 
-/// This mistake is being made: never, in what is shipped.
+/// Always false without the feature.
 #[cfg(not(feature = "mutants"))]
 pub(crate) const fn made(_: Mutant) -> bool {
     false

@@ -1,12 +1,13 @@
-//! The Node object: what this node says of itself, and how an object that is there already is brought to that.
+//! The Node object: its initial content and status, and the patches for an existing object.
 //!
-//! Only PATCHes leave the node: what others have put into the object, conditions of a network plugin, labels of a controller,
-//! resources of device plugins, stays as it is.
+//! Only patches are sent, so that fields of other components stay: conditions of a network plugin, labels of a controller,
+//! resources of device plugins.
 
 mod events;
 mod patch;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
@@ -22,75 +23,75 @@ use crate::model::RuntimeHandler;
 pub use events::{NodeEvent, changes, schedulable};
 pub use patch::{registration_patch, status_patch};
 
-/// What the node is, from flags and the machine; does not change while the agent runs.
+/// Facts about the node from flags and the host; constant while the agent runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeFacts {
-    /// The object's name.
+    /// Name of the Node object.
     pub name: String,
-    /// All labels it is registered with: those Kubernetes defines, and the user's.
+    /// All labels of the registration: those of Kubernetes and the user's.
     pub labels: BTreeMap<String, String>,
-    /// Taints it is registered with.
+    /// Taints of the registration.
     pub taints: Vec<Taint>,
     /// Its addresses, the preferred one first.
     pub addresses: Vec<String>,
     /// The host's name.
     pub hostname: String,
-    /// What the machine says of itself.
+    /// `status.nodeInfo`.
     pub info: NodeSystemInfo,
-    /// All there is.
+    /// `status.capacity`.
     pub capacity: Resources,
-    /// What pods may have of it.
+    /// `status.allocatable`.
     pub allocatable: Resources,
-    /// The status names so many images (`nodeStatusMaxImages`); `None`: as many as the kubelet's usually does.
+    /// Maximum of images in the status (`nodeStatusMaxImages`); `None`: the kubelet's default.
     pub images_max: Option<usize>,
 }
 
-/// Amounts of what a node has.
+/// Resources of a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Resources {
-    /// In thousandths of a processor.
+    /// Millicores.
     pub cpu_millis: i64,
     /// In bytes.
     pub memory: i64,
     /// In bytes.
     pub ephemeral_storage: i64,
-    /// Pods.
+    /// Maximum number of pods.
     pub pods: i64,
-    /// Bytes in huge pages, by the resource's name.
+    /// Bytes of huge pages by resource name.
     pub huge_pages: BTreeMap<String, i64>,
 }
 
-/// What the container runtime says now.
+/// Last reported state of the container runtime.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RuntimeFacts {
     /// `containerd://2.1.9`
     pub version: String,
-    /// It is ready, or why not.
+    /// Why it is not ready; `None`: it is.
     pub ready: Option<String>,
-    /// Pods with a network of their own can be made, or why not.
+    /// Why the pod network is not ready; `None`: it is.
     pub network: Option<String>,
     /// Handlers a RuntimeClass may name.
     pub handlers: Vec<RuntimeHandler>,
-    /// It applies `supplementalGroupsPolicy`.
+    /// It supports `supplementalGroupsPolicy`.
     pub supplemental_groups_policy: bool,
-    /// Images that are here: names and bytes.
+    /// Present images: names and size in bytes.
     pub images: Vec<(Vec<String>, i64)>,
 }
 
 impl RuntimeFacts {
-    /// Nothing is known of it yet, in the kubelet's words.
+    /// Before the first check, with the kubelet's message.
     pub fn unknown() -> Self {
         let ready = Some("container runtime status check may not have completed yet".into());
         Self { ready, ..Self::default() }
     }
 
-    /// It has answered, or was away for so long that this is known.
+    /// It has reported, or counts as down.
     pub fn is_known(&self) -> bool {
         !self.version.is_empty() || self.ready != Self::unknown().ready
     }
 }
 
-/// The object as it is first created.
+/// The object for the first registration.
 pub fn initial(facts: &NodeFacts, runtime: &RuntimeFacts, now: Timestamp) -> Node {
     Node {
         metadata: ObjectMeta {
@@ -104,7 +105,7 @@ pub fn initial(facts: &NodeFacts, runtime: &RuntimeFacts, now: Timestamp) -> Nod
     }
 }
 
-/// The status it is to have; moments of transitions are kept where nothing changed.
+/// The desired status; transition times are kept where the status did not change.
 pub fn status(facts: &NodeFacts, runtime: &RuntimeFacts, had: Option<&NodeStatus>, now: Timestamp) -> NodeStatus {
     let info = NodeSystemInfo { container_runtime_version: runtime.version.clone(), ..facts.info.clone() };
     NodeStatus {
@@ -120,15 +121,26 @@ pub fn status(facts: &NodeFacts, runtime: &RuntimeFacts, had: Option<&NodeStatus
     }
 }
 
-/// The node can run pods, or all that is wrong.
-pub fn readiness(runtime: &RuntimeFacts) -> Result<(), String> {
-    let wrong: Vec<&str> = [&runtime.ready, &runtime.network].into_iter().flatten().map(String::as_str).collect();
-    match wrong.as_slice() {
-        [] => Ok(()),
-        [one] => Err((*one).into()),
-        more => Err(format!("[{}]", more.join(", "))),
+/// Whether the node can run pods.
+pub fn readiness(runtime: &RuntimeFacts) -> Result<(), NotReady> {
+    let reasons: Vec<String> = [&runtime.ready, &runtime.network].into_iter().flatten().cloned().collect();
+    if reasons.is_empty() { Ok(()) } else { Err(NotReady(reasons)) }
+}
+
+/// Why the node is not ready: at least one reason. Displayed as the kubelet's aggregated error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotReady(Vec<String>);
+
+impl fmt::Display for NotReady {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_slice() {
+            [one] => f.write_str(one),
+            more => write!(f, "[{}]", more.join(", ")),
+        }
     }
 }
+
+impl std::error::Error for NotReady {}
 
 fn conditions(runtime: &RuntimeFacts, had: Option<&NodeStatus>, now: Timestamp) -> Vec<NodeCondition> {
     let had = |kind: &str| had.and_then(|status| status.conditions.iter().flatten().find(|c| c.type_ == kind));
@@ -147,7 +159,7 @@ fn conditions(runtime: &RuntimeFacts, had: Option<&NodeStatus>, now: Timestamp) 
     let fine = PRESSURES.map(|(kind, reason, message)| make(kind, "False", reason, message.into()));
     let ready = match readiness(runtime) {
         Ok(()) => make("Ready", "True", "KubeletReady", "kubelet is posting ready status".into()),
-        Err(wrong) => make("Ready", "False", "KubeletNotReady", wrong),
+        Err(not_ready) => make("Ready", "False", "KubeletNotReady", not_ready.to_string()),
     };
     fine.into_iter().chain([ready]).collect()
 }
@@ -175,7 +187,7 @@ fn quantities(of: &Resources) -> BTreeMap<String, Quantity> {
     fixed.into_iter().chain(huge).map(|(name, amount)| (name, Quantity(amount))).collect()
 }
 
-/// The largest first, as schedulers want them; few names each.
+/// The largest first, with a bounded number of names each.
 fn images(all: &[(Vec<String>, i64)], most: usize) -> Vec<ContainerImage> {
     let mut sorted: Vec<&(Vec<String>, i64)> = all.iter().filter(|(names, _)| !names.is_empty()).collect();
     sorted.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
@@ -196,9 +208,9 @@ fn handler(handler: &RuntimeHandler) -> NodeRuntimeHandler {
     }
 }
 
-/// Says that the controller manager attaches volumes, as it does for every kubelet by default.
+/// Marks that the controller manager attaches volumes, as by default for the kubelet.
 pub(crate) const ATTACH_ANNOTATION: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
-/// Pressures that are not watched yet are never there; kind, reason and message as the kubelet words them.
+/// Pressure conditions that are not implemented are always False; type, reason and message of the kubelet.
 const PRESSURES: [(&str, &str, &str); 3] = [
     ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
     ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),

@@ -1,57 +1,56 @@
-//! When to look at everything in the runtime: the safety list.
+//! Periodic relist of all pods in the runtime (PLEG).
 //!
-//! Hints and the ends of our own calls make a pod looked at at once; the list is the net below them. It runs rarely where
-//! the runtime has an event stream, each second where it hasn't, less often when every container has a pidfd.
+//! Events and results of our own calls trigger observations of single pods; the relist finds what they missed. It runs rarely with
+//! an event stream, every second without one, and less often if every container has a pidfd.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::model::{Listing, PodListed, PodSeen, PodUid, Seq, Time};
 
-/// Without events, every running container watched by a pidfd.
+/// Interval without an event stream, if every running container is watched by a pidfd.
 const WITH_PIDFDS: Duration = Duration::from_secs(5);
-/// Without events, as the Go kubelet's relist.
+/// Interval without an event stream, as the Go kubelet's relist.
 const WITHOUT: Duration = Duration::from_secs(1);
-/// So long the return of the event stream says nothing again.
+/// A stream that returns again within this time does not count as recovered.
 const STREAM_PAUSE: Duration = Duration::from_secs(10);
 
 /// The last list, and when the next one is due.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Pleg {
     pub(crate) listing: Listing,
-    /// When the newest complete list was asked for.
+    /// Sequence number of the newest complete list.
     pub(crate) as_of: Option<Seq>,
-    under_way: Option<Seq>,
+    in_flight: Option<Seq>,
     last: Time,
-    wanted: bool,
+    requested: bool,
     stream_up: bool,
     /// When the event stream last came back.
     #[serde(default)]
-    back_at: Time,
-    /// How often it runs beside a working event stream: `syncFrequency`, because every pod is planned anew then.
-    safety: Duration,
+    recovered_at: Time,
+    /// Interval with an event stream: `syncFrequency`, because every pod is planned again then.
+    sync_frequency: Duration,
     covered: BTreeMap<PodUid, bool>,
 }
 
 impl Pleg {
-    pub(crate) fn new(safety: Duration) -> Self {
-        Self { safety, ..Self::default() }
+    pub(crate) fn new(sync_frequency: Duration) -> Self {
+        Self { sync_frequency, ..Self::default() }
     }
 
-    pub(crate) fn want(&mut self) {
-        self.wanted = true;
+    pub(crate) fn request(&mut self) {
+        self.requested = true;
     }
 
-    /// The event stream came or went. True if the runtime has a new chance: it is back. One that comes and goes all the time is
-    /// no sign of that.
+    /// The event stream was connected or lost. True if the runtime counts as recovered; a stream that flaps does not.
     pub(crate) fn stream(&mut self, up: bool, now: Time) -> bool {
         let was_up = std::mem::replace(&mut self.stream_up, up);
-        let back = up && !was_up && self.back_at + STREAM_PAUSE <= now;
+        let back = up && !was_up && self.recovered_at + STREAM_PAUSE <= now;
         if back {
-            self.back_at = now;
+            self.recovered_at = now;
         }
-        // What happened while nobody listened is found by one list.
-        self.wanted = true;
+        // A relist finds the events missed in between.
+        self.requested = true;
         back
     }
 
@@ -66,28 +65,28 @@ impl Pleg {
 
     fn due(&self) -> Time {
         let every = match self.stream_up {
-            true => self.safety,
-            false if self.covered.values().all(|c| *c) => WITH_PIDFDS.min(self.safety),
+            true => self.sync_frequency,
+            false if self.covered.values().all(|c| *c) => WITH_PIDFDS.min(self.sync_frequency),
             false => WITHOUT,
         };
-        if self.wanted { Time::ZERO } else { self.last + every }
+        if self.requested { Time::ZERO } else { self.last + every }
     }
 
-    /// Draw a number for a list, if one is due.
+    /// Starts a relist if one is due, and returns its sequence number.
     pub(crate) fn begin(&mut self, seq: &mut Seq, now: Time) -> Option<Seq> {
-        if self.under_way.is_some() || self.due() > now {
+        if self.in_flight.is_some() || self.due() > now {
             return None;
         }
-        self.wanted = false;
+        self.requested = false;
         self.last = now;
-        self.under_way = Some(seq.draw());
-        self.under_way
+        self.in_flight = Some(seq.draw());
+        self.in_flight
     }
 
-    /// A list came back. `None`: it failed, and is repeated in its time.
+    /// A relist finished. `None`: it failed and is repeated at the next interval.
     pub(crate) fn listed(&mut self, seq: Seq, listing: Option<Listing>) {
-        if self.under_way == Some(seq) {
-            self.under_way = None;
+        if self.in_flight == Some(seq) {
+            self.in_flight = None;
         }
         if let Some(listing) = listing {
             self.listing = listing;
@@ -96,11 +95,11 @@ impl Pleg {
     }
 
     pub(crate) fn wake(&self) -> Option<Time> {
-        self.under_way.is_none().then(|| self.due())
+        self.in_flight.is_none().then(|| self.due())
     }
 }
 
-/// Does the outline say something else than the last look?
+/// The list differs from the last observation of the pod.
 pub(crate) fn differs(listed: &PodListed, seen: &PodSeen) -> bool {
     let sandboxes = seen.sandboxes.iter().map(|s| (&s.id, s.ready));
     let containers = seen.containers.iter().map(|c| (&c.id, c.state));

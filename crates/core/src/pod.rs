@@ -219,7 +219,8 @@ impl Machine {
         }
         let computed = mark(self.compute_status(ctx));
         match &self.record.status {
-            Some(old) => match status::accept(old, computed, &self.record.pod, |name| self.is_replaced(name)) {
+            Some(old) => match status::check_transition(old, computed, &self.record.pod, |name| self.is_replaced(name))
+            {
                 Ok(status) => Some(status),
                 Err(illegal) => {
                     self.event(true, "FailedSync", None, format!("status refused: {illegal}"), out);

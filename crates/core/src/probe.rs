@@ -1,12 +1,12 @@
-//! One probe of one container instance: when it runs next, and when its verdict turns.
+//! One probe of one container instance: when it runs next, and when its result changes.
 //!
 //! ```text
-//!  new ── initialDelay ──▶ due ── result ──▶ due in a period ── … ── threshold reached ──▶ Change
-//!                                                            startup, or liveness failed: over until the next instance
+//!  new ── initialDelay ──▶ due ── result ──▶ due in a period ── … ── threshold reached ──▶ ProbeChange
+//!                                                            startup, or liveness failed: stops until the next instance
 //! ```
 //!
-//! Readiness begins with no, or with what was known of this very instance before the agent restarted; liveness begins with
-//! yes; startup begins undecided. The caller keeps readiness and liveness waiting until startup has passed.
+//! Readiness starts as failed, or with the journaled result of this instance; liveness starts as passed; startup starts
+//! undecided. The caller starts readiness and liveness probes after the startup probe has passed.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use k8s_openapi::api::core::v1::Probe;
 
 use crate::model::{ProbeKind, ProbeVerdict, Time};
 
-/// The verdict turned, or, for a startup probe, was reached.
+/// The result changed, or, for a startup probe, was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum Change {
+pub enum ProbeChange {
     /// `successThreshold` was reached.
     Success,
     /// `failureThreshold` was reached.
@@ -31,17 +31,17 @@ pub struct ProbeState {
     timeout: Duration,
     success_threshold: u32,
     failure_threshold: u32,
-    /// `None`: nothing was decided yet.
-    verdict: Option<Change>,
-    /// The last result, and how many of it came in a row.
-    run: Option<(Change, u32)>,
-    /// `None`: over, until another instance comes.
+    /// `None`: undecided.
+    verdict: Option<ProbeChange>,
+    /// The last result and its number of consecutive occurrences.
+    run: Option<(ProbeChange, u32)>,
+    /// `None`: stopped for this instance.
     due: Option<Time>,
 }
 
 impl ProbeState {
-    /// A probe of an instance that started at `started`. `carried` is the readiness known of this instance from before;
-    /// `whose` (the pod's uid, the container's name) spreads the probes of an agent that finds many running instances at once.
+    /// A probe of an instance that started at `started`. `carried` is the journaled readiness of this
+    /// instance; `whose` (pod UID, container name) spreads the probes of an agent that finds many running instances at once.
     pub fn new(
         kind: ProbeKind,
         spec: &Probe,
@@ -52,8 +52,8 @@ impl ProbeState {
     ) -> Self {
         let period = seconds(spec.period_seconds, 10);
         let first = started + seconds(spec.initial_delay_seconds, 0);
-        // What was found running takes its place in the period. What somebody waits for is probed at once: an instance
-        // that has just come up, or the readiness of one whose startup has just passed.
+        // An instance that was running before the agent started gets an offset in the period. An instance that has just
+        // started, or whose startup probe has just passed, is probed at once.
         let found = match kind {
             ProbeKind::Startup => false,
             ProbeKind::Readiness => carried.is_some(),
@@ -62,8 +62,8 @@ impl ProbeState {
         let settled = now > first.max(started + period);
         let due = if found && settled { now + spread(whose, kind, period) } else { first.max(now) };
         let verdict = match (kind, carried) {
-            (ProbeKind::Readiness, Some(true)) | (ProbeKind::Liveness, _) => Some(Change::Success),
-            (ProbeKind::Readiness, _) => Some(Change::Failure),
+            (ProbeKind::Readiness, Some(true)) | (ProbeKind::Liveness, _) => Some(ProbeChange::Success),
+            (ProbeKind::Readiness, _) => Some(ProbeChange::Failure),
             (ProbeKind::Startup, _) => None,
         };
         Self {
@@ -78,26 +78,26 @@ impl ProbeState {
         }
     }
 
-    /// When to run it next; `None`: not again for this instance.
+    /// Time of the next run; `None`: never again for this instance.
     pub fn due(&self) -> Option<Time> {
         self.due
     }
 
-    /// How long one run may take.
+    /// Timeout of one run.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// A run came back. `Some`: the verdict turned.
-    pub fn result(&mut self, result: ProbeVerdict, now: Time) -> Option<Change> {
+    /// Result of a run. `Some` if the state changed.
+    pub fn result(&mut self, result: ProbeVerdict, now: Time) -> Option<ProbeChange> {
         let was_due = self.due?;
-        // Runs keep their beat, however long each takes; beats that were missed are not made up for.
+        // Runs stay on the schedule regardless of their duration; missed runs are skipped.
         let beat = was_due + self.period;
         self.due = Some(if beat > now { beat } else { now + self.period });
         let result = match result {
-            ProbeVerdict::Success => Change::Success,
-            ProbeVerdict::Failure(_) => Change::Failure,
-            // The probe could not be made: neither counts nor breaks a row.
+            ProbeVerdict::Success => ProbeChange::Success,
+            ProbeVerdict::Failure(_) => ProbeChange::Failure,
+            // The probe could not run: it neither counts nor interrupts a series.
             ProbeVerdict::Unknown(_) => return None,
         };
         let row = match self.run {
@@ -106,25 +106,25 @@ impl ProbeState {
         };
         self.run = Some((result, row));
         let needed = match result {
-            Change::Success => self.success_threshold,
-            Change::Failure => self.failure_threshold,
+            ProbeChange::Success => self.success_threshold,
+            ProbeChange::Failure => self.failure_threshold,
         };
         if row < needed || self.verdict == Some(result) {
             return None;
         }
         self.verdict = Some(result);
-        // A container that is about to be killed is left in peace; one that has started need not start again.
-        if self.kind == ProbeKind::Startup || (self.kind == ProbeKind::Liveness && result == Change::Failure) {
+        // A container that will be killed is not probed again, nor is a passed startup probe repeated.
+        if self.kind == ProbeKind::Startup || (self.kind == ProbeKind::Liveness && result == ProbeChange::Failure) {
             self.due = None;
         }
         Some(result)
     }
 }
 
-/// A place within the period that is always the same for the same probe.
+/// A deterministic offset within the period.
 fn spread(whose: (&str, &str), kind: ProbeKind, period: Duration) -> Duration {
     let parts = [whose.0.as_bytes(), b"/", whose.1.as_bytes(), b"/", &[kind as u8]];
-    // FNV-1a; its high bits are the well mixed ones.
+    // FNV-1a; its high bits are better mixed.
     let hash = parts
         .concat()
         .iter()
@@ -133,7 +133,7 @@ fn spread(whose: (&str, &str), kind: ProbeKind, period: Duration) -> Duration {
     Duration::from_millis((hash >> 16) % millis)
 }
 
-/// Kubernetes' default where the field is absent or zero, as the API server fills it in; nonsense counts as absent.
+/// Kubernetes' default where the field is absent or zero, as the API server sets it; an invalid value counts as absent.
 fn seconds(field: Option<i32>, default: u64) -> Duration {
     let given = field.and_then(|s| u64::try_from(s).ok()).filter(|s| *s > 0);
     Duration::from_secs(given.unwrap_or(default))
@@ -158,7 +158,7 @@ mod tests {
         ProbeVerdict::Failure("no".into())
     }
     fn unknown() -> ProbeVerdict {
-        ProbeVerdict::Unknown("the runtime is away".into())
+        ProbeVerdict::Unknown("the runtime is unavailable".into())
     }
     fn probe(delay: i32, period: i32, success: i32, failure: i32) -> Probe {
         Probe {
@@ -173,7 +173,7 @@ mod tests {
         ProbeState::new(kind, spec, T0, None, ("u", "web"), T0)
     }
     /// Feeds results, each when it is due, and collects the changes.
-    fn run(state: &mut ProbeState, results: &[ProbeVerdict]) -> Vec<Option<Change>> {
+    fn run(state: &mut ProbeState, results: &[ProbeVerdict]) -> Vec<Option<ProbeChange>> {
         results.iter().map(|r| state.result(r.clone(), state.due().unwrap_or(T0))).collect()
     }
 
@@ -182,43 +182,43 @@ mod tests {
         let mut state = fresh(ProbeKind::Readiness, &probe(5, 3, 1, 3));
         assert_eq!(state.due(), Some(T0 + secs(5)));
         state.result(ok(), T0 + secs(5) + Duration::from_millis(400));
-        assert_eq!(state.due(), Some(T0 + secs(8)), "the beat does not drift with the length of a run");
+        assert_eq!(state.due(), Some(T0 + secs(8)), "the schedule does not drift with the duration of a run");
         state.result(ok(), T0 + secs(100));
-        assert_eq!(state.due(), Some(T0 + secs(103)), "missed beats are not made up for");
+        assert_eq!(state.due(), Some(T0 + secs(103)), "missed runs are skipped");
     }
 
     #[test]
-    fn without_numbers_the_api_defaults_hold_and_nonsense_is_no_number() {
+    fn unset_or_invalid_numbers_get_the_api_defaults() {
         for spec in [Probe::default(), probe(-1, 0, -5, 0)] {
             let mut state = fresh(ProbeKind::Liveness, &spec);
             assert_eq!((state.due(), state.timeout(), state.period), (Some(T0), secs(1), secs(10)));
-            assert_eq!(run(&mut state, &[bad(), bad(), bad()]), [None, None, Some(Change::Failure)]);
+            assert_eq!(run(&mut state, &[bad(), bad(), bad()]), [None, None, Some(ProbeChange::Failure)]);
         }
     }
 
     #[test]
-    fn readiness_begins_with_no_and_turns_at_its_thresholds() {
+    fn readiness_starts_as_failed_and_changes_at_its_thresholds() {
         let mut state = fresh(ProbeKind::Readiness, &probe(0, 1, 2, 3));
         let changes = run(&mut state, &[ok(), bad(), ok(), ok(), ok(), bad(), bad(), ok(), bad(), bad(), bad(), bad()]);
-        let (up, down) = (Some(Change::Success), Some(Change::Failure));
+        let (up, down) = (Some(ProbeChange::Success), Some(ProbeChange::Failure));
         assert_eq!(changes, [None, None, None, up, None, None, None, None, None, None, down, None]);
-        assert!(state.due().is_some(), "readiness goes on for ever");
+        assert!(state.due().is_some(), "readiness never stops");
     }
 
     #[test]
-    fn liveness_begins_with_yes_and_is_over_when_it_failed() {
+    fn liveness_starts_as_passed_and_stops_when_it_failed() {
         let mut state = fresh(ProbeKind::Liveness, &probe(0, 1, 1, 2));
         assert_eq!(
             run(&mut state, &[ok(), bad(), ok(), bad(), bad()]),
-            [None, None, None, None, Some(Change::Failure)]
+            [None, None, None, None, Some(ProbeChange::Failure)]
         );
         assert_eq!(state.due(), None);
-        assert_eq!(state.result(ok(), T0 + secs(50)), None, "a late answer changes nothing");
+        assert_eq!(state.result(ok(), T0 + secs(50)), None, "a late result changes nothing");
     }
 
     #[test]
-    fn startup_begins_undecided_and_is_over_either_way() {
-        for (result, change) in [(ok(), Change::Success), (bad(), Change::Failure)] {
+    fn startup_starts_undecided_and_stops_with_either_result() {
+        for (result, change) in [(ok(), ProbeChange::Success), (bad(), ProbeChange::Failure)] {
             let mut state = fresh(ProbeKind::Startup, &probe(0, 1, 1, 1));
             assert_eq!(run(&mut state, &[result]), [Some(change)]);
             assert_eq!(state.due(), None);
@@ -226,18 +226,21 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_could_not_be_made_neither_counts_nor_breaks_a_row() {
+    fn a_probe_that_could_not_run_neither_counts_nor_interrupts_a_series() {
         let mut state = fresh(ProbeKind::Liveness, &probe(0, 1, 1, 2));
-        assert_eq!(run(&mut state, &[bad(), unknown(), unknown(), bad()]), [None, None, None, Some(Change::Failure)]);
+        assert_eq!(
+            run(&mut state, &[bad(), unknown(), unknown(), bad()]),
+            [None, None, None, Some(ProbeChange::Failure)]
+        );
     }
 
     #[test]
-    fn readiness_of_the_same_instance_is_carried_over_a_restart_of_the_agent() {
+    fn readiness_of_an_instance_survives_a_restart_of_the_agent() {
         let found =
             |ready| ProbeState::new(ProbeKind::Readiness, &probe(0, 10, 1, 2), T0, ready, ("u", "web"), T0 + secs(500));
-        let down = Some(Change::Failure);
+        let down = Some(ProbeChange::Failure);
         assert_eq!(run(&mut found(Some(true)), &[ok(), bad(), bad()]), [None, None, down]);
-        assert_eq!(run(&mut found(Some(false)), &[bad(), bad(), ok()]), [None, None, Some(Change::Success)]);
+        assert_eq!(run(&mut found(Some(false)), &[bad(), bad(), ok()]), [None, None, Some(ProbeChange::Success)]);
     }
 
     #[test]
@@ -258,14 +261,14 @@ mod tests {
     }
 
     #[test]
-    fn readiness_is_asked_at_once_when_startup_took_long() {
+    fn readiness_is_probed_at_once_after_a_long_startup() {
         let now = T0 + secs(90);
         let state = ProbeState::new(ProbeKind::Readiness, &probe(0, 10, 1, 1), T0, None, ("u", "web"), now);
         assert_eq!(state.due(), Some(now));
     }
 
     #[test]
-    fn a_long_initial_delay_that_is_not_over_is_kept_after_a_restart_of_the_agent() {
+    fn a_remaining_initial_delay_is_kept_after_a_restart_of_the_agent() {
         let state = ProbeState::new(ProbeKind::Liveness, &probe(60, 10, 1, 1), T0, None, ("u", "w"), T0 + secs(30));
         assert_eq!(state.due(), Some(T0 + secs(60)));
     }

@@ -1,8 +1,8 @@
-//! What a pod may use: its class of service, what it asks for in all, its cgroup values and its place in an OOM kill.
+//! Resources of a pod: QoS class, requests and limits, cgroup values and OOM score.
 //!
 //! The rules are the Go kubelet's (`ComputePodQOS`, `PodRequests`, `ResourceConfigForPod`, `GetContainerOOMScoreAdjust`), since
-//! a node that changes hands must find the same cgroups. Quantities that don't parse count as absent here: validation
-//! refuses them long before.
+//! a node that switches between the two must find the same cgroups. Invalid quantities count as absent here: validation
+//! rejects them earlier.
 
 mod cgroup;
 mod class;

@@ -1,8 +1,7 @@
 //! Kubernetes quantities: `500m`, `1.5Gi`, `2e3`.
 //!
-//! An [`Amount`] is a whole number of billionths, the finest step the API knows; what is finer is rounded away from zero,
-//! because who asks for something must not get nothing. It remembers the kind of suffix, so that it prints as the API
-//! server would write it.
+//! An [`Amount`] is a whole number of billionths, the finest unit of the API; smaller fractions are rounded away from zero, so
+//! that a small request does not become zero. It keeps the kind of suffix, so that it prints like the API server.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -11,16 +10,16 @@ use std::str::FromStr;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use thiserror::Error;
 
-/// Why a text is no quantity.
+/// Why a text is not a quantity.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum QuantityError {
-    /// Nothing there.
+    /// The text is empty.
     #[error("a quantity must not be empty: write a number such as 500m or 1Gi")]
     Empty,
-    /// The number before the suffix.
+    /// The number before the suffix is invalid.
     #[error("{0:?} is not a quantity: it must begin with a decimal number")]
     Number(String),
-    /// The suffix after the number.
+    /// The suffix is unknown.
     #[error(
         "{text:?} is not a quantity: unknown suffix {suffix:?}, use one of n u m k M G T P E, Ki Mi Gi Ti Pi Ei, or an exponent such as e3"
     )]
@@ -32,7 +31,7 @@ pub enum QuantityError {
     },
 }
 
-/// The family of suffixes a quantity was written with.
+/// The kind of suffix of a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `m`, `k`, `M`, …
@@ -43,7 +42,7 @@ pub enum Format {
     Exponent,
 }
 
-/// An amount of something.
+/// A parsed quantity.
 #[derive(Clone, Copy, Debug)]
 pub struct Amount {
     nanos: i128,
@@ -51,7 +50,7 @@ pub struct Amount {
 }
 
 impl Amount {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self { nanos: 0, format: Format::Decimal };
 
     /// A whole number of bytes, pods, …
@@ -69,17 +68,17 @@ impl Amount {
         clamp(div_away(self.nanos, NANO / 1000))
     }
 
-    /// Exactly nothing.
+    /// Equal to zero.
     pub fn is_zero(self) -> bool {
         self.nanos == 0
     }
 
-    /// More than nothing.
+    /// Greater than zero.
     pub fn is_positive(self) -> bool {
         self.nanos > 0
     }
 
-    /// Less than nothing.
+    /// Less than zero.
     pub fn is_negative(self) -> bool {
         self.nanos < 0
     }
@@ -95,7 +94,7 @@ impl Amount {
         self.nanos % NANO == 0
     }
 
-    /// The sum; the format is the first's unless that is nothing.
+    /// The sum; it has the format of the first unless that is zero.
     pub fn plus(self, other: Self) -> Self {
         let format = if self.is_zero() { other.format } else { self.format };
         Self { nanos: (self.nanos + other.nanos).clamp(-MAX_NANOS, MAX_NANOS), format }
@@ -151,7 +150,7 @@ impl FromStr for Amount {
         let mut nanos = scale(whole, fraction, base, exponent);
         if format == Format::Binary {
             nanos = nanos.min(i128::from(i64::MAX) * NANO);
-            // Less than one of something binary prints better with a decimal suffix; so does the API server.
+            // Fractions with a binary suffix are printed with a decimal one, as the API server does.
             if nanos < NANO && nanos > 0 {
                 format = Format::Decimal;
             }
@@ -160,7 +159,7 @@ impl FromStr for Amount {
     }
 }
 
-/// The canonical form: no fraction, the largest suffix that loses nothing.
+/// The canonical form: no fraction, the largest suffix without loss.
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.nanos == 0 {
@@ -205,7 +204,7 @@ fn interpret(suffix: &str) -> Option<(u32, i64, Format)> {
     if unsigned.is_empty() || !unsigned.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }
-    // What does not fit is so large or so small that the cap or the rounding decides anyway.
+    // An exponent that does not fit is saturated: the cap or the rounding decides anyway.
     let magnitude = unsigned.parse::<i64>().unwrap_or(EXPONENT_LIMIT).min(EXPONENT_LIMIT);
     Some((10, if number.starts_with('-') { -magnitude } else { magnitude }, Format::Exponent))
 }
@@ -221,7 +220,7 @@ fn scale(whole: &str, fraction: &str, base: u32, exponent: i64) -> i128 {
     if mantissa == 0 && dropped.is_empty() {
         return 0;
     }
-    // Digits beyond those kept only matter in that they are there.
+    // Further digits only affect rounding.
     let mantissa = mantissa.saturating_mul(10).saturating_add(i128::from(!dropped.is_empty()));
     let mut shift = 9 - 1 - i64::try_from(kept.len()).expect("at most FRACTION_KEPT");
     let mut result = mantissa;
@@ -252,7 +251,7 @@ fn clamp(value: i128) -> i64 {
 }
 
 const NANO: i128 = 1_000_000_000;
-/// Far beyond anything countable, and far enough from overflow that sums stay safe.
+/// Upper bound; far enough from overflow that sums cannot overflow.
 const MAX_NANOS: i128 = 1_000_000_000_000_000_000 * NANO * NANO;
 const FRACTION_KEPT: usize = 18;
 const EXPONENT_LIMIT: i64 = 64;
@@ -334,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_is_refused() {
+    fn invalid_quantities_are_rejected() {
         for text in [
             "", ".", "-", "-.", "Ki", "aoeu", "1.1.M", "1+1.0M", "0.1mi", "0.1am", ".5i", "1i", "-3.01i", "-3.01e-",
             " 1", "1 ", "1 k", "1KI", "1e", "1e1.5", "--1", "0x10", "1K", "١",

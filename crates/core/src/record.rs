@@ -1,12 +1,12 @@
 //! Flight recordings: every input of core in order, each with a checksum of what core decided, and how they are replayed.
 //!
 //! ```text
-//! {"begin":{"format":1,"core":"0.1.0+9a…","at":{…},"node":{…}}}   everything core knows at that moment
-//! {"step":{"at":{…},"event":{…},"out":"6c1f…"}}                   what happened then, and the checksum of records and effects
-//! {"end":"why"}                                                   nothing more is recorded
+//! {"begin":{"format":1,"core":"0.1.0+9a…","at":{…},"node":{…}}}   the whole state of core
+//! {"step":{"at":{…},"event":{…},"out":"6c1f…"}}                   one input, and the checksum of the resulting records and effects
+//! {"end":"why"}                                                   end of the recording
 //! ```
-//! Core has neither a clock nor chance of its own, so the same core makes the same decisions of the same inputs. A recording
-//! begins with the whole state and not only with the records: it can begin at any turn, and a long one can be cut.
+//! Core reads no clock and no random numbers, so the same core makes the same decisions for the same inputs. A recording starts
+//! with the whole state, not only with the records: it can start at any event, and a long one can be cut.
 
 pub(crate) mod pairs;
 mod replay;
@@ -23,12 +23,12 @@ use crate::model::{Event, Now, Out};
 pub use replay::{Replay, ReplayError, Replayed, Step};
 pub use short::{effect_in_short, event_in_short, record_in_short};
 
-/// The core that records and replays: its version, and a fingerprint of its sources.
+/// Version of core and a fingerprint of its sources.
 pub const CORE: &str = concat!(env!("CARGO_PKG_VERSION"), "+", env!("PODWRIGHT_CORE_SOURCES"));
-/// The form of the lines.
+/// Version of the line format.
 const FORMAT: u32 = 1;
 
-/// The line a recording begins with, and every part of it that a new agent begins.
+/// The first line of a recording, and of every part that a restarted agent writes.
 pub fn begin(node: &Node, at: Now) -> serde_json::Result<String> {
     line(&Line::Begin(Begin { format: FORMAT, core: CORE.to_owned(), at, node }))
 }
@@ -38,15 +38,15 @@ pub fn step(at: Now, event: &Event, out: &Out) -> serde_json::Result<String> {
     line(&Line::<&Node, &Event>::Step(Input { at, event, out: checksum(out) }))
 }
 
-/// The line that says why nothing more follows.
+/// The last line, with the reason why recording ends.
 pub fn end(why: &str) -> serde_json::Result<String> {
     line(&Line::<&Node, &Event>::End(why.to_owned()))
 }
 
-/// What core decided, as a number.
+/// Checksum of a decision.
 pub fn checksum(out: &Out) -> String {
     let mut hash = Hash(Sha256::new());
-    // Into a hash nothing can fail.
+    // Writing into a hash cannot fail.
     let _ = write!(hash, "{out:?}");
     hash.0.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,4 +1,4 @@
-//! In-place resize, which this node does not do: a pod keeps the resources it was admitted with, and says so.
+//! In-place resize is not supported: a pod keeps the resources it was admitted with, and reports that.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use serde::Serialize;
 
 use crate::model::{Container, Pod};
 
-/// What the `PodResizePending` condition says.
+/// Message of the `PodResizePending` condition.
 pub(crate) const MESSAGE: &str = "In-place resize of pods is not supported on this node";
 
-/// The pod as it is to run: as wanted now, with the resources it has. True if others are wanted.
-pub(crate) fn refuse(has: &Pod, wanted: Arc<Pod>) -> (Arc<Pod>, bool) {
+/// The updated pod with its old resources. True if the update changes them.
+pub(crate) fn keep_resources(has: &Pod, wanted: Arc<Pod>) -> (Arc<Pod>, bool) {
     let (Some(old), Some(new)) = (&has.spec, &wanted.spec) else { return (wanted, false) };
     let mut spec = new.clone();
     spec.resources.clone_from(&old.resources);
@@ -26,38 +26,38 @@ pub(crate) fn refuse(has: &Pod, wanted: Arc<Pod>) -> (Arc<Pod>, bool) {
     (Arc::new(pod), true)
 }
 
-/// What the event says of a refused resize: all that was wanted, as the kubelet words it.
-pub(crate) fn told(wanted: &Pod) -> String {
+/// Message of the event for a refused resize, with all requested resources, as the kubelet writes it.
+pub(crate) fn infeasible_message(wanted: &Pod) -> String {
     let spec = wanted.spec.as_ref();
-    let all = |containers: Option<&Vec<Container>>| containers.into_iter().flatten().map(wish).collect();
-    let wishes = Wishes {
+    let all = |containers: Option<&Vec<Container>>| containers.into_iter().flatten().map(resources_of).collect();
+    let request = ResizeRequest {
         init_containers: all(spec.and_then(|spec| spec.init_containers.as_ref())),
         containers: all(spec.map(|spec| &spec.containers)),
         generation: wanted.metadata.generation.unwrap_or_default(),
         error: MESSAGE,
     };
-    let json = serde_json::to_string(&wishes).unwrap_or_default();
+    let json = serde_json::to_string(&request).unwrap_or_default();
     format!("Pod resize Infeasible: {json}")
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Wishes {
+struct ResizeRequest {
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    init_containers: Vec<Wish>,
-    containers: Vec<Wish>,
+    init_containers: Vec<ContainerResources>,
+    containers: Vec<ContainerResources>,
     generation: i64,
     error: &'static str,
 }
 
 #[derive(Serialize)]
-struct Wish {
+struct ContainerResources {
     name: String,
     resources: ResourceRequirements,
 }
 
-fn wish(container: &Container) -> Wish {
-    Wish { name: container.name.clone(), resources: container.resources.clone().unwrap_or_default() }
+fn resources_of(container: &Container) -> ContainerResources {
+    ContainerResources { name: container.name.clone(), resources: container.resources.clone().unwrap_or_default() }
 }
 
 fn keep(old: &[Container], new: &mut [Container]) {
@@ -82,16 +82,16 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_taken_but_other_resources() {
-        assert_eq!(refuse(&pod("a", "1"), pod("b", "1")), (pod("b", "1"), false));
-        assert_eq!(refuse(&pod("a", "1"), pod("b", "2")), (pod("b", "1"), true));
+    fn an_update_is_applied_except_for_resources() {
+        assert_eq!(keep_resources(&pod("a", "1"), pod("b", "1")), (pod("b", "1"), false));
+        assert_eq!(keep_resources(&pod("a", "1"), pod("b", "2")), (pod("b", "1"), true));
     }
 
     #[test]
-    fn the_event_says_all_that_was_wanted() {
+    fn the_event_contains_all_requested_resources() {
         let mut pod = Pod::clone(&pod("a", "2"));
         pod.metadata.generation = Some(3);
         let wanted = r#"{"containers":[{"name":"c","resources":{"requests":{"cpu":"2"}}}],"generation":3,"error":"#;
-        assert_eq!(told(&pod), format!("Pod resize Infeasible: {wanted}\"{MESSAGE}\"}}"));
+        assert_eq!(infeasible_message(&pod), format!("Pod resize Infeasible: {wanted}\"{MESSAGE}\"}}"));
     }
 }

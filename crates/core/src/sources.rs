@@ -1,7 +1,7 @@
-//! Merging what the sources say into changes: every source has its own set of pods, by UID.
+//! Merges the pods of all sources into changes; every source has its own set of pods by UID.
 //!
-//! Pods go out as REMOVE, ADD, UPDATE, DELETE, RECONCILE, in this order. A broken file keeps its pods; of two pods of one
-//! source with the same full name the one we have wins, else the first; nothing is dropped in silence.
+//! Changes are REMOVE, ADD, UPDATE, DELETE, RECONCILE, in this order (the kubelet's `PodConfig`). A broken file keeps its pods. Of
+//! two pods of one source with the same full name the known one wins, else the first; dropped pods are reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::model::{
 use crate::static_pod::CONFIG_HASH;
 use crate::validate::validate_change;
 
-/// Annotations the agent itself writes; a difference in them alone is none.
+/// Annotations that the agent writes itself; they are ignored in comparisons.
 const LOCAL_ANNOTATIONS: [&str; 4] = [
     "kubernetes.io/config.hash",
     "kubernetes.io/config.mirror",
@@ -29,25 +29,25 @@ pub struct Sources {
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 struct Set {
     pods: BTreeMap<PodUid, Manifest>,
-    /// Files that are broken now, with the reason.
+    /// Broken files with the reason.
     broken: BTreeMap<String, String>,
-    /// Files with pods that others have already, with the reason.
+    /// Files with duplicate pods, with the reason.
     #[serde(default)]
-    doubles: BTreeMap<String, String>,
-    /// Its first SET was handled.
+    duplicates: BTreeMap<String, String>,
+    /// Its first SET has been handled.
     ready: bool,
 }
 
-/// What a change of a source amounts to.
+/// The result of one change of a source.
 #[derive(Debug, Default, PartialEq)]
-pub struct Batches {
-    /// Gone from the source.
+pub struct PodChanges {
+    /// No longer in the source.
     pub remove: Vec<PodUid>,
     /// New.
     pub add: Vec<Manifest>,
     /// Changed.
     pub update: Vec<Manifest>,
-    /// Changed, and now with a deletionTimestamp.
+    /// Changed, with a new deletionTimestamp.
     pub delete: Vec<Manifest>,
     /// Only the status differs.
     pub reconcile: Vec<Manifest>,
@@ -56,15 +56,15 @@ pub struct Batches {
 }
 
 impl Sources {
-    /// Take a change in. `remembered` are pods of this source the journal knows, for files that are broken now.
-    pub fn merge(&mut self, source: Source, change: SourceChange, remembered: &[Manifest]) -> Batches {
+    /// Merges a change. `remembered` are journaled pods of this source, for files that are broken now.
+    pub fn merge(&mut self, source: Source, change: SourceChange, remembered: &[Manifest]) -> PodChanges {
         let set = self.sets.entry(source).or_default();
-        let mut out = Batches::default();
+        let mut out = PodChanges::default();
         match change {
             SourceChange::Set { pods, broken } => {
                 let pods = set.with_broken(pods, broken, remembered);
-                let pods = set.without_doubles(pods, remembered, &mut out);
-                set.note_doubles(&out.dropped);
+                let pods = set.without_duplicates(pods, remembered, &mut out);
+                set.record_duplicates(&out.dropped);
                 let wanted: BTreeSet<PodUid> = pods.iter().filter_map(uid_of).collect();
                 let gone: Vec<PodUid> = set.pods.keys().filter(|uid| !wanted.contains(*uid)).cloned().collect();
                 for uid in gone {
@@ -87,12 +87,12 @@ impl Sources {
         out
     }
 
-    /// The batches of the first SET were handled.
+    /// The changes of the first SET have been handled.
     pub fn mark_ready(&mut self, source: Source) {
         self.sets.entry(source).or_default().ready = true;
     }
 
-    /// This source has reported.
+    /// The source is synced.
     pub fn is_ready(&self, source: Source) -> bool {
         self.sets.get(&source).is_some_and(|s| s.ready)
     }
@@ -107,15 +107,15 @@ impl Sources {
         self.sets.iter().flat_map(|(source, set)| set.pods.iter().map(|(uid, m)| (*source, uid, m)))
     }
 
-    /// Files that can't be used now, or not all of them, with the reason.
+    /// Files that are broken or have duplicate pods, with the reason.
     pub fn broken(&self) -> impl Iterator<Item = (&str, &str)> {
-        let unused = self.sets.values().flat_map(|s| s.broken.iter().chain(&s.doubles));
+        let unused = self.sets.values().flat_map(|s| s.broken.iter().chain(&s.duplicates));
         unused.map(|(file, why)| (file.as_str(), why.as_str()))
     }
 }
 
 impl Set {
-    /// A broken file's pods stay as they last were: all documents of a file or none.
+    /// The pods of a broken file stay unchanged: all documents of a file or none.
     fn with_broken(
         &mut self,
         mut pods: Vec<Manifest>,
@@ -131,8 +131,8 @@ impl Set {
         pods
     }
 
-    /// The one we have wins, also if only the journal remembers that; else the first.
-    fn without_doubles(&self, pods: Vec<Manifest>, remembered: &[Manifest], out: &mut Batches) -> Vec<Manifest> {
+    /// Of duplicates the known pod wins, also if only the journal has it; else the first.
+    fn without_duplicates(&self, pods: Vec<Manifest>, remembered: &[Manifest], out: &mut PodChanges) -> Vec<Manifest> {
         let known = self.pods.values().chain(remembered.iter().filter(|_| !self.ready));
         let ours: BTreeSet<(PodUid, FullName)> = known.filter_map(|m| Some((uid_of(m)?, full_name(&m.pod)))).collect();
         let named = |m: &Manifest| (uid_of(m).unwrap_or_else(|| "".into()), full_name(&m.pod));
@@ -162,25 +162,25 @@ impl Set {
         kept
     }
 
-    /// What was dropped stays in sight for as long as it is there.
-    fn note_doubles(&mut self, dropped: &[(Manifest, String)]) {
-        self.doubles.clear();
+    /// Dropped pods are reported as long as they exist.
+    fn record_duplicates(&mut self, dropped: &[(Manifest, String)]) {
+        self.duplicates.clear();
         for (manifest, why) in dropped {
-            let all = self.doubles.entry(manifest.origin.clone()).or_default();
+            let all = self.duplicates.entry(manifest.origin.clone()).or_default();
             let separator = if all.is_empty() { "" } else { "; " };
             all.push_str(separator);
             all.push_str(why);
         }
     }
 
-    fn compare(&mut self, source: Source, manifest: Manifest, out: &mut Batches) {
+    fn compare(&mut self, source: Source, manifest: Manifest, out: &mut PodChanges) {
         let Some(uid) = uid_of(&manifest) else { return };
         let Some(had) = self.pods.get(&uid) else {
             self.pods.insert(uid, manifest.clone());
             out.add.push(manifest);
             return;
         };
-        // What was said before and heard after it is no news.
+        // An older resource version that arrives late is ignored.
         if is_older_version(version(&manifest.pod), version(&had.pod)) {
             return;
         }
@@ -192,10 +192,10 @@ impl Set {
             }
             return;
         }
-        let anew = source.is_static() && !may_change_alive(&had.pod, &manifest.pod);
+        let anew = source.is_static() && !may_update_in_place(&had.pod, &manifest.pod);
         self.pods.insert(uid.clone(), manifest.clone());
         if anew {
-            // A change an API server would refuse: the old life ends, a new one begins under the same UID.
+            // A change that an API server would reject: the pod is terminated and recreated under the same UID.
             out.remove.push(uid);
             out.add.push(manifest);
         } else if manifest.pod.metadata.deletion_timestamp.is_some() {
@@ -215,7 +215,7 @@ fn version(pod: &Pod) -> Option<&str> {
     pod.metadata.resource_version.as_deref()
 }
 
-/// Something differs that a worker must see.
+/// A difference that the pod's worker must handle.
 fn differs(a: &Pod, b: &Pod) -> bool {
     let (m, n) = (&a.metadata, &b.metadata);
     a.spec != b.spec
@@ -223,24 +223,23 @@ fn differs(a: &Pod, b: &Pod) -> bool {
         || m.labels != n.labels
         || m.deletion_timestamp != n.deletion_timestamp
         || m.deletion_grace_period_seconds != n.deletion_grace_period_seconds
-        || foreign_annotations(a) != foreign_annotations(b)
+        || compared_annotations(a) != compared_annotations(b)
 }
 
-fn foreign_annotations(pod: &Pod) -> BTreeMap<&str, &str> {
+fn compared_annotations(pod: &Pod) -> BTreeMap<&str, &str> {
     let all = pod.metadata.annotations.iter().flatten();
     all.filter(|(k, _)| !LOCAL_ANNOTATIONS.contains(&k.as_str())).map(|(k, v)| (k.as_str(), v.as_str())).collect()
 }
 
-/// The manifest of a static pod was changed in a way that ends the pod and begins a new life under its UID. The same content is
-/// the same pod, whatever another release fills in.
-pub(crate) fn is_another_life(had: &Pod, new: &Pod) -> bool {
+/// The change of a static pod's manifest requires that the pod is recreated under its UID. Equal content is the same pod, even if
+/// another release sets other defaults.
+pub(crate) fn requires_recreation(had: &Pod, new: &Pod) -> bool {
     let hash = |pod: &Pod| pod.metadata.annotations.as_ref().and_then(|all| all.get(CONFIG_HASH)).cloned();
-    hash(had) != hash(new) && !may_change_alive(had, new)
+    hash(had) != hash(new) && !may_update_in_place(had, new)
 }
 
-/// An API server would take this change of a living pod: images, a shorter active deadline, more tolerations, metadata but for
-/// its name.
-fn may_change_alive(had: &Pod, new: &Pod) -> bool {
+/// An API server would accept this update: images, a shorter active deadline, more tolerations, metadata except the name.
+fn may_update_in_place(had: &Pod, new: &Pod) -> bool {
     full_name(had) == full_name(new) && validate_change(new, had).is_empty()
 }
 

@@ -1,8 +1,8 @@
-//! From a manifest to a static pod: decode, give it a UID and a name, fill in what the node knows, refuse what can't run.
+//! From a manifest to a static pod: decode, set UID, name and node, apply defaults, validate.
 //!
-//! A static pod's UID is a hash of where it comes from and what it says, so an edited manifest is another pod. What it says is
-//! taken from the decoded document itself and not from our types: comments, the order of keys, and our own releases don't
-//! change it. The UID becomes the name of a directory and a cgroup; one given in a manifest is held to that.
+//! The UID of a static pod is a hash of its origin and content, so an edited manifest is another pod. The content is hashed from
+//! the parsed document, not from our types, so that comments, the order of keys and our releases do not change it. The UID becomes
+//! the name of a directory and a cgroup; one that a manifest sets must be valid for that.
 
 mod findings;
 mod references;
@@ -30,15 +30,15 @@ pub use unknown::{unknown_fields, unknown_in};
 pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 /// Annotation: the pod's source.
 pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
-/// Annotation: when the manifest was first seen.
+/// Annotation: when the manifest was first read.
 pub const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
-/// Annotation: on the shadow of a static pod in the API, the static pod's hash.
+/// Annotation of a mirror pod: the hash of its static pod.
 pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Why a manifest makes no pod. All pods of a document are good, or none is taken.
+/// Why a manifest is rejected. A document is accepted only if all its pods are valid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ManifestError {
-    /// Not a mapping at all.
+    /// Not a mapping.
     #[error("a manifest must be a mapping with apiVersion, kind, metadata and spec, but this is {0}")]
     NotAnObject(&'static str),
     /// Another kind of object.
@@ -46,45 +46,45 @@ pub enum ManifestError {
         "{path}kind {kind:?} of apiVersion {api_version:?} can't run on a node: write a Pod (or a List of Pods) of apiVersion v1"
     )]
     Kind {
-        /// Where in a list, ending in a dot.
+        /// Path of the list item, ending in a dot; empty without a list.
         path: String,
-        /// The kind it has.
+        /// Kind in the manifest.
         kind: String,
-        /// The apiVersion it has.
+        /// apiVersion in the manifest.
         api_version: String,
     },
-    /// Nested beyond reason.
+    /// Nested too deeply.
     #[error("the manifest is nested more than {MAX_DEPTH} levels deep")]
     TooDeep,
     /// A field has the wrong type.
     #[error("{path}: {message}")]
     Decode {
-        /// Which field.
+        /// Path of the field.
         path: String,
-        /// What is wrong with it.
+        /// What is wrong with the field.
         message: String,
     },
-    /// The pod breaks rules.
+    /// Validation failed.
     #[error("pod {pod:?} is invalid: {}", join(.errors))]
     Invalid {
-        /// Its name in the manifest.
+        /// Name in the manifest.
         pod: String,
-        /// All that is wrong.
+        /// All validation errors.
         errors: Vec<FieldError>,
     },
-    /// It refers to what only an API server has.
+    /// It refers to an object of the API.
     #[error("pod {pod:?} is static and may not refer to {what}: remove {path}")]
     Reference {
-        /// Its name in the manifest.
+        /// Name in the manifest.
         pod: String,
-        /// Which field.
+        /// Path of the field.
         path: String,
-        /// What it refers to.
+        /// Kind of the referenced object.
         what: &'static str,
     },
 }
 
-/// Makes the static pods of one document. A document of nothing has none.
+/// The static pods of one document; an empty document has none.
 pub fn from_value(
     value: Value,
     source: Source,
@@ -92,12 +92,12 @@ pub fn from_value(
     node_name: &str,
     seen: Timestamp,
 ) -> Result<Vec<Manifest>, ManifestError> {
-    let place = Place { source, origin, node_name, seen };
-    let one = |(path, document)| place.make(document, path).map_err(|mut errors| errors.remove(0).1);
+    let context = ManifestContext { source, origin, node_name, seen };
+    let one = |(path, document)| context.read_pod(document, path).map_err(|mut errors| errors.remove(0).1);
     whole(value)?.into_iter().map(one).collect()
 }
 
-/// As [`from_value`], with everything that is wrong with every pod of the document, by field.
+/// As [`from_value`], with all errors of all pods of the document by field.
 pub fn read_value(
     value: Value,
     source: Source,
@@ -105,10 +105,10 @@ pub fn read_value(
     node_name: &str,
     seen: Timestamp,
 ) -> Result<Vec<Manifest>, Vec<FieldError>> {
-    let place = Place { source, origin, node_name, seen };
+    let context = ManifestContext { source, origin, node_name, seen };
     let (mut pods, mut errors) = (Vec::new(), Vec::new());
     for (path, document) in whole(value).map_err(|error| findings::of(&error, ""))? {
-        match place.make(document, path) {
+        match context.read_pod(document, path) {
             Ok(pod) => pods.push(pod),
             Err(wrong) => errors.extend(wrong.iter().flat_map(|(path, error)| findings::of(error, path))),
         }
@@ -116,25 +116,25 @@ pub fn read_value(
     if errors.is_empty() { Ok(pods) } else { Err(errors) }
 }
 
-/// Where a document's pods come from and go to.
-struct Place<'a> {
+/// Source of a document and the node of its pods.
+struct ManifestContext<'a> {
     source: Source,
     origin: &'a str,
     node_name: &'a str,
     seen: Timestamp,
 }
 
-impl Place<'_> {
-    /// One pod, or all that is wrong with it: at least one thing, each with the pod's place in a list.
-    fn make(&self, document: Value, path: String) -> Result<Manifest, Vec<(String, ManifestError)>> {
+impl ManifestContext<'_> {
+    /// One pod, or its errors: at least one, each with the path of the list item.
+    fn read_pod(&self, document: Value, path: String) -> Result<Manifest, Vec<(String, ManifestError)>> {
         let hash = content_hash(&document, self.source, self.origin, self.node_name);
         let mut pod = decode(document, &path).map_err(|error| vec![(path.clone(), error)])?;
         let name = pod.metadata.name.clone().unwrap_or_default();
         let mut wrong = check_as_written(&pod, &name);
-        place(&mut pod, self.source, self.node_name, hash, self.seen);
+        make_static(&mut pod, self.source, self.node_name, hash, self.seen);
         default_pod(&mut pod);
         let mut errors = validate_pod(&pod);
-        // The node's name is ours and not the manifest's.
+        // spec.nodeName is set by us, not by the manifest.
         errors.retain(|error| error.path != "spec.nodeName");
         errors.retain(|error| !wrong.iter().flat_map(|w| findings::of(w, "")).any(|known| known.path == error.path));
         if !errors.is_empty() {
@@ -148,13 +148,13 @@ impl Place<'_> {
 }
 
 fn whole(value: Value) -> Result<Vec<(String, Value)>, ManifestError> {
-    if !fits(&value, MAX_DEPTH) {
+    if !within_depth(&value, MAX_DEPTH) {
         return Err(ManifestError::TooDeep);
     }
     documents(value)
 }
 
-/// The pods in a document, each with its place in a list and with kind and apiVersion.
+/// The pods in a document, each with the path of its list item and with kind and apiVersion.
 fn documents(value: Value) -> Result<Vec<(String, Value)>, ManifestError> {
     let mut object = match value {
         Value::Null => return Ok(Vec::new()),
@@ -184,7 +184,7 @@ fn documents(value: Value) -> Result<Vec<(String, Value)>, ManifestError> {
         let Value::Object(mut item) = item else {
             return Err(ManifestError::Decode { path: format!("items[{index}]"), message: "must be a pod".into() });
         };
-        // The items of a typed list need not repeat their type.
+        // Items of a PodList need no kind and apiVersion.
         if kind == "PodList" {
             item.entry("kind").or_insert_with(|| "Pod".into());
             item.entry("apiVersion").or_insert_with(|| "v1".into());
@@ -208,12 +208,12 @@ fn decode(document: Value, path: &str) -> Result<Pod, ManifestError> {
         let field = error.path().to_string();
         ManifestError::Decode {
             path: format!("{path}{field}"),
-            message: findings::in_plain_words(&error.into_inner().to_string()),
+            message: findings::user_message(&error.into_inner().to_string()),
         }
     })
 }
 
-/// What is wrong before the node adds its part.
+/// Errors in the manifest before the node sets its fields.
 fn check_as_written(pod: &Pod, name: &str) -> Vec<ManifestError> {
     let mut errors = Vec::new();
     let mut wrong = |path: &str, message: String| errors.push(FieldError { path: path.into(), message });
@@ -238,10 +238,10 @@ fn check_as_written(pod: &Pod, name: &str) -> Vec<ManifestError> {
     wrong
 }
 
-/// Gives the pod its place on this node.
-fn place(pod: &mut Pod, source: Source, node_name: &str, hash: String, seen: Timestamp) {
+/// Sets the fields that make it a static pod of this node.
+fn make_static(pod: &mut Pod, source: Source, node_name: &str, hash: String, seen: Timestamp) {
     let meta = &mut pod.metadata;
-    // What a server writes has no meaning in a manifest: a deletionTimestamp here would end the pod before it began.
+    // Fields of the API server are removed: a deletionTimestamp would terminate the pod before it starts.
     meta.creation_timestamp = None;
     meta.deletion_timestamp = None;
     meta.deletion_grace_period_seconds = None;
@@ -267,20 +267,20 @@ fn place(pod: &mut Pod, source: Source, node_name: &str, hash: String, seen: Tim
     pod.status = Some(PodStatus { phase: Some("Pending".into()), ..PodStatus::default() });
 }
 
-/// A taint must not drive away what only this node can run.
+/// Static pods tolerate every NoExecute taint, because no other node can run them.
 fn tolerate_no_execute(tolerations: &mut Vec<Toleration>) {
     let all = Toleration { operator: Some("Exists".into()), effect: Some("NoExecute".into()), ..Toleration::default() };
     let empty = |text: &Option<String>| text.as_deref().unwrap_or_default().is_empty();
     let same =
         |t: &Toleration| t.operator == all.operator && t.effect == all.effect && empty(&t.key) && empty(&t.value);
     match tolerations.iter_mut().find(|t| same(t)) {
-        // Without a limit in time.
+        // Unlimited.
         Some(found) => *found = all,
         None => tolerations.push(all),
     }
 }
 
-/// A hash of where the manifest is and what it says, its own UID and status apart.
+/// Hash of origin and content of the manifest, without its UID and status.
 fn content_hash(document: &Value, source: Source, origin: &str, node_name: &str) -> String {
     let mut document = document.clone();
     if let Some(object) = document.as_object_mut() {
@@ -295,8 +295,8 @@ fn content_hash(document: &Value, source: Source, origin: &str, node_name: &str)
     digest[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// One text for all ways to write the same: keys in order, no field of nothing. Whether maps keep the order in which they
-/// were filled is a build option of the JSON library, so they are sorted here.
+/// Canonical text of a document: sorted keys, no null fields. Keys are sorted here because the order of maps is a build option of
+/// the JSON library.
 fn canonical(value: &Value, text: &mut String) {
     match value {
         Value::Object(object) => {
@@ -327,10 +327,10 @@ fn is_safe_uid(uid: &str) -> bool {
     uid.len() <= MAX_UID && uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
 }
 
-fn fits(value: &Value, levels: usize) -> bool {
+fn within_depth(value: &Value, levels: usize) -> bool {
     match value {
-        Value::Object(object) => levels > 0 && object.values().all(|field| fits(field, levels - 1)),
-        Value::Array(list) => levels > 0 && list.iter().all(|item| fits(item, levels - 1)),
+        Value::Object(object) => levels > 0 && object.values().all(|field| within_depth(field, levels - 1)),
+        Value::Array(list) => levels > 0 && list.iter().all(|item| within_depth(item, levels - 1)),
         _ => true,
     }
 }
@@ -341,7 +341,7 @@ fn join(errors: &[FieldError]) -> String {
 
 /// A pod needs about 15.
 const MAX_DEPTH: usize = 64;
-/// It becomes a directory's name; a UUID has 36.
+/// It becomes the name of a directory; a UUID has 36 characters.
 const MAX_UID: usize = 128;
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! A pod's status: what the world is told about it.
+//! Computes `PodStatus` (the kubelet's `generateAPIPodStatus`).
 //!
 //! ```text
 //!  spec + seen + memory ─▶ container statuses ─▶ phase ─▶ conditions ─▶ rules (terminal withheld, finished) ─▶ PodStatus
 //! ```
 //!
-//! Computed anew each time from what is known; only what must not move comes from the last one: start time, transition
-//! times, a terminal phase, the addresses of a pod that has stopped. Reasons and messages are the kubelet's, because
-//! people and programs search for them.
+//! Computed from scratch each time; only values that must not change come from the last status: start time, transition times, a
+//! terminal phase, the addresses of a stopped pod. Reasons and messages are the kubelet's, because users and tools search for
+//! them.
 
 mod conditions;
 mod containers;
@@ -28,36 +28,36 @@ use crate::qos::{Amounts, pod_limits, pod_requests};
 pub use conditions::{is_our_condition, quarantined, stuck, stuck_for};
 use containers::Statuses;
 pub(crate) use external::{copy_external_fields, external_status};
-pub use rules::{Illegal, accept, finished, past_deadline, withhold};
+pub use rules::{IllegalTransition, active_deadline_exceeded, check_transition, finished, withhold_terminal_phase};
 
-/// What a status is computed from.
+/// Inputs of a status.
 #[derive(Clone, Copy, Debug)]
 pub struct StatusInput<'a> {
-    /// What is wanted.
+    /// The pod as its source has it.
     pub pod: &'a Pod,
-    /// What the runtime has.
+    /// Observed state in the runtime.
     pub seen: &'a PodSeen,
-    /// What we remember; its status is the one this follows.
+    /// Journaled state, with the last status.
     pub record: &'a PodRecord,
-    /// Why containers that should run don't: backoffs, pulls, errors.
+    /// `state.waiting` of containers that should run: back-off, image pull, errors.
     pub waiting: &'a BTreeMap<Name, Waiting>,
-    /// Why the pod as a whole has not begun, if it has to wait.
+    /// Why the pod has not been started, if it waits.
     pub hold: Option<&'a Waiting>,
-    /// What fails the pod as a whole while it is brought up: a volume, its cgroup, its sandbox, the network.
+    /// Last failure of the setup of the pod: a volume, its cgroup, its sandbox, the network.
     pub trouble: Option<&'a str>,
     /// The node's addresses.
     pub host_ips: &'a [String],
-    /// The runtime's name, which container ids begin with: `containerd`.
+    /// Name of the runtime, the prefix of container ids: `containerd`.
     pub runtime: &'a str,
-    /// The moment, for what changes now.
+    /// For transition times.
     pub now: Timestamp,
-    /// More may run than was seen: the sight is old, or a start is under way.
+    /// More containers may run than were observed: the observation is outdated, or a start is in flight.
     pub unsure: bool,
-    /// Static pods are not failed at their end: no API object waits for it.
+    /// A static pod does not get a terminal phase at the end: it has no API object that waits for one.
     pub is_static: bool,
 }
 
-/// The status as it may be published: a terminal phase only once nothing runs any more.
+/// The status to publish: a terminal phase only when no container runs.
 pub fn pod_status(i: &StatusInput<'_>) -> PodStatus {
     let no_spec = PodSpec::default();
     let spec = i.pod.spec.as_ref().unwrap_or(&no_spec);
@@ -67,7 +67,7 @@ pub fn pod_status(i: &StatusInput<'_>) -> PodStatus {
     let statuses = Statuses::of(i, spec);
     let (phase, reason, message) = phase_and_reason(i, spec, &statuses, old, api);
     let requests = quantities(pod_requests(i.pod));
-    // A pod that was not let in has no containers to speak of.
+    // A rejected pod has no container statuses.
     let refused = !i.record.admitted && i.record.ending.as_ref().is_some_and(|e| e.status_override.is_some());
     let mut status = PodStatus {
         conditions: Some(conditions::of(i, spec, &statuses, phase, old, api)),
@@ -82,7 +82,7 @@ pub fn pod_status(i: &StatusInput<'_>) -> PodStatus {
         ephemeral_container_statuses: non_empty(statuses.ephemeral).filter(|_| !refused),
         allocated_resources: requests.clone().or_else(|| api.allocated_resources.clone()),
         resources: resources(spec, requests, quantities(pod_limits(i.pod))).or_else(|| api.resources.clone()),
-        // Not ours: kept as they are.
+        // Fields of other components are kept.
         extended_resource_claim_status: api.extended_resource_claim_status.clone(),
         node_allocatable_resource_claim_statuses: api.node_allocatable_resource_claim_statuses.clone(),
         nominated_node_name: api.nominated_node_name.clone(),
@@ -93,12 +93,12 @@ pub fn pod_status(i: &StatusInput<'_>) -> PodStatus {
     };
     addresses(i, spec, old, &mut status);
     let may_run = i.unsure || i.seen.alive().next().is_some();
-    let status = withhold(old, status, may_run, i.now);
+    let status = withhold_terminal_phase(old, status, may_run, i.now);
     if i.record.finished && !i.is_static { finished(status, i.now) } else { status }
 }
 
-/// The phase of [`pod_status`] is terminal: that alone, without the rest of the status.
-pub fn has_ended(i: &StatusInput<'_>) -> bool {
+/// The phase of [`pod_status`] is terminal, without computing the rest.
+pub fn has_terminal_phase(i: &StatusInput<'_>) -> bool {
     let (no_spec, empty) = (PodSpec::default(), PodStatus::default());
     let spec = i.pod.spec.as_ref().unwrap_or(&no_spec);
     let api = i.pod.status.as_ref().unwrap_or(&empty);
@@ -108,7 +108,7 @@ pub fn has_ended(i: &StatusInput<'_>) -> bool {
     (is_terminal(Some(phase)) && !withheld) || (i.record.finished && !i.is_static)
 }
 
-/// A terminal phase stays, with its story. Then what ended the pod from outside, then what its containers say.
+/// A terminal phase stays, with its reason and message. Then an eviction or rejection decides, then the containers.
 fn phase_and_reason(
     i: &StatusInput<'_>,
     spec: &PodSpec,
@@ -128,13 +128,13 @@ fn phase_and_reason(
     let phase = phase::of(spec, statuses, i.record.terminated);
     match i.hold {
         Some(hold) if phase == phase::PENDING => (phase, Some(hold.reason.clone()), Some(hold.message.clone())),
-        // The API server's own word on a phase that has not changed. Ours is said anew each time.
+        // Reason and message of the API server for a phase that has not changed. Ours are computed each time.
         _ if api.phase.as_deref() == Some(phase) => (phase, api.reason.clone(), api.message.clone()),
         _ => (phase, None, None),
     }
 }
 
-/// The pod's addresses outlive its sandbox: who asks about a pod that has ended still wants to know where it was.
+/// The pod's addresses are kept after its sandbox is gone, so that they stay visible for a finished pod.
 fn addresses(i: &StatusInput<'_>, spec: &PodSpec, old: &PodStatus, status: &mut PodStatus) {
     let hosts = i.host_ips.iter().take(2);
     status.host_ip = i.host_ips.first().cloned();
@@ -149,7 +149,7 @@ fn addresses(i: &StatusInput<'_>, spec: &PodSpec, old: &PodStatus, status: &mut 
     status.pod_ips = non_empty(ips);
 }
 
-/// What the pod as a whole was given: nothing is resized in place, so that is what it asked for.
+/// `status.resources`: equal to the spec, because in-place resize is not supported.
 fn resources(spec: &PodSpec, requests: Option<Quantities>, limits: Option<Quantities>) -> Option<ResourceRequirements> {
     let claims = spec.resources.as_ref().and_then(|r| r.claims.clone());
     let given = requests.is_some() || limits.is_some() || claims.is_some();
@@ -167,7 +167,7 @@ fn non_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }
 
-/// The API's times have whole seconds.
+/// API times have a resolution of one second.
 pub(crate) fn second(at: Timestamp) -> Time {
     Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
 }

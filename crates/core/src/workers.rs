@@ -1,7 +1,7 @@
-//! The pods together: whose turn it is, who is known, and the questions the rest of the agent asks.
+//! All pods: their order, and the queries of the rest of the agent (the kubelet's `podWorkers`).
 //!
-//! Static pods of one full name never run side by side: an edited manifest has a new UID and waits, first come first served,
-//! until the old one is finished. It is woken by that finish, not by a timer.
+//! Static pods of one full name never run at the same time: an edited manifest has a new UID and waits, in order of arrival, until
+//! the old pod is finished. The finish wakes it, not a timer.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use crate::pod::{Machine, State};
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Workers {
     machines: BTreeMap<PodUid, Machine>,
-    /// First sight orders the pods of one name.
+    /// Pods of one name in order of their first observation.
     #[serde(with = "crate::record::pairs")]
     order: BTreeMap<FullName, Vec<PodUid>>,
-    /// The desired pods were compared with the known ones at least once.
+    /// The desired pods have been compared with the known ones at least once.
     synced: bool,
 }
 
@@ -57,22 +57,22 @@ impl Workers {
         self.machines.iter()
     }
 
-    /// How many.
+    /// Number of pods.
     pub fn len(&self) -> usize {
         self.machines.len()
     }
 
-    /// None at all.
+    /// No pods.
     pub fn is_empty(&self) -> bool {
         self.machines.is_empty()
     }
 
-    /// All pods of one name, first seen first.
+    /// All pods of one name, the oldest first.
     pub fn of_name(&self, name: &FullName) -> &[PodUid] {
         self.order.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// Why it isn't this pod's turn: another of its name came first, has had its turn, or is an orphan, and isn't finished.
+    /// Why this pod has to wait: another pod of its name came first, was started before, or is an orphan, and is not finished.
     pub(crate) fn predecessor(&self, uid: &PodUid) -> Option<Waiting> {
         let machine = self.machines.get(uid)?;
         if !machine.is_static() || mutate::made(Mutant::NoStaticOrder) {
@@ -83,7 +83,7 @@ impl Workers {
         let blocks = |(i, other): (usize, &PodUid)| {
             let Some(m) = self.machines.get(other) else { return false };
             let orphan = m.record().ending.as_ref().is_some_and(|e| e.cause == Cause::Orphan);
-            // First sight is on the wall clock, which jumps: who runs, then who had its turn, comes first whatever it says.
+            // The first observation is a wall-clock time, which may jump: a running pod, then one that was started, comes first.
             let before = m.claim() > machine.claim() || (m.claim() == machine.claim() && i < mine);
             other != uid && m.state() < State::Finished && (orphan || (before && m.is_static()))
         };
@@ -91,7 +91,7 @@ impl Workers {
         Some(waiting_for(first))
     }
 
-    /// A pod of its name runs, or is ending after only the runtime knew it.
+    /// Another pod of its name runs, or an orphan of its name is terminating.
     pub(crate) fn running_namesake(&self, uid: &PodUid) -> Option<Waiting> {
         let machine = self.machines.get(uid).filter(|m| m.is_static())?;
         let ends = |m: &Machine| {
@@ -110,13 +110,13 @@ fn waiting_for(first: &PodUid) -> Waiting {
     }
 }
 
-/// The questions, with the answers for pods nobody knows.
+/// Queries, also for unknown pods.
 impl Workers {
     fn state(&self, uid: &PodUid) -> Option<State> {
         self.machines.get(uid).map(Machine::state)
     }
 
-    /// Terminated, and known to be.
+    /// Terminated and known.
     pub fn is_known_terminated(&self, uid: &PodUid) -> bool {
         self.state(uid).is_some_and(|s| s >= State::Terminated)
     }
@@ -131,27 +131,27 @@ impl Workers {
         self.state(uid).map_or(self.synced, |s| s == State::Finished)
     }
 
-    /// Its end was asked for.
+    /// Termination was requested.
     pub fn is_termination_requested(&self, uid: &PodUid) -> bool {
         self.state(uid).is_some_and(|s| s >= State::Terminating)
     }
 
-    /// Its containers are to end or have ended.
+    /// Its containers should be stopped or have stopped.
     pub fn should_containers_be_terminating(&self, uid: &PodUid) -> bool {
         self.state(uid).map_or(self.synced, |s| s >= State::Terminating)
     }
 
-    /// Nothing of it needs the runtime any more.
+    /// Nothing of it is left in the runtime that is needed.
     pub fn should_runtime_be_removed(&self, uid: &PodUid) -> bool {
         self.state(uid).map_or(self.synced, |s| s >= State::Terminated)
     }
 
-    /// Its dead containers, directories and logs are to go.
+    /// Its dead containers, directories and logs should be removed.
     pub fn should_content_be_removed(&self, uid: &PodUid) -> bool {
         self.machines.get(uid).map_or(self.synced, Machine::content_should_go)
     }
 
-    /// A static pod of this name is ending, so its mirror stays.
+    /// A static pod of this name is terminating, so its mirror stays.
     pub fn is_static_terminating(&self, name: &FullName) -> bool {
         let mut pods = self.of_name(name).iter().filter_map(|uid| self.machines.get(uid));
         pods.any(|m| m.is_static() && (State::Terminating..State::Finished).contains(&m.state()))

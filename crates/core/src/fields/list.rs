@@ -1,19 +1,19 @@
-//! The list: see [`super`].
+//! The rows of the list of pod fields.
 
 use super::Support::{self, Meaningless as Other, Not, Partly, Parts, Yes};
 use super::{Field, field as f};
 
-/// Only pods of an API server have it; in a manifest it is refused.
-const API: Support = Partly("pods of an API server only; refused in manifests");
+/// Rejected in manifests.
+const API: Support = Partly("pods of an API server only; rejected in manifests");
 /// For another operating system.
 const WINDOWS: Support = Not("for Windows");
 /// A volume that needs a plugin or a storage system.
-const PLUGIN: Support = Not("no such volumes here: the pod waits for it");
-/// The server's own bookkeeping.
-const SERVER: Support = Other("written by API servers; taken out of manifests");
-/// Decided before a pod comes to a node.
+const PLUGIN: Support = Not("not supported: the pod waits for the volume");
+/// Written by the API server.
+const SERVER: Support = Other("written by API servers; removed from manifests");
+/// Handled before a pod is bound to a node.
 const SCHEDULER: Support = Other("for schedulers");
-/// Newer than what runtimes take.
+/// Not supported by runtimes yet.
 const YOUNG: Support = Not("too young");
 
 /// Every field, in the order of the API's own documentation where that helps reading. `spec.initContainers[]` is as
@@ -22,12 +22,12 @@ pub(super) const FIELDS: &[Field] = &[
     f("apiVersion", Yes("`v1`")),
     f("kind", Yes("`Pod`; a `PodList` or `List` of pods in manifests")),
     f("metadata", Parts),
-    f("metadata.name", Yes("manifests: the node's name is added to it")),
+    f("metadata.name", Yes("manifests: the node's name is appended")),
     f("metadata.generateName", Partly("where an API gives out names; a manifest on a node needs a name")),
     f("metadata.namespace", Yes("`default` if there is none")),
-    f("metadata.uid", Yes("manifests: made from the content if there is none")),
-    f("metadata.labels", Yes("shown to the runtime")),
-    f("metadata.annotations", Yes("shown to the runtime")),
+    f("metadata.uid", Yes("manifests: a hash of the content if unset")),
+    f("metadata.labels", Yes("passed to the runtime")),
+    f("metadata.annotations", Yes("passed to the runtime")),
     f("metadata.finalizers", Other("kept as they are")),
     f("metadata.ownerReferences", Other("kept as they are")),
     f("metadata.creationTimestamp", SERVER),
@@ -37,7 +37,7 @@ pub(super) const FIELDS: &[Field] = &[
     f("metadata.managedFields", SERVER),
     f("metadata.resourceVersion", SERVER),
     f("metadata.selfLink", SERVER),
-    f("status", Other("written by this agent; taken out of manifests")),
+    f("status", Other("written by this agent; removed from manifests")),
     f("spec", Parts),
     // Containers.
     f("spec.containers", Parts),
@@ -62,10 +62,10 @@ pub(super) const FIELDS: &[Field] = &[
     f("spec.containers[].resources.requests", Yes("")),
     f(
         "spec.containers[].resources.limits",
-        Partly("`ephemeral-storage` is not enforced: only emptyDirs are held to their size"),
+        Partly("`ephemeral-storage` is not enforced: only the size limit of emptyDir volumes is"),
     ),
-    f("spec.containers[].resources.claims", Not("no devices are allocated here")),
-    f("spec.containers[].resizePolicy", Not("resources don't change while a container runs")),
+    f("spec.containers[].resources.claims", Not("devices are not allocated")),
+    f("spec.containers[].resizePolicy", Not("in-place resize is not supported")),
     f("spec.containers[].restartPolicy", Yes("")),
     f("spec.containers[].restartPolicyRules", Yes("")),
     f("spec.containers[].lifecycle", Parts),
@@ -81,7 +81,7 @@ pub(super) const FIELDS: &[Field] = &[
     f("spec.containers[].lifecycle.preStop.httpGet.protocol", YOUNG),
     f("spec.containers[].lifecycle.preStop.sleep", Yes("")),
     f("spec.containers[].lifecycle.preStop.tcpSocket", TCP),
-    f("spec.containers[].lifecycle.stopSignal", Yes("where the runtime takes it: containerd from 2.1 on")),
+    f("spec.containers[].lifecycle.stopSignal", Yes("if the runtime supports it: containerd from 2.1 on")),
     f("spec.containers[].livenessProbe", Yes("")),
     f("spec.containers[].livenessProbe.httpGet.protocol", YOUNG),
     f("spec.containers[].livenessProbe.grpc.mode", YOUNG),
@@ -93,7 +93,7 @@ pub(super) const FIELDS: &[Field] = &[
     f("spec.containers[].startupProbe.grpc.mode", YOUNG),
     f("spec.containers[].securityContext", Parts),
     f("spec.containers[].securityContext.allowPrivilegeEscalation", Yes("")),
-    f("spec.containers[].securityContext.appArmorProfile", Yes("where the kernel has AppArmor")),
+    f("spec.containers[].securityContext.appArmorProfile", Yes("if the kernel has AppArmor")),
     f("spec.containers[].securityContext.capabilities", Yes("")),
     f("spec.containers[].securityContext.privileged", Yes("")),
     f("spec.containers[].securityContext.procMount", Yes("")),
@@ -109,13 +109,13 @@ pub(super) const FIELDS: &[Field] = &[
     f("spec.containers[].tty", Yes("")),
     f("spec.containers[].terminationMessagePath", Yes("")),
     f("spec.containers[].terminationMessagePolicy", Yes("")),
-    f("spec.containers[].volumeDevices", Not("no block devices here: the container is not created")),
+    f("spec.containers[].volumeDevices", Not("block devices are not supported: the container is not created")),
     f("spec.containers[].volumeMounts", Parts),
     f("spec.containers[].volumeMounts[].name", Yes("")),
     f("spec.containers[].volumeMounts[].mountPath", Yes("")),
     f("spec.containers[].volumeMounts[].mountPropagation", Yes("")),
     f("spec.containers[].volumeMounts[].readOnly", Yes("")),
-    f("spec.containers[].volumeMounts[].recursiveReadOnly", Yes("where the runtime can: containerd from 2.0 on")),
+    f("spec.containers[].volumeMounts[].recursiveReadOnly", Yes("if the runtime supports it: containerd from 2.0 on")),
     f("spec.containers[].volumeMounts[].subPath", Yes("")),
     f("spec.containers[].volumeMounts[].subPathExpr", Yes("")),
     f("spec.containers[].volumeMounts[].bindMountOptions", YOUNG),
@@ -125,14 +125,14 @@ pub(super) const FIELDS: &[Field] = &[
     f("spec.initContainers[].livenessProbe", Yes("sidecars only")),
     f("spec.initContainers[].readinessProbe", Yes("sidecars only")),
     f("spec.initContainers[].startupProbe", Yes("sidecars only")),
-    f("spec.ephemeralContainers", Not("not started yet; refused in manifests")),
-    // Its life.
+    f("spec.ephemeralContainers", Not("not started yet; rejected in manifests")),
+    // Lifecycle.
     f("spec.restartPolicy", Yes("")),
     f("spec.terminationGracePeriodSeconds", Yes("")),
     f("spec.activeDeadlineSeconds", Yes("")),
     f("spec.readinessGates", Yes("")),
     f("spec.evictionResponders", YOUNG),
-    // Its place.
+    // Scheduling.
     f("spec.nodeName", Yes("manifests: this node")),
     f("spec.nodeSelector", Yes("checked at admission")),
     f("spec.affinity", Parts),
@@ -146,17 +146,17 @@ pub(super) const FIELDS: &[Field] = &[
     f("spec.schedulingGates", SCHEDULER),
     f("spec.schedulingGroup", SCHEDULER),
     f("spec.topologySpreadConstraints", SCHEDULER),
-    f("spec.priority", Partly("critical pods are killed last by the kernel; none makes room for another")),
+    f("spec.priority", Partly("critical pods are killed last by the kernel; no preemption")),
     f("spec.priorityClassName", Partly("as priority")),
     f("spec.preemptionPolicy", SCHEDULER),
     f("spec.os", Yes("`linux`")),
     f("spec.overhead", Yes("")),
-    f("spec.runtimeClassName", Partly("taken as the name of the runtime's handler")),
+    f("spec.runtimeClassName", Partly("used as the name of the runtime handler")),
     f("spec.resources", Parts),
     f("spec.resources.requests", Yes("")),
     f("spec.resources.limits", Yes("")),
-    f("spec.resources.claims", Not("no devices are allocated here")),
-    f("spec.resourceClaims", Not("no devices are allocated here; refused in manifests")),
+    f("spec.resources.claims", Not("devices are not allocated")),
+    f("spec.resourceClaims", Not("devices are not allocated; rejected in manifests")),
     // Network and names.
     f("spec.hostNetwork", Yes("")),
     f("spec.hostname", Yes("")),
@@ -166,14 +166,14 @@ pub(super) const FIELDS: &[Field] = &[
     f("spec.hostAliases", Yes("")),
     f("spec.dnsPolicy", Yes("")),
     f("spec.dnsConfig", Yes("")),
-    f("spec.enableServiceLinks", Partly("there are services with an API server only")),
+    f("spec.enableServiceLinks", Partly("with an API server only")),
     // Isolation.
     f("spec.hostPID", Yes("")),
     f("spec.hostIPC", Yes("")),
     f("spec.hostUsers", Yes("")),
     f("spec.shareProcessNamespace", Yes("")),
     f("spec.securityContext", Parts),
-    f("spec.securityContext.appArmorProfile", Yes("where the kernel has AppArmor")),
+    f("spec.securityContext.appArmorProfile", Yes("if the kernel has AppArmor")),
     f("spec.securityContext.fsGroup", Yes("")),
     f("spec.securityContext.fsGroupChangePolicy", Yes("")),
     f("spec.securityContext.runAsGroup", Yes("")),
@@ -183,12 +183,12 @@ pub(super) const FIELDS: &[Field] = &[
     f("spec.securityContext.seLinuxChangePolicy", Not("volumes are always relabelled file by file")),
     f("spec.securityContext.seccompProfile", Yes("")),
     f("spec.securityContext.supplementalGroups", Yes("")),
-    f("spec.securityContext.supplementalGroupsPolicy", Yes("where the runtime can: containerd from 2.0 on")),
+    f("spec.securityContext.supplementalGroupsPolicy", Yes("if the runtime supports it: containerd from 2.0 on")),
     f("spec.securityContext.sysctls", Yes("")),
     f("spec.securityContext.windowsOptions", WINDOWS),
     f("spec.serviceAccountName", API),
     f("spec.serviceAccount", API),
-    f("spec.automountServiceAccountToken", Other("done by API servers, before a pod comes to a node")),
+    f("spec.automountServiceAccountToken", Other("handled by API servers, before a pod is bound to a node")),
     f("spec.imagePullSecrets", API),
     // Volumes.
     f("spec.volumes", Parts),
@@ -197,7 +197,7 @@ pub(super) const FIELDS: &[Field] = &[
     f("spec.volumes[].emptyDir.medium", Yes("`Memory` too; huge pages not")),
     f(
         "spec.volumes[].emptyDir.sizeLimit",
-        Yes("on disk a pod that takes more is evicted, unless it is static or critical"),
+        Yes("on disk a pod that exceeds it is evicted, unless it is static or critical"),
     ),
     f("spec.volumes[].emptyDir.mode", YOUNG),
     f("spec.volumes[].hostPath", Yes("")),
@@ -219,7 +219,7 @@ pub(super) const FIELDS: &[Field] = &[
     f("spec.volumes[].secret", API),
     f("spec.volumes[].persistentVolumeClaim", API),
     f("spec.volumes[].ephemeral", API),
-    f("spec.volumes[].image", Not("no image volumes yet: the pod waits for it")),
+    f("spec.volumes[].image", Not("image volumes are not supported: the pod waits for the volume")),
     f("spec.volumes[].csi", PLUGIN),
     f("spec.volumes[].nfs", PLUGIN),
     f("spec.volumes[].iscsi", PLUGIN),
@@ -245,8 +245,7 @@ pub(super) const FIELDS: &[Field] = &[
 
 /// Documented as a hook that fails.
 const TCP: Support = Yes("Kubernetes has no such hook; here it connects");
-/// What is labelled.
 const SELINUX: &str =
-    "where the kernel has SELinux; the files the agent makes get the label, hostPath and claims keep theirs";
-/// Also with HTTPS, without a look at the certificate.
+    "if the kernel has SELinux; files that the agent creates get the label, hostPath and claims keep theirs";
+/// Also with HTTPS; the certificate is not verified.
 const HTTP: Support = Yes("HTTPS too");

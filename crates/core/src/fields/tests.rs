@@ -1,4 +1,4 @@
-//! The list against the type and the document.
+//! Compares the list with the type and the document.
 
 use serde_json::json;
 
@@ -28,16 +28,16 @@ const DOCUMENT: &str = "../../docs/FIELDS.md";
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the document is a file")]
-fn the_document_is_made_from_the_list() {
+fn the_document_is_generated_from_the_list() {
     if std::env::var_os("PODWRIGHT_BLESS").is_some() {
         std::fs::write(DOCUMENT, markdown()).unwrap();
     }
     let written = std::fs::read_to_string(DOCUMENT).unwrap_or_default();
-    assert!(written == markdown(), "docs/FIELDS.md is old: PODWRIGHT_BLESS=1 cargo test -p podwright-core fields");
+    assert!(written == markdown(), "docs/FIELDS.md is outdated: PODWRIGHT_BLESS=1 cargo test -p podwright-core fields");
 }
 
 #[test]
-fn what_does_nothing_is_found_wherever_it_stands() {
+fn unsupported_fields_are_found_at_any_path() {
     let document = json!({
         "metadata": {"name": "a", "labels": {"image": "csi", "spec.volumes": "x"}, "generateName": ""},
         "spec": {

@@ -15,7 +15,7 @@ use crate::model::{
 };
 use crate::pleg;
 use crate::pod::{KillOptions, Machine, State};
-use crate::sources::{Batches, is_another_life, uid_of};
+use crate::sources::{PodChanges, requires_recreation, uid_of};
 
 /// The labels of the node's object are known so late, at most.
 const LABELS_LATE: SignedDuration = SignedDuration::from_secs(9);
@@ -43,14 +43,14 @@ impl Node {
                 match self.workers.get_mut(&uid) {
                     Some(machine) => machine.hint(now.boot),
                     // A pod nobody knows: the list tells what it is.
-                    None => self.pleg.want(),
+                    None => self.pleg.request(),
                 }
                 BTreeSet::from([uid])
             }
             Event::EventStream { up } => {
                 // A stream that is back shows that the runtime is: it is not left to the next check.
                 if !up || !self.health.up {
-                    self.health.doubt(now.boot);
+                    self.health.check_now(now.boot);
                 }
                 if !self.pleg.stream(up, now.boot) {
                     return BTreeSet::new();
@@ -112,7 +112,7 @@ impl Node {
         }
         let remembered = self.remembered(source);
         let change = self.keep(source, change, out);
-        let Batches { remove, mut add, update, delete, reconcile, dropped } =
+        let PodChanges { remove, mut add, update, delete, reconcile, dropped } =
             self.sources.merge(source, change, &remembered);
         let mut touched = BTreeSet::new();
         for uid in remove {
@@ -143,7 +143,7 @@ impl Node {
         if is_set && !self.sources.is_ready(source) {
             self.sources.mark_ready(source);
             self.look_at_mirrors();
-            self.pleg.want();
+            self.pleg.request();
         }
         touched.extend(self.sync_known(now, out));
         touched
@@ -166,7 +166,7 @@ impl Node {
             // It left config and ends: the new life begins when the old one is over.
             Some(machine) if machine.left_config() => machine.request_restart(),
             // It was changed while no agent was there, in a way that no living pod takes.
-            Some(machine) if source.is_static() && is_another_life(&machine.record().pod, &manifest.pod) => {
+            Some(machine) if source.is_static() && requires_recreation(&machine.record().pod, &manifest.pod) => {
                 self.with(&uid, now, out, |machine, ctx, _| {
                     machine.removed(Cause::Removed, ctx);
                     machine.request_restart();
@@ -341,7 +341,7 @@ impl Node {
             return BTreeSet::new();
         }
         // Back, or the network changed: what waited goes on, after one complete list.
-        self.pleg.want();
+        self.pleg.request();
         self.workers.iter().map(|(uid, _)| uid.clone()).collect()
     }
 }

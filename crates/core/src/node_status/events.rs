@@ -1,21 +1,21 @@
-//! What is told of the node when its status changes, as the kubelet tells it.
+//! Events about changes of the Node's status, as the kubelet records them.
 
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
 
 /// An event about the node itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeEvent {
-    /// People should look at it.
+    /// Type Warning instead of Normal.
     pub warning: bool,
-    /// In a word.
+    /// Reason of the event.
     pub reason: &'static str,
-    /// For people.
+    /// Message of the event.
     pub message: String,
 }
 
-/// What follows from the step to the status `wanted`. `None`: the object is made with it.
+/// Events for the change from `had` to `wanted`. `None`: the object is being created.
 ///
-/// Readiness is told when it changes, the pressures also when nothing was said of them before (Kubernetes: ReadyCondition,
+/// Readiness is reported when it changes, pressures also when they were unset before (Kubernetes: ReadyCondition,
 /// MemoryPressureCondition, MachineInfo).
 pub fn changes(name: &str, had: Option<&NodeStatus>, wanted: &NodeStatus) -> Vec<NodeEvent> {
     let mut told = vec![];
@@ -43,7 +43,7 @@ pub fn changes(name: &str, had: Option<&NodeStatus>, wanted: &NodeStatus) -> Vec
     told
 }
 
-/// Whether pods may be scheduled here is told when it changes; a node that was not known before counts as one that takes pods.
+/// Reports a change of `spec.unschedulable`; an unknown node counts as schedulable.
 pub fn schedulable(name: &str, unschedulable: &mut bool, node: &Node) -> Option<NodeEvent> {
     let is = node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false);
     let was = std::mem::replace(unschedulable, is);
@@ -54,7 +54,7 @@ fn now(name: &str, reason: &'static str) -> NodeEvent {
     NodeEvent { warning: false, reason, message: format!("Node {name} status is now: {reason}") }
 }
 
-/// Conditions that are fine when they are False, and how that is told.
+/// Conditions whose normal status is False, with the reasons of their events.
 const FINE: [(&str, &str); 3] = [
     ("MemoryPressure", "NodeHasSufficientMemory"),
     ("DiskPressure", "NodeHasNoDiskPressure"),
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_told_and_a_new_start_is_none() {
+    fn changes_are_reported_and_a_restart_is_not() {
         let fine = ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"];
         let wanted = status("b", "False", "True");
         let cases = [
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn who_closes_the_node_is_heard() {
+    fn a_cordoned_node_is_reported() {
         let node = |closed| Node {
             spec: Some(k8s_openapi::api::core::v1::NodeSpec { unschedulable: closed, ..Default::default() }),
             ..Node::default()

@@ -1,4 +1,4 @@
-//! From the object that is there to the one that is wanted, in Kubernetes' strategic merge form.
+//! Patches from the existing to the desired Node object, as strategic merge patches.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::quantity::Amount;
 
 use super::{ATTACH_ANNOTATION, NodeFacts};
 
-/// Labels the agent vouches for whenever it starts; others are set only when the object is made.
+/// Labels that are updated at every start; others are set only at creation.
 const OWN_LABELS: [&str; 5] = [
     "kubernetes.io/hostname",
     "kubernetes.io/os",
@@ -20,7 +20,7 @@ const OWN_LABELS: [&str; 5] = [
     "beta.kubernetes.io/arch",
 ];
 
-/// What an object needs that somebody else made, or an earlier agent: labels and the annotation, never taints.
+/// Patch for an existing object: labels and the annotation, never taints.
 pub fn registration_patch(had: &Node, facts: &NodeFacts) -> Option<Value> {
     let has = |map: &Option<BTreeMap<String, String>>, key: &str, value: &str| {
         map.as_ref().and_then(|map| map.get(key)).is_some_and(|had| had == value)
@@ -40,7 +40,7 @@ pub fn registration_patch(had: &Node, facts: &NodeFacts) -> Option<Value> {
     (!metadata.is_empty()).then(|| json!({"metadata": metadata}))
 }
 
-/// What makes the status `had` into `wanted`; `None`: nothing differs, and `heartbeat` is not due.
+/// Patch from status `had` to `wanted`; `None`: they are equal and no `heartbeat` is due.
 pub fn status_patch(had: &NodeStatus, wanted: &NodeStatus, heartbeat: bool) -> Option<Value> {
     let mut status = Map::new();
     let conditions = conditions(had, wanted, heartbeat);
@@ -48,7 +48,7 @@ pub fn status_patch(had: &NodeStatus, wanted: &NodeStatus, heartbeat: bool) -> O
         status.insert("conditions".into(), value(&conditions));
     }
     if had.addresses != wanted.addresses {
-        // Their merge key is the type, and two may have the same: the list is replaced as a whole.
+        // The merge key is the type, and two addresses may have the same: the list is replaced whole.
         let all = wanted.addresses.iter().flatten().map(value);
         status.insert("addresses".into(), [json!({"$patch": "replace"})].into_iter().chain(all).collect());
     }
@@ -68,7 +68,7 @@ pub fn status_patch(had: &NodeStatus, wanted: &NodeStatus, heartbeat: bool) -> O
     if had.features != wanted.features {
         status.insert("features".into(), merged(value(&had.features), value(&wanted.features)));
     }
-    // An empty list is not kept by the server.
+    // The server does not store an empty list.
     let same = |had: &[Value], wanted: &[Value]| had == wanted;
     let list = |items: Value| items.as_array().cloned().unwrap_or_default();
     for (name, had, wanted) in [
@@ -82,12 +82,12 @@ pub fn status_patch(had: &NodeStatus, wanted: &NodeStatus, heartbeat: bool) -> O
     (!status.is_empty()).then(|| json!({"status": status}))
 }
 
-/// Servers write a quantity as they like: 1048576Ki comes back as 1Gi.
+/// Servers normalise quantities: 1048576Ki is returned as 1Gi.
 fn is_same(a: &Quantity, b: &Quantity) -> bool {
     a == b || matches!((Amount::try_from(a), Amount::try_from(b)), (Ok(a), Ok(b)) if a == b)
 }
 
-/// What makes one object into the other: fields that are gone must be named.
+/// Merge patch between two objects: removed fields are null.
 fn merged(had: Value, mut wanted: Value) -> Value {
     if let (Some(had), Some(wanted)) = (had.as_object(), wanted.as_object_mut()) {
         for gone in had.keys() {
@@ -97,7 +97,7 @@ fn merged(had: Value, mut wanted: Value) -> Value {
     wanted
 }
 
-/// Those that changed; all of ours with a heartbeat.
+/// The changed conditions; all of ours for a heartbeat.
 fn conditions<'a>(had: &NodeStatus, wanted: &'a NodeStatus, heartbeat: bool) -> Vec<&'a NodeCondition> {
     let said = |c: &NodeCondition| (c.status.clone(), c.reason.clone(), c.message.clone());
     let had = |kind: &str| had.conditions.iter().flatten().find(|c| c.type_ == kind).map(said);
@@ -107,6 +107,6 @@ fn conditions<'a>(had: &NodeStatus, wanted: &'a NodeStatus, heartbeat: bool) -> 
 }
 
 fn value(of: &impl Serialize) -> Value {
-    // Plain data: there is nothing in it that can't be written.
+    // Plain data always serialises.
     serde_json::to_value(of).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The object in its cases.
+//! Tests of the Node object and its patches.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn json_of(of: &NodeStatus) -> Value {
 }
 
 #[test]
-fn a_new_object_says_everything() {
+fn a_new_object_is_complete() {
     let node = initial(&facts(), &runtime(), at(5));
     assert_eq!(node.metadata.labels.as_ref().map(BTreeMap::len), Some(3));
     assert_eq!(node.spec.unwrap().taints.unwrap()[0].key, "t");
@@ -72,7 +72,7 @@ fn a_new_object_says_everything() {
 }
 
 #[test]
-fn ready_follows_the_runtime_and_transitions_keep_their_moment() {
+fn ready_follows_the_runtime_and_transition_times_are_kept() {
     let first = status(&facts(), &runtime(), None, at(5));
     let ready = |status: &NodeStatus| status.conditions.as_ref().unwrap()[3].clone();
     let again = status(&facts(), &runtime(), Some(&first), at(50));
@@ -84,11 +84,11 @@ fn ready_follows_the_runtime_and_transitions_keep_their_moment() {
     assert_eq!((ready(&down).status.as_str(), ready(&down).message.as_deref()), ("False", Some("no network")));
     assert_eq!(ready(&down).last_transition_time, Some(Time(at(60))));
     let both = RuntimeFacts { network: Some("b".into()), ready: Some("a".into()), ..runtime() };
-    assert_eq!(readiness(&both), Err("[a, b]".into()));
+    assert_eq!(readiness(&both).unwrap_err().to_string(), "[a, b]");
 }
 
 #[test]
-fn only_what_differs_is_sent_and_others_conditions_stay() {
+fn only_differences_are_sent_and_conditions_of_others_stay() {
     let had = status(&facts(), &runtime(), None, at(5));
     let same = status(&facts(), &runtime(), Some(&had), at(9));
     assert_eq!(status_patch(&had, &same, false), None);
@@ -123,7 +123,7 @@ fn only_what_differs_is_sent_and_others_conditions_stay() {
 }
 
 #[test]
-fn an_object_that_is_there_keeps_its_labels_and_taints() {
+fn an_existing_object_keeps_its_labels_and_taints() {
     let mut had = initial(&facts(), &runtime(), at(5));
     assert_eq!(registration_patch(&had, &facts()), None);
     let labels = had.metadata.labels.as_mut().unwrap();
@@ -138,7 +138,7 @@ fn an_object_that_is_there_keeps_its_labels_and_taints() {
 }
 
 #[test]
-fn quantities_are_the_same_however_the_server_writes_them() {
+fn normalised_quantities_are_equal() {
     let wanted = status(&facts(), &runtime(), None, at(5));
     let mut had = wanted.clone();
     for amounts in [&mut had.capacity, &mut had.allocatable] {
@@ -153,12 +153,12 @@ fn quantities_are_the_same_however_the_server_writes_them() {
 }
 
 #[test]
-fn what_another_agent_said_of_the_machine_goes() {
+fn node_info_of_another_agent_is_removed() {
     let wanted = status(&facts(), &runtime(), None, at(5));
     let mut had = json_of(&wanted);
     had["nodeInfo"]["swap"] = json!({"capacity": 5});
     let had: NodeStatus = serde_json::from_value(had).unwrap();
     let patch = status_patch(&had, &wanted, false).unwrap();
     assert_eq!(patch["status"]["nodeInfo"]["swap"], Value::Null);
-    assert!(patch["status"]["nodeInfo"].as_object().unwrap().contains_key("swap"), "it is named");
+    assert!(patch["status"]["nodeInfo"].as_object().unwrap().contains_key("swap"), "removed fields are named");
 }

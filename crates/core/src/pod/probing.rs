@@ -9,7 +9,7 @@ use crate::actions::{ProbeFailure, is_post_start_done, is_started};
 use crate::model::{
     CallKey, Container, ContainerId, Name, Out, ProbeKind, ProbeVerdict, RunState, RuntimeCall, Time, find_container,
 };
-use crate::probe::{Change, ProbeState};
+use crate::probe::{ProbeChange, ProbeState};
 
 /// The probes that are being run, by container and kind.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
@@ -126,7 +126,7 @@ impl Machine {
             return;
         }
         let Some(change) = state.result(verdict, ctx.now.boot) else { return };
-        let ok = change == Change::Success;
+        let ok = change == ProbeChange::Success;
         self.history.record(
             ctx.now,
             &format!("{kind:?} probe of {name}: {}", if ok { "passed" } else { "failed" }),

@@ -56,7 +56,7 @@ impl Machine {
     /// All its containers ended for good, or its time is up.
     fn ended(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) -> bool {
         let start = self.record.status.as_ref();
-        if start.is_some_and(|status| status::past_deadline(&self.record.pod, status, ctx.now.wall)) {
+        if start.is_some_and(|status| status::active_deadline_exceeded(&self.record.pod, status, ctx.now.wall)) {
             let (reason, message) =
                 ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline".to_owned());
             self.event(false, reason, None, message.clone(), out);
@@ -65,7 +65,7 @@ impl Machine {
             return true;
         }
         // Only a fresh look may end a pod, and nothing that is still coming up may be overlooked.
-        if !self.may_run_unseen() && self.with_status_input(ctx, status::has_ended) {
+        if !self.may_run_unseen() && self.with_status_input(ctx, status::has_terminal_phase) {
             self.kill(Cause::Ended, KillOptions::default(), ctx);
             return true;
         }

@@ -51,11 +51,11 @@ impl Machine {
         if self.is_static() || !self.record.admitted {
             return pod;
         }
-        let (kept, refused) = resize::refuse(&self.record.pod, Arc::clone(&pod));
+        let (kept, refused) = resize::keep_resources(&self.record.pod, Arc::clone(&pod));
         let before = std::mem::replace(&mut self.record.resize_refused, refused);
         self.unsaved |= before != refused;
         if refused && (!before || self.record.pod.metadata.generation != pod.metadata.generation) {
-            self.event(true, "ResizeInfeasible", None, resize::told(&pod), out);
+            self.event(true, "ResizeInfeasible", None, resize::infeasible_message(&pod), out);
         }
         kept
     }

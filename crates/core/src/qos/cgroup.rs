@@ -1,10 +1,10 @@
-//! What is written into the cgroups of pods and containers, and what those cgroups are called.
+//! Names and limits of the cgroups of pods and containers.
 
 use std::collections::BTreeMap;
 
 use super::class::{BEST_EFFORT, BURSTABLE, GUARANTEED, qos_class};
 use super::resources::{
-    Amounts, HUGEPAGES, container_limits, container_requests, pod_level_limits, pod_limits_seen, pod_requests,
+    Amounts, HUGEPAGES, container_limits, container_requests, pod_level_limits, pod_limits_with, pod_requests,
 };
 use crate::model::{Container, Pod};
 use crate::quantity::Amount;
@@ -12,7 +12,7 @@ use crate::quantity::Amount;
 /// The limits of one cgroup; `None` is unlimited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgroupLimits {
-    /// The weight against siblings, in the units of cgroup v1; `podwright_linux::cgroup::cpu_weight` converts.
+    /// Weight relative to siblings, in cgroup v1 shares; `podwright_linux::cgroup::cpu_weight` converts.
     pub cpu_shares: u64,
     /// CPU time per period.
     pub cpu_quota_us: Option<i64>,
@@ -20,7 +20,7 @@ pub struct CgroupLimits {
     pub cpu_period_us: u64,
     /// Bytes of memory.
     pub memory_limit: Option<i64>,
-    /// Processes and threads.
+    /// Maximum of processes and threads.
     pub pids_limit: Option<i64>,
     /// Bytes of huge pages by page size; other sizes get none.
     pub hugepages: BTreeMap<i64, i64>,
@@ -31,7 +31,7 @@ pub fn pod_cgroup(pod: &Pod, pod_pids_limit: Option<i64>) -> CgroupLimits {
     let requests = pod_requests(pod);
     let mut cpu_declared = true;
     let mut memory_declared = true;
-    let limits = pod_limits_seen(pod, |container| {
+    let limits = pod_limits_with(pod, |container| {
         cpu_declared &= !get(container, "cpu").is_zero();
         memory_declared &= !get(container, "memory").is_zero();
     });
@@ -49,7 +49,7 @@ pub fn pod_cgroup(pod: &Pod, pod_pids_limit: Option<i64>) -> CgroupLimits {
     let class = qos_class(pod);
     if class != BEST_EFFORT {
         result.cpu_shares = milli_cpu_to_shares(get(&requests, "cpu").milli_value());
-        // A limit on some containers is none on the pod: the others may use what there is.
+        // If only some containers have a limit, the pod has none.
         if class == GUARANTEED || cpu_declared {
             result.cpu_quota_us = milli_cpu_to_quota(get(&limits, "cpu").milli_value());
         }
@@ -60,7 +60,7 @@ pub fn pod_cgroup(pod: &Pod, pod_pids_limit: Option<i64>) -> CgroupLimits {
     result
 }
 
-/// The limits of one container of a pod; a limit of the whole pod stands in for one the container lacks.
+/// The limits of one container; a pod-level limit replaces a missing one.
 pub fn container_cgroup(pod: &Pod, container: &Container) -> CgroupLimits {
     let requests = container_requests(container);
     let own = container_limits(container);
@@ -78,14 +78,14 @@ pub fn container_cgroup(pod: &Pod, container: &Container) -> CgroupLimits {
 }
 
 /// The components of the pod's cgroup under the hierarchy's root, with the cgroupfs driver's names:
-/// `kubepods/burstable/pod<uid>`; guaranteed pods sit directly in `kubepods`.
+/// `kubepods/burstable/pod<uid>`; guaranteed pods are directly in `kubepods`.
 pub fn pod_cgroup_name(root: &str, pod: &Pod) -> Vec<String> {
     let mut path = qos_cgroup_name(root, qos_class(pod));
     path.push(format!("pod{}", pod.metadata.uid.as_deref().unwrap_or_default()));
     path
 }
 
-/// The components of the cgroup that holds all pods of one class.
+/// The components of the cgroup of all pods of one QoS class.
 pub fn qos_cgroup_name(root: &str, class: &str) -> Vec<String> {
     let mut path: Vec<String> = root.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect();
     path.push("kubepods".into());
@@ -97,7 +97,7 @@ pub fn qos_cgroup_name(root: &str, class: &str) -> Vec<String> {
     path
 }
 
-/// The CPU shares of the burstable class as a whole: the sum of what its pods ask for.
+/// CPU shares of the burstable cgroup: the sum of the requests of its pods.
 pub fn burstable_shares<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> u64 {
     let millis = pods
         .into_iter()
@@ -106,13 +106,13 @@ pub fn burstable_shares<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> u64 {
     milli_cpu_to_shares(millis)
 }
 
-/// CPU shares for thousandths of a core.
+/// Kubernetes: `MilliCPUToShares`.
 pub fn milli_cpu_to_shares(millis: i64) -> u64 {
     let millis = u64::try_from(millis).unwrap_or(0);
     (millis.saturating_mul(SHARES_PER_CPU) / 1000).clamp(MIN_SHARES, MAX_SHARES)
 }
 
-/// CPU time per period for thousandths of a core; nothing given is unlimited.
+/// Kubernetes: `MilliCPUToQuota`; zero is unlimited.
 pub fn milli_cpu_to_quota(millis: i64) -> Option<i64> {
     (millis > 0).then(|| (millis.saturating_mul(100_000) / 1000).max(MIN_QUOTA_US))
 }
@@ -133,13 +133,13 @@ fn hugepages(amounts: &Amounts) -> BTreeMap<i64, i64> {
     pages
 }
 
-/// The kernel's least weight.
+/// Kernel minimum.
 const MIN_SHARES: u64 = 2;
-/// The kernel's greatest weight.
+/// Kernel maximum.
 const MAX_SHARES: u64 = 262_144;
 /// One core.
 const SHARES_PER_CPU: u64 = 1024;
 /// `cpuCFSQuotaPeriod`'s default.
 const PERIOD_US: u64 = 100_000;
-/// The kernel's least quota.
+/// Kernel minimum.
 const MIN_QUOTA_US: i64 = 1000;

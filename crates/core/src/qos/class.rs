@@ -1,18 +1,18 @@
-//! The class of service: whose memory goes first when there is too little.
+//! QoS class (`ComputePodQOS`).
 
 use std::collections::BTreeMap;
 
 use super::resources::{Amounts, amounts, container_limits, container_requests};
 use crate::model::Pod;
 
-/// Every container has limits for CPU and memory, and asks for exactly those.
+/// Every container has CPU and memory limits and equal requests.
 pub const GUARANTEED: &str = "Guaranteed";
-/// Something is asked for or limited.
+/// Some request or limit is set.
 pub const BURSTABLE: &str = "Burstable";
-/// Nothing is asked for.
+/// No request or limit is set.
 pub const BEST_EFFORT: &str = "BestEffort";
 
-/// The pod's class: the one in its status, which never changes once given, else computed.
+/// The class in the pod's status, which never changes once set, else the computed one.
 pub fn qos_class(pod: &Pod) -> &'static str {
     let given = pod.status.as_ref().and_then(|s| s.qos_class.as_deref()).unwrap_or_default();
     match [GUARANTEED, BURSTABLE, BEST_EFFORT].into_iter().find(|class| *class == given) {
@@ -27,7 +27,7 @@ fn compute(pod: &Pod) -> &'static str {
     let mut limits = Amounts::new();
     let mut guaranteed = true;
     if let Some(whole) = &spec.resources {
-        // Values for the whole pod decide alone, also when they are empty.
+        // Pod-level resources decide alone, also if they are empty.
         add_positive(&mut requests, amounts(whole.requests.as_ref()));
         let given = amounts(whole.limits.as_ref());
         if !given.is_empty() {
@@ -46,7 +46,7 @@ fn compute(pod: &Pod) -> &'static str {
     }
 }
 
-/// Adds CPU and memory where more than nothing is given; says how many of the two were.
+/// Adds positive CPU and memory values; returns how many of the two were positive.
 fn add_positive(to: &mut Amounts, more: BTreeMap<String, crate::quantity::Amount>) -> usize {
     let mut found = 0;
     for (name, amount) in more {

@@ -1,4 +1,4 @@
-//! Whom the kernel kills first when memory runs out.
+//! `oom_score_adj`: the order in which the kernel kills when memory runs out.
 
 use super::class::{BEST_EFFORT, GUARANTEED, qos_class};
 use super::resources::{container_requests, containers_requests, pod_level_requests};
@@ -7,8 +7,8 @@ use crate::model::{Container, Pod, is_sidecar};
 /// The `oom_score_adj` of a container's processes.
 ///
 /// The kernel's score of a process is its share of memory in thousandths plus this. A burstable container's value is such
-/// that it passes 1000 when it uses more than it asked for; what a pod asks for beyond its containers is shared out among them.
-/// A sidecar is never killed before the smallest app container it serves.
+/// that the score exceeds 1000 when it uses more than its request; a pod-level request beyond its containers' is divided among them.
+/// A sidecar is never killed before the app container with the smallest request.
 pub fn oom_score_adj(pod: &Pod, container: &Container, node_memory_bytes: i64) -> i64 {
     if is_node_critical(pod) {
         return GUARANTEED_ADJ;
@@ -31,7 +31,7 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, node_memory_bytes: i64) -
     if restartable_init && let Some(least) = spec.containers.iter().map(memory_request).min() {
         result = result.min(adj(least));
     }
-    // Always above the guaranteed, whose score can reach 1000 + GUARANTEED_ADJ, and below best effort.
+    // Always above guaranteed pods, whose score can reach 1000 + GUARANTEED_ADJ, and below best effort.
     result.clamp(1000 + GUARANTEED_ADJ, BEST_EFFORT_ADJ - 1)
 }
 
@@ -51,7 +51,7 @@ fn memory_request(container: &Container) -> i64 {
     container_requests(container).get("memory").map_or(0, |amount| amount.value())
 }
 
-/// What the pod asks for and no container does, per container.
+/// The part of the pod-level request that no container requests, per container.
 fn unclaimed_share(pod: &Pod) -> i64 {
     let Some(whole) = pod_level_requests(pod).get("memory").copied().filter(|m| !m.is_zero()) else { return 0 };
     let claimed = containers_requests(pod).get("memory").map_or(0, |amount| amount.value());

@@ -1,7 +1,7 @@
-//! What the containers of a pod ask for and are limited to, taken together.
+//! Total requests and limits of a pod (`PodRequests`, `PodLimits`).
 //!
 //! App containers and sidecars run at the same time, so they add up. An init container runs with the sidecars before it, so
-//! the pod needs at least that much. Pod-level values, where given, replace the sum; the sandbox's overhead comes on top.
+//! the pod needs at least that much. Pod-level values, if set, replace the sum; the overhead is added.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +13,17 @@ use crate::quantity::Amount;
 /// Amounts by resource name.
 pub type Amounts = BTreeMap<String, Amount>;
 
-/// Parses a resource list; what is no quantity is left out.
+/// Parses a resource list; invalid quantities are left out.
 pub fn amounts(list: Option<&BTreeMap<String, Quantity>>) -> Amounts {
     list.into_iter().flatten().filter_map(|(name, q)| Some((name.clone(), Amount::try_from(q).ok()?))).collect()
 }
 
-/// What one container asks for.
+/// Requests of one container.
 pub fn container_requests(container: &Container) -> Amounts {
     amounts(container.resources.as_ref().and_then(|r| r.requests.as_ref()))
 }
 
-/// What the pod asks for in all, overhead included.
+/// Requests of the pod, overhead included.
 pub fn pod_requests(pod: &Pod) -> Amounts {
     let mut total = sum(pod, container_requests, |_| {});
     replace_pod_level(&mut total, pod_level_requests(pod));
@@ -33,13 +33,13 @@ pub fn pod_requests(pod: &Pod) -> Amounts {
     total
 }
 
-/// What the pod is limited to in all; overhead raises only limits that exist.
+/// Limits of the pod; the overhead raises only existing limits.
 pub fn pod_limits(pod: &Pod) -> Amounts {
-    pod_limits_seen(pod, |_| {})
+    pod_limits_with(pod, |_| {})
 }
 
-/// As [`pod_limits`]; `each` sees the effective limits of every container, as they add up.
-pub(super) fn pod_limits_seen(pod: &Pod, each: impl FnMut(&Amounts)) -> Amounts {
+/// As [`pod_limits`]; `each` gets the effective limits of every container as they are added.
+pub(super) fn pod_limits_with(pod: &Pod, each: impl FnMut(&Amounts)) -> Amounts {
     let mut total = sum(pod, container_limits, each);
     replace_pod_level(&mut total, pod_level_limits(pod));
     if let Some(spec) = &pod.spec {
@@ -74,7 +74,7 @@ pub(super) fn pod_level_limits(pod: &Pod) -> Amounts {
     supported(pod.spec.as_ref().and_then(|s| s.resources.as_ref()).and_then(|r| r.limits.as_ref()))
 }
 
-/// Only these can be given for a whole pod.
+/// Supported in pod-level resources.
 pub(crate) fn is_pod_level_resource(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || name.starts_with(HUGEPAGES)
 }
@@ -101,7 +101,7 @@ fn sum(pod: &Pod, of: impl Fn(&Container) -> Amounts, mut each: impl FnMut(&Amou
     let mut peak = Amounts::new();
     for container in spec.init_containers.iter().flatten() {
         let own = of(container);
-        let at_its_time = if is_sidecar(container) {
+        let concurrent = if is_sidecar(container) {
             add(&mut total, &own);
             add(&mut sidecars, &own);
             sidecars.clone()
@@ -110,8 +110,8 @@ fn sum(pod: &Pod, of: impl Fn(&Container) -> Amounts, mut each: impl FnMut(&Amou
             add(&mut both, &sidecars);
             both
         };
-        each(&at_its_time);
-        raise(&mut peak, &at_its_time);
+        each(&concurrent);
+        raise(&mut peak, &concurrent);
     }
     raise(&mut total, &peak);
     total

@@ -50,7 +50,7 @@ fn the_class_follows_from_requests_and_limits() {
             pod(json!({ "containers": [{ "name": "a", "resources": res(full.clone(), full.clone()) }],
                 "initContainers": [{ "name": "s", "restartPolicy": "Always", "resources": res(full.clone(), full.clone()) }] })),
         ),
-        // The whole pod's resources decide alone.
+        // Pod-level resources decide alone.
         (GUARANTEED, pod(json!({ "containers": [{ "name": "a" }], "resources": res(full.clone(), full.clone()) }))),
         (BURSTABLE, pod(json!({ "containers": [{ "name": "a" }], "resources": { "requests": full } }))),
         (
@@ -71,7 +71,7 @@ fn the_class_follows_from_requests_and_limits() {
 }
 
 #[test]
-fn a_class_in_the_status_stays() {
+fn a_class_in_the_status_is_kept() {
     let mut given = pod(json!({ "containers": [{ "name": "a" }] }));
     given.status = Some(serde_json::from_value(json!({ "qosClass": "Burstable" })).unwrap());
     assert_eq!(qos_class(&given), BURSTABLE);
@@ -98,7 +98,7 @@ fn init_containers_run_with_the_sidecars_before_them() {
 }
 
 #[test]
-fn values_of_the_whole_pod_replace_the_sum() {
+fn pod_level_values_replace_the_sum() {
     let given = pod(json!({
         "containers": [{ "name": "a", "resources": { "requests": { "cpu": "1", "memory": "1Gi", "ephemeral-storage": "1G" } } }],
         "resources": { "requests": { "cpu": "3", "ephemeral-storage": "9G" }, "limits": { "cpu": "4" } },
@@ -133,14 +133,14 @@ fn the_pods_cgroup_is_limited_only_if_every_container_is() {
 }
 
 #[test]
-fn an_unlimited_init_container_lifts_the_pods_limit() {
+fn an_unlimited_init_container_removes_the_pods_limit() {
     let full = json!({ "cpu": "1", "memory": "1Gi" });
     let given = pod(json!({
         "containers": [{ "name": "a", "resources": res(full.clone(), full.clone()) }],
         "initContainers": [{ "name": "i" }],
     }));
     assert_eq!((pod_cgroup(&given, None).cpu_quota_us, pod_cgroup(&given, None).memory_limit), (None, None));
-    // With a sidecar before it that has limits, what runs at its time has some.
+    // With a limited sidecar before it, the containers that run at the same time have a limit.
     let given = pod(json!({
         "containers": [{ "name": "a", "resources": res(full.clone(), full.clone()) }],
         "initContainers": [{ "name": "s", "restartPolicy": "Always", "resources": res(full.clone(), full) }, { "name": "i" }],
@@ -149,7 +149,7 @@ fn an_unlimited_init_container_lifts_the_pods_limit() {
 }
 
 #[test]
-fn limits_of_the_whole_pod_stand_in_for_missing_ones() {
+fn pod_level_limits_replace_missing_ones() {
     let given = pod(json!({
         "containers": [{ "name": "a" }, { "name": "b", "resources": { "limits": { "memory": "64Mi", "hugepages-2Mi": "4Mi" } } }],
         "resources": res(json!({ "cpu": "250m" }), json!({ "cpu": "500m", "memory": "256Mi" })),
@@ -164,7 +164,7 @@ fn limits_of_the_whole_pod_stand_in_for_missing_ones() {
 }
 
 #[test]
-fn shares_quota_and_weight_have_the_kernels_bounds() {
+fn shares_and_quota_have_the_kernels_bounds() {
     assert_eq!([0, 1, 2, 1000, 1_000_000, -5].map(milli_cpu_to_shares), [2, 2, 2, 1024, 262_144, 2]);
     assert_eq!(
         [0, 1, 10, 100, 2000, -5].map(milli_cpu_to_quota),
@@ -183,7 +183,7 @@ fn cgroups_have_the_go_kubelets_names() {
 }
 
 #[test]
-fn the_burstable_class_weighs_what_its_pods_ask_for() {
+fn the_burstable_cgroup_has_the_shares_of_its_pods_requests() {
     let full = json!({ "cpu": "1", "memory": "1Gi" });
     let pods = [one(res(json!({ "cpu": "1" }), json!({}))), one(res(full.clone(), full)), one(json!({}))];
     assert_eq!(burstable_shares(&pods), 1024);
@@ -214,7 +214,7 @@ fn oom_scores_order_the_classes() {
 }
 
 #[test]
-fn a_sidecar_outlives_the_smallest_container_it_serves() {
+fn a_sidecar_is_killed_after_the_smallest_app_container() {
     let given = pod(json!({
         "containers": [
             { "name": "a", "resources": { "requests": { "memory": "1G" } } },
@@ -231,12 +231,12 @@ fn a_sidecar_outlives_the_smallest_container_it_serves() {
 }
 
 #[test]
-fn what_only_the_pod_asks_for_is_shared_out() {
+fn the_unclaimed_pod_level_request_is_divided_among_containers() {
     let given = pod(json!({
         "containers": [{ "name": "a", "resources": { "requests": { "memory": "400M" } } }, { "name": "b" }],
         "resources": { "requests": { "memory": "1200M" } },
     }));
     let adj = |name: &str| oom_score_adj(&given, &container(&given, name), 4_000_000_000);
     assert_eq!([adj("a"), adj("b")], [800, 900]);
-    assert_eq!(oom_score_adj(&given, &container(&given, "a"), 0), 999, "a node of unknown size divides nothing");
+    assert_eq!(oom_score_adj(&given, &container(&given, "a"), 0), 999, "node memory unknown");
 }

@@ -1,10 +1,9 @@
-//! Maps as lists of pairs: in JSON only texts can be keys.
+//! Serialises maps as lists of pairs, because JSON keys are strings.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Write a map.
 pub(crate) fn serialize<K: Serialize, V: Serialize, S: Serializer>(
     map: &BTreeMap<K, V>,
     to: S,
@@ -12,7 +11,6 @@ pub(crate) fn serialize<K: Serialize, V: Serialize, S: Serializer>(
     to.collect_seq(map)
 }
 
-/// Read it again.
 pub(crate) fn deserialize<'de, K, V, D>(from: D) -> Result<BTreeMap<K, V>, D::Error>
 where
     K: Deserialize<'de> + Ord,

@@ -10,56 +10,56 @@ use super::{CORE, FORMAT, Input, Line, checksum, short};
 use crate::Node;
 use crate::model::{CallId, Effect, Event, FullName, Now, Out, PodUid, Record};
 
-/// Core, on its way through a recording.
+/// A replay in progress.
 #[derive(Debug, Default)]
 pub struct Replay {
     node: Option<Node>,
     steps: u64,
-    /// What was asked for and has not come back: an answer only has its number.
+    /// Calls in flight by id, because a result carries only the id.
     calls: BTreeMap<CallId, (PodUid, String)>,
     any_version: bool,
 }
 
-/// What one line brought.
+/// Result of one line.
 #[derive(Debug)]
 pub enum Replayed {
-    /// An agent begins, knowing these pods.
+    /// An agent starts with this state.
     Began {
-        /// When.
+        /// Time of the start.
         at: Now,
-        /// How many.
+        /// Number of known pods.
         pods: usize,
     },
     /// Core handled an event.
     Step(Box<Step>),
-    /// The recording says that it ends, and why.
+    /// The end of the recording, with its reason.
     Ended(String),
 }
 
-/// One event, and what core decided about it now.
+/// One event, and the decision of this core.
 #[derive(Debug)]
 pub struct Step {
     /// Counted from 1.
     pub number: u64,
     /// When it happened.
     pub at: Now,
-    /// What happened, in short.
+    /// Summary of the event.
     pub event: String,
     /// The decision.
     pub out: Out,
-    /// The checksum of what was decided when it was recorded.
+    /// Checksum of the decision when it was recorded.
     pub recorded: String,
-    /// The checksum of the decision now.
+    /// Checksum of the decision now.
     pub decided: String,
-    /// The pods it is about.
+    /// The pods concerned.
     pub pods: BTreeMap<PodUid, Option<FullName>>,
 }
 
-/// Why a line can't be replayed.
+/// Why a line cannot be replayed.
 #[derive(Debug, Error)]
 pub enum ReplayError {
-    /// The file is something else.
-    #[error("this is no flight recording: {0}")]
+    /// Not a recording.
+    #[error("this is not a flight recording: {0}")]
     NotARecording(String),
     /// Made by another core.
     #[error(
@@ -67,18 +67,18 @@ pub enum ReplayError {
          Replay it with the podwright that recorded it"
     )]
     OtherVersion {
-        /// By which.
+        /// Version of the recording core.
         recorded: String,
     },
-    /// In a form this code can't read.
-    #[error("the recording has format {0}, and this podwright reads format {FORMAT}")]
+    /// Unknown line format.
+    #[error("the recording has format {0}, this podwright reads format {FORMAT}")]
     OtherFormat(u32),
-    /// A line that can't be read, in the middle.
-    #[error("a line can't be read: {0}")]
+    /// An invalid line within the recording.
+    #[error("invalid line: {0}")]
     Unreadable(#[source] serde_json::Error),
 }
 
-/// Only what says whether the rest can be understood.
+/// The part of the first line that tells whether the rest can be parsed.
 #[derive(Deserialize)]
 struct Mark {
     begin: Versions,
@@ -91,12 +91,12 @@ struct Versions {
 }
 
 impl Replay {
-    /// Take recordings of other versions too, as far as they can be read: decisions may differ.
+    /// Accepts recordings of other versions, as far as they can be parsed: decisions may differ.
     pub fn of_any_version() -> Self {
         Self { any_version: true, ..Self::default() }
     }
 
-    /// The next line.
+    /// Replays the next line.
     pub fn feed(&mut self, line: &str) -> Result<Replayed, ReplayError> {
         if let Ok(mark) = serde_json::from_str::<Mark>(line) {
             self.check(mark.begin)?;
@@ -119,7 +119,7 @@ impl Replay {
         }
     }
 
-    /// The node as it is now.
+    /// The current state.
     pub fn node(&self) -> Option<&Node> {
         self.node.as_ref()
     }
@@ -140,7 +140,7 @@ impl Replay {
         let text = short::event_in_short(&event, answers.as_ref().map(|(_, call)| call.as_str()));
         let mut uids: Vec<PodUid> = short::uids_of(&event);
         uids.extend(answers.map(|(uid, _)| uid));
-        // Names are taken before and after: a pod may come or go with this event.
+        // Names are read before and after, because a pod may appear or disappear with this event.
         let name = |node: &Node, uid: &PodUid| node.workers().get(uid).map(|m| m.full_name().clone());
         let mut pods: BTreeMap<PodUid, Option<FullName>> =
             uids.into_iter().map(|uid| (uid.clone(), name(node, &uid))).collect();
@@ -164,13 +164,13 @@ impl Replay {
 }
 
 impl Step {
-    /// Core decided what it had decided when this was recorded.
+    /// The decision is the recorded one.
     pub fn is_same(&self) -> bool {
         self.recorded == self.decided
     }
 }
 
-/// The pods that a decision is about.
+/// The pods that a decision concerns.
 fn decided_about(out: &Out) -> impl Iterator<Item = &PodUid> {
     let recorded = out.records.iter().map(|record| match record {
         Record::Put(put) => &put.uid,

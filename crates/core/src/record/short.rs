@@ -1,26 +1,26 @@
-//! What happened and what was decided, on a line each.
+//! One-line summaries of events, records and effects.
 
 use crate::model::{
     Answer, Call, CallError, Effect, Event, HostCall, ObjectRef, PodSeen, PodUid, ProbeVerdict, Record, RunState,
     RuntimeCall, SourceChange,
 };
 
-/// An event; `call` tells which call an answer belongs to.
+/// Summary of an event; `call` names the call that a result belongs to.
 pub fn event_in_short(event: &Event, call: Option<&str>) -> String {
     match event {
         Event::Source { source, change } => format!("source {}: {}", source.as_str(), change_in_short(change)),
         Event::Listed { result, .. } => match result {
             Ok(listing) => format!("the runtime has {} pods", listing.pods.len()),
-            Err(error) => format!("the list failed: {}", error_in_short(error)),
+            Err(error) => format!("relist failed: {}", error_in_short(error)),
         },
         Event::Observed { result, .. } => match result {
             Ok(seen) => format!("seen: {}", seen_in_short(seen)),
-            Err(error) => format!("the look failed: {}", error_in_short(error)),
+            Err(error) => format!("observation failed: {}", error_in_short(error)),
         },
         Event::Hint { .. } => "a hint".into(),
         Event::EventStream { up } => format!("the event stream is {}", if *up { "up" } else { "down" }),
         Event::Runtime { result } => match result {
-            Ok(ready) if ready.network => format!("{} is well", ready.name),
+            Ok(ready) if ready.network => format!("{} is ready", ready.name),
             Ok(ready) => format!("{} has no network: {}", ready.name, ready.message),
             Err(error) => format!("the runtime does not answer: {}", error_in_short(error)),
         },
@@ -34,23 +34,23 @@ pub fn event_in_short(event: &Event, call: Option<&str>) -> String {
         Event::Kill { grace, evicted, .. } => {
             let grace = grace.map_or(String::new(), |grace| format!(" within {} s", grace.as_secs()));
             let why = evicted.as_ref().map_or(String::new(), |(reason, _)| format!(" ({reason})"));
-            format!("its end is asked for{grace}{why}")
+            format!("kill requested{grace}{why}")
         }
         Event::Restart { container, .. } => match container {
-            Some(name) => format!("a restart of {name} is asked for"),
-            None => "a restart is asked for".into(),
+            Some(name) => format!("restart of {name} requested"),
+            None => "restart requested".into(),
         },
         Event::Leftovers { found, .. } => match found {
-            Ok(found) => format!("{} pods have something on this machine", found.len()),
-            Err(error) => format!("the look for leftovers failed: {}", error_in_short(error)),
+            Ok(found) => format!("{} pods have data on this node", found.len()),
+            Err(error) => format!("search for leftovers failed: {}", error_in_short(error)),
         },
         Event::Wake => "wake".into(),
-        // Rare enough for all of it.
+        // Rare, so printed in full.
         other => one_line(&format!("{other:?}")),
     }
 }
 
-/// A record, by what changes most.
+/// Summary of a record.
 pub fn record_in_short(record: &Record) -> String {
     let record = match record {
         Record::Put(record) => record,
@@ -73,20 +73,20 @@ pub fn record_in_short(record: &Record) -> String {
     text
 }
 
-/// An effect.
+/// Summary of an effect.
 pub fn effect_in_short(effect: &Effect) -> String {
     match effect {
         Effect::Call { id, call, limit, .. } => {
             format!("{} ({}), within {} s", call_in_short(call), id.0, limit.as_secs())
         }
         Effect::Cancel { id } => format!("cancel call {}", id.0),
-        Effect::Observe { seq, .. } => format!("look at it ({})", seq.0),
-        Effect::List { seq } => format!("list what the runtime has ({})", seq.0),
-        Effect::CheckRuntime => "ask the runtime how it is".into(),
-        Effect::FindLeftovers { seq } => format!("look for leftovers ({})", seq.0),
-        Effect::Sweep { .. } => "remove what is left of it".into(),
-        Effect::KeepAside { .. } => "write its record aside".into(),
-        Effect::Released { waiter } => format!("tell waiter {waiter}"),
+        Effect::Observe { seq, .. } => format!("observe ({})", seq.0),
+        Effect::List { seq } => format!("relist ({})", seq.0),
+        Effect::CheckRuntime => "check the runtime".into(),
+        Effect::FindLeftovers { seq } => format!("find leftovers ({})", seq.0),
+        Effect::Sweep { .. } => "remove leftovers".into(),
+        Effect::KeepAside { .. } => "set its record aside".into(),
+        Effect::Released { waiter } => format!("notify waiter {waiter}"),
         Effect::WakeAt(at) => format!("wake at {:.3}", at.as_secs_f64()),
         Effect::Event(event) => format!("event {}: {}", event.reason, one_line(&event.message)),
         Effect::StatusChanged { .. } => "the status changed".into(),
@@ -95,7 +95,7 @@ pub fn effect_in_short(effect: &Effect) -> String {
     }
 }
 
-/// A call, with what it is about.
+/// Summary of a call.
 pub(super) fn call_in_short(call: &Call) -> String {
     let text = match call {
         Call::Runtime(call) => format!("{call:?}"),
@@ -127,7 +127,7 @@ fn runtime_call_in_short(name: &str, call: &RuntimeCall) -> String {
     }
 }
 
-/// The pods an event names.
+/// The pods of an event.
 pub(super) fn uids_of(event: &Event) -> Vec<PodUid> {
     let uid = |text: Option<&str>| text.map(PodUid::from);
     match event {
@@ -144,7 +144,7 @@ pub(super) fn uids_of(event: &Event) -> Vec<PodUid> {
     }
 }
 
-/// The pod an effect is for.
+/// The pod of an effect.
 pub(super) fn uid_of(effect: &Effect) -> Option<&PodUid> {
     match effect {
         Effect::Call { uid, .. }
@@ -158,9 +158,9 @@ pub(super) fn uid_of(effect: &Effect) -> Option<&PodUid> {
     }
 }
 
-fn object_of(ask: &crate::model::ObjectRequest) -> Option<&ObjectRef> {
+fn object_of(request: &crate::model::ObjectRequest) -> Option<&ObjectRef> {
     use crate::model::ObjectRequest;
-    match ask {
+    match request {
         ObjectRequest::PatchStatus { object, .. }
         | ObjectRequest::Delete { object }
         | ObjectRequest::DeleteMirror { object } => Some(object),
@@ -178,9 +178,9 @@ fn change_in_short(change: &SourceChange) -> String {
             format!("{} pods ({}{more}){broken}", pods.len(), names.join(", "))
         }
         SourceChange::Put(manifest) => format!("{} is new or changed", name(&manifest.pod)),
-        SourceChange::Remove(_) => "a pod is gone".into(),
-        SourceChange::Reconnected => "it is back".into(),
-        SourceChange::HistoryReset => "its history was set back".into(),
+        SourceChange::Remove(_) => "a pod was removed".into(),
+        SourceChange::Reconnected => "reconnected".into(),
+        SourceChange::HistoryReset => "history reset".into(),
     }
 }
 
@@ -205,8 +205,8 @@ fn answer_in_short(answer: &Answer) -> String {
         Answer::Sandbox(id) => format!("sandbox {}", brief(id.as_str())),
         Answer::Container(id) => format!("container {}", brief(id.as_str())),
         Answer::Image(Some(facts)) => format!("image {}", brief(&facts.id)),
-        Answer::Cgroup { made } => if *made { "it was missing" } else { "it was there" }.into(),
-        Answer::Image(None) => "no such image here".into(),
+        Answer::Cgroup { made } => if *made { "created" } else { "existed" }.into(),
+        Answer::Image(None) => "image not present".into(),
         Answer::Probe(ProbeVerdict::Success) => "passed".into(),
         Answer::Probe(ProbeVerdict::Failure(why) | ProbeVerdict::Unknown(why)) => {
             format!("not passed: {}", one_line(why))
@@ -227,7 +227,7 @@ fn error_in_short(error: &CallError) -> String {
     format!("{}{mark}", one_line(&format!("{reason} {}", error.message())))
 }
 
-/// Ids are told apart by their beginning.
+/// A prefix is enough to distinguish ids.
 fn brief(id: &str) -> &str {
     let id = id.strip_prefix("sha256:").unwrap_or(id);
     &id[..id.floor_char_boundary(12)]
@@ -239,5 +239,5 @@ fn one_line(text: &str) -> String {
     if end < flat.len() { format!("{}…", &flat[..end]) } else { flat }
 }
 
-/// More than this of somebody's words hides the rest.
+/// Longer texts are cut.
 const LINE_MAX: usize = 200;

@@ -1,4 +1,4 @@
-//! Recordings are read again as they were written, and told from others.
+//! Recordings are replayed as they were written, and others are rejected.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ fn now(seconds: u64) -> Now {
     Now { boot: Duration::from_secs(seconds), wall }
 }
 
-/// A node's first turns, recorded.
+/// The first events of a node, recorded.
 fn recording() -> Vec<String> {
     let mut node = Node::new(NodeConfig::default(), vec![]);
     let mut lines = vec![begin(&node, now(1)).unwrap()];
@@ -28,7 +28,7 @@ fn recording() -> Vec<String> {
 }
 
 #[test]
-fn a_recording_is_decided_again_as_it_was() {
+fn a_replay_makes_the_same_decisions() {
     let mut replay = Replay::default();
     let mut same = 0;
     for line in recording() {
@@ -45,7 +45,7 @@ fn a_recording_is_decided_again_as_it_was() {
 }
 
 #[test]
-fn another_input_makes_another_decision_and_is_found() {
+fn a_changed_input_is_found_by_its_checksum() {
     let mut lines = recording();
     lines[3] = lines[3].replace("\"secs\":90", "\"secs\":3");
     let mut replay = Replay::default();
@@ -57,7 +57,7 @@ fn another_input_makes_another_decision_and_is_found() {
 }
 
 #[test]
-fn other_versions_and_other_files_are_refused_with_a_word() {
+fn other_versions_and_other_files_are_rejected() {
     let lines = recording();
     let other = lines[0].replace(CORE, "0.0.9+0123");
     let error = Replay::default().feed(&other).unwrap_err().to_string();

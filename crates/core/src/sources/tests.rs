@@ -19,21 +19,21 @@ fn uids(manifests: &[Manifest]) -> Vec<String> {
 }
 
 #[test]
-fn a_set_is_compared_with_the_last_one() {
+fn a_set_is_compared_with_the_previous_one() {
     let mut sources = Sources::default();
     let first = sources.merge(Source::Api, set(&[pod("a", "1", "x"), pod("b", "2", "x")]), &[]);
     assert_eq!(uids(&first.add), ["1", "2"]);
     let second = sources.merge(Source::Api, set(&[pod("a", "1", "y"), pod("c", "3", "x")]), &[]);
     assert_eq!((uids(&second.add), uids(&second.update)), (vec!["3".to_owned()], vec!["1".to_owned()]));
     assert_eq!(second.remove, [PodUid::from("2")]);
-    assert_eq!(sources.merge(Source::Api, set(&[pod("a", "1", "y"), pod("c", "3", "x")]), &[]), Batches::default());
+    assert_eq!(sources.merge(Source::Api, set(&[pod("a", "1", "y"), pod("c", "3", "x")]), &[]), PodChanges::default());
 }
 
 #[test]
-fn one_source_never_touches_another() {
+fn sources_are_independent() {
     let mut sources = Sources::default();
     sources.merge(Source::File, set(&[pod("a", "1", "x")]), &[]);
-    assert_eq!(sources.merge(Source::Url, set(&[]), &[]), Batches::default());
+    assert_eq!(sources.merge(Source::Url, set(&[]), &[]), PodChanges::default());
     assert!(sources.get(&PodUid::from("1")).is_some());
 }
 
@@ -42,13 +42,13 @@ fn a_broken_file_keeps_its_pods() {
     let mut sources = Sources::default();
     sources.merge(Source::File, set(&[pod("a", "1", "x")]), &[]);
     let broken = SourceChange::Set { pods: vec![], broken: vec![("a.yaml".into(), "line 3".into())] };
-    assert_eq!(sources.merge(Source::File, broken, &[]), Batches::default());
+    assert_eq!(sources.merge(Source::File, broken, &[]), PodChanges::default());
     assert_eq!(sources.broken().collect::<Vec<_>>(), [("a.yaml", "line 3")]);
     assert_eq!(sources.merge(Source::File, set(&[]), &[]).remove, [PodUid::from("1")]);
 }
 
 #[test]
-fn a_file_that_is_broken_at_the_start_keeps_what_the_journal_knows() {
+fn a_file_that_is_broken_at_start_keeps_its_journaled_pods() {
     let mut sources = Sources::default();
     let broken = SourceChange::Set { pods: vec![], broken: vec![("a.yaml".into(), "line 3".into())] };
     let batches = sources.merge(Source::File, broken, &[pod("a", "1", "x"), pod("b", "2", "x")]);
@@ -56,7 +56,7 @@ fn a_file_that_is_broken_at_the_start_keeps_what_the_journal_knows() {
 }
 
 #[test]
-fn of_two_pods_with_one_name_the_one_we_have_wins_and_the_other_is_named() {
+fn of_two_pods_with_one_name_the_known_one_wins_and_the_other_is_reported() {
     let mut sources = Sources::default();
     sources.merge(Source::File, set(&[pod("a", "2", "x")]), &[]);
     let mut double = pod("a", "1", "x");
@@ -70,31 +70,31 @@ fn of_two_pods_with_one_name_the_one_we_have_wins_and_the_other_is_named() {
 }
 
 #[test]
-fn of_two_pods_with_one_uid_the_one_we_have_wins_and_stays() {
+fn of_two_pods_with_one_uid_the_known_one_wins() {
     let mut sources = Sources::default();
     sources.merge(Source::File, set(&[pod("b", "1", "x")]), &[]);
     for _ in 0..3 {
         let batches = sources.merge(Source::File, set(&[pod("a", "1", "y"), pod("b", "1", "x")]), &[]);
         let why = "default/a has the UID 1 of a pod in b.yaml".to_owned();
-        assert_eq!(batches, Batches { dropped: vec![(pod("a", "1", "y"), why)], ..Batches::default() });
+        assert_eq!(batches, PodChanges { dropped: vec![(pod("a", "1", "y"), why)], ..PodChanges::default() });
     }
     assert_eq!(sources.broken().map(|(file, _)| file).collect::<Vec<_>>(), ["a.yaml"]);
 }
 
 #[test]
-fn a_change_an_api_server_would_refuse_is_a_new_life_under_the_same_uid() {
+fn a_change_that_an_api_server_would_reject_recreates_the_pod_under_its_uid() {
     let mut sources = Sources::default();
     sources.merge(Source::File, set(&[pod("a", "1", "x")]), &[]);
     let image = sources.merge(Source::File, set(&[pod("a", "1", "y")]), &[]);
     assert_eq!((image.update.len(), image.remove.len()), (1, 0), "an image may change in place");
     let mut other = pod("a", "1", "y");
     Arc::make_mut(&mut other.pod).spec.as_mut().unwrap().hostname = Some("h".into());
-    let anew = sources.merge(Source::File, set(&[other]), &[]);
-    assert_eq!((anew.remove.len(), anew.add.len()), (1, 1));
+    let recreated = sources.merge(Source::File, set(&[other]), &[]);
+    assert_eq!((recreated.remove.len(), recreated.add.len()), (1, 1));
 }
 
 #[test]
-fn what_may_change_in_place_is_what_an_api_server_takes() {
+fn updates_in_place_are_those_an_api_server_accepts() {
     let change = |from: serde_json::Value, to: serde_json::Value| {
         let with = |extra: serde_json::Value| {
             let mut value = json!({"metadata": {"name": "a", "uid": "1"}, "spec": {"containers": []}});
@@ -108,22 +108,22 @@ fn what_may_change_in_place_is_what_an_api_server_takes() {
         let batches = sources.merge(Source::File, set(&[with(to)]), &[]);
         (batches.update.len(), batches.remove.len().min(batches.add.len()))
     };
-    let (in_place, anew) = ((1, 0), (0, 1));
+    let (in_place, recreated) = ((1, 0), (0, 1));
     let deadline = |seconds: i64| json!({"spec": {"activeDeadlineSeconds": seconds}});
     assert_eq!(change(deadline(60), deadline(30)), in_place);
     assert_eq!(change(json!({}), deadline(30)), in_place);
-    assert_eq!(change(deadline(30), deadline(60)), anew, "a deadline that may have passed");
-    assert_eq!(change(deadline(30), json!({})), anew);
+    assert_eq!(change(deadline(30), deadline(60)), recreated, "a deadline that may have passed");
+    assert_eq!(change(deadline(30), json!({})), recreated);
     let tolerates = |keys: &[&str]| json!({"spec": {"tolerations": keys.iter().map(|key| json!({"key": key})).collect::<Vec<_>>()}});
     assert_eq!(change(tolerates(&["a"]), tolerates(&["a", "b"])), in_place);
-    assert_eq!(change(tolerates(&["a"]), tolerates(&["b"])), anew);
+    assert_eq!(change(tolerates(&["a"]), tolerates(&["b"])), recreated);
     assert_eq!(change(json!({}), json!({"metadata": {"labels": {"k": "v"}}})), in_place);
-    assert_eq!(change(json!({}), json!({"metadata": {"name": "b"}})), anew, "nobody renames a living pod");
-    assert_eq!(change(json!({}), json!({"metadata": {"namespace": "other"}})), anew);
+    assert_eq!(change(json!({}), json!({"metadata": {"name": "b"}})), recreated, "a pod cannot be renamed");
+    assert_eq!(change(json!({}), json!({"metadata": {"namespace": "other"}})), recreated);
 }
 
 #[test]
-fn our_own_annotations_are_no_difference() {
+fn annotations_of_the_agent_are_ignored() {
     let mut sources = Sources::default();
     let mut seen = pod("a", "1", "x");
     let annotate = |m: &mut Manifest, v: &str| {
@@ -133,10 +133,10 @@ fn our_own_annotations_are_no_difference() {
     annotate(&mut seen, "1");
     sources.merge(Source::File, set(&[seen.clone()]), &[]);
     annotate(&mut seen, "2");
-    assert_eq!(sources.merge(Source::File, set(&[seen]), &[]), Batches::default());
+    assert_eq!(sources.merge(Source::File, set(&[seen]), &[]), PodChanges::default());
 }
 
-/// A pod with this image at this version.
+/// A pod with this image and resource version.
 fn at_version(version: u64, image: &str) -> Manifest {
     let mut manifest = pod("a", "1", image);
     Arc::make_mut(&mut manifest.pod).metadata.resource_version = Some(version.to_string());
@@ -144,14 +144,14 @@ fn at_version(version: u64, image: &str) -> Manifest {
 }
 
 #[test]
-fn what_is_older_is_no_news_until_history_was_set_back() {
+fn older_versions_are_ignored_until_a_history_reset() {
     let mut sources = Sources::default();
     sources.merge(Source::Api, set(&[at_version(100, "x"), pod("b", "2", "x")]), &[]);
-    assert_eq!(sources.merge(Source::Api, set(&[at_version(50, "y"), pod("b", "2", "x")]), &[]), Batches::default());
-    assert_eq!(sources.merge(Source::Api, SourceChange::HistoryReset, &[]), Batches::default());
+    assert_eq!(sources.merge(Source::Api, set(&[at_version(50, "y"), pod("b", "2", "x")]), &[]), PodChanges::default());
+    assert_eq!(sources.merge(Source::Api, SourceChange::HistoryReset, &[]), PodChanges::default());
     let after = sources.merge(Source::Api, set(&[at_version(50, "y")]), &[]);
     assert_eq!((uids(&after.update), after.remove), (vec!["1".to_owned()], vec![PodUid::from("2")]));
     let later = sources.merge(Source::Api, SourceChange::Put(at_version(51, "z")), &[]);
-    assert_eq!(uids(&later.update), ["1"], "the new history goes on");
-    assert_eq!(sources.merge(Source::Api, SourceChange::Put(at_version(49, "y")), &[]), Batches::default());
+    assert_eq!(uids(&later.update), ["1"], "versions of the new history are compared");
+    assert_eq!(sources.merge(Source::Api, SourceChange::Put(at_version(49, "y")), &[]), PodChanges::default());
 }

@@ -1,4 +1,4 @@
-//! What is to be said of a manifest, field by field: what is wrong with it, and what in it does nothing.
+//! Errors and warnings of a manifest by field.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::{ManifestError, documents, unknown_in};
 use crate::fields;
 use crate::validate::FieldError;
 
-/// What is wrong, with the field. `list` is the pod's place in a list, ending in a dot.
+/// The errors by field. `list` is the path of the list item, ending in a dot.
 pub(super) fn of(error: &ManifestError, list: &str) -> Vec<FieldError> {
     let one = |path: String, message: String| vec![FieldError { path, message }];
     match error {
@@ -29,12 +29,12 @@ pub(super) fn of(error: &ManifestError, list: &str) -> Vec<FieldError> {
     }
 }
 
-/// The fields of a document that do nothing: those nobody knows, and those this agent does not support.
+/// The fields of a document without effect: unknown and unsupported ones.
 pub fn warnings_in(document: &Value) -> Vec<FieldError> {
     let unknown = unknown_in(document).into_iter().map(|path| {
         let local =
             path.strip_prefix("items[").and_then(|rest| rest.split_once("].")).map_or(path.as_str(), |(_, p)| p);
-        let like = meant(local).map_or(String::new(), |name| format!(", did you mean {name}?"));
+        let like = similar_field(local).map_or(String::new(), |name| format!(", did you mean {name}?"));
         FieldError { message: format!("unknown field, it does nothing{like}"), path }
     });
     let mut warnings: Vec<FieldError> = unknown.collect();
@@ -49,15 +49,15 @@ pub fn warnings_in(document: &Value) -> Vec<FieldError> {
     warnings
 }
 
-/// The field that was likely meant: the same but for its case, or but for a letter or two.
-fn meant(path: &str) -> Option<&'static str> {
+/// The field that was likely meant: it differs in case or in few letters.
+fn similar_field(path: &str) -> Option<&'static str> {
     let name = path.rsplit('.').next()?;
-    let distance = |known: &&str| edits(&name.to_lowercase(), &known.to_lowercase());
+    let distance = |known: &&str| edit_distance(&name.to_lowercase(), &known.to_lowercase());
     fields::siblings(path).min_by_key(distance).filter(|known| distance(known) * 4 <= name.len())
 }
 
-/// How many letters have to be put in, taken out or changed.
-fn edits(a: &str, b: &str) -> usize {
+/// Levenshtein distance.
+fn edit_distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().take(64).collect());
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.iter().enumerate() {
@@ -71,8 +71,8 @@ fn edits(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// The decoder's message as people say it: `invalid type: string "a", expected i32`.
-pub(super) fn in_plain_words(message: &str) -> String {
+/// Rewrites the decoder's message for users: `invalid type: string "a", expected i32`.
+pub(super) fn user_message(message: &str) -> String {
     let Some((got, wanted)) = message.strip_prefix("invalid type: ").and_then(|text| text.split_once(", expected "))
     else {
         return message.to_owned();
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_nothing_is_named_with_what_was_meant() {
+    fn fields_without_effect_are_named_with_a_suggestion() {
         let document = json!({"apiVersion": "v1", "kind": "PodList", "items": [{"metadata": {"name": "a"}, "spec": {
             "hostnetwork": true, "restartPolcy": "Never", "wholly": 1, "ephemeralContainers": [{"name": "e"}],
             "containers": [{"name": "c", "Image": "i"}],
@@ -112,7 +112,7 @@ mod tests {
             said,
             [
                 "items[0].spec.containers[0].Image: unknown field, it does nothing, did you mean image?",
-                "items[0].spec.ephemeralContainers: not supported: not started yet; refused in manifests",
+                "items[0].spec.ephemeralContainers: not supported: not started yet; rejected in manifests",
                 "items[0].spec.hostnetwork: unknown field, it does nothing, did you mean hostNetwork?",
                 "items[0].spec.restartPolcy: unknown field, it does nothing, did you mean restartPolicy?",
                 "items[0].spec.wholly: unknown field, it does nothing",
@@ -121,14 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_type_is_said_in_plain_words() {
+    fn a_wrong_type_has_a_readable_message() {
         for (message, plain) in [
             ("invalid type: string \"a\", expected i32", "must be a whole number, not string \"a\""),
             ("invalid type: map, expected a sequence", "must be a list, not a mapping"),
             ("invalid type: integer `1`, expected PodSpec", "must be a mapping (PodSpec), not integer `1`"),
             ("something else", "something else"),
         ] {
-            assert_eq!(in_plain_words(message), plain);
+            assert_eq!(user_message(message), plain);
         }
     }
 }

@@ -1,10 +1,10 @@
-//! What a static pod may not refer to: objects only an API server has (the Go kubelet's `HasAPIObjectReference`).
+//! References to API objects, which static pods may not have (the Go kubelet's `HasAPIObjectReference`).
 
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, LocalObjectReference, Volume, VolumeProjection};
 
 use crate::model::Pod;
 
-/// The first reference to an API object: which field, and what it refers to.
+/// The first reference to an API object: path of the field and kind of the object.
 pub fn api_reference(pod: &Pod) -> Option<(String, &'static str)> {
     let spec = pod.spec.as_ref()?;
     let is_named = |name: &Option<String>| name.as_deref().is_some_and(|name| !name.is_empty());
@@ -88,7 +88,7 @@ fn in_projection(source: &VolumeProjection) -> Option<(&'static str, &'static st
     .find_map(|(given, field, what)| given.then_some((field, what)))
 }
 
-/// Volume drivers that take their password from a secret.
+/// Volumes whose credentials are in a Secret.
 fn secret_of_driver(volume: &Volume) -> Option<&'static str> {
     let named = |secret: Option<&LocalObjectReference>| secret.is_some_and(|secret| !secret.name.is_empty());
     [

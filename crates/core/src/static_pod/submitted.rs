@@ -1,4 +1,4 @@
-//! Pods on their way to an API server: the same documents, judged by its rules alone. They are nobody's static pods yet.
+//! Pods submitted to the local API: the same documents, checked by the API server's rules, without the rules of static pods.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::defaults::default_pod;
 use crate::model::Manifest;
 use crate::validate::{FieldError, validate_pod};
 
-/// The pods of one document with their defaults, or everything an API server would find wrong with them, by field.
+/// The pods of one document with defaults, or all errors that an API server would report, by field.
 pub fn read_submitted(value: Value, origin: &str) -> Result<Vec<Manifest>, Vec<FieldError>> {
     let (mut pods, mut errors) = (Vec::new(), Vec::new());
     for (path, document) in whole(value).map_err(|error| findings::of(&error, ""))? {
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn references_are_allowed_and_rules_are_kept() {
+    fn references_are_allowed_and_validation_applies() {
         let env = json!([{"configMapRef": {"name": "settings"}}]);
         let mut pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "web"},
             "spec": {"containers": [{"name": "c", "image": "i", "envFrom": env}]}});

@@ -39,7 +39,7 @@ fn uid(value: Value) -> String {
 }
 
 #[test]
-fn a_manifest_gets_its_place_on_the_node() {
+fn a_manifest_becomes_a_static_pod_of_the_node() {
     let pod = one(web());
     let meta = &pod.metadata;
     assert_eq!(meta.name.as_deref(), Some("web-node-a"));
@@ -65,7 +65,7 @@ fn the_uid_stays_the_same_from_release_to_release() {
 }
 
 #[test]
-fn the_uid_is_about_content_and_place() {
+fn the_uid_depends_on_content_and_origin() {
     let first = uid(web());
     let reordered: Value = serde_json::from_str(
         r#"{"spec":{"containers":[{"image":"nginx:1","name":"a"}]},"metadata":{"name":"web","creationTimestamp":null},
@@ -74,7 +74,7 @@ fn the_uid_is_about_content_and_place() {
     .unwrap();
     assert_eq!(uid(reordered), first, "key order, nulls and status don't count");
     let in_a_list = json!({ "apiVersion": "v1", "kind": "PodList", "items": [web()] });
-    assert_eq!(uid(in_a_list), first, "nor does the place in the file");
+    assert_eq!(uid(in_a_list), first, "the position in the file does not count");
     assert_ne!(uid(with("/spec/containers/0/image", json!("nginx:2"))), first);
     let other = |source, origin: &str, node: &str| {
         from_value(web(), source, origin, node, seen()).unwrap()[0].pod.metadata.uid.clone().unwrap()
@@ -86,7 +86,7 @@ fn the_uid_is_about_content_and_place() {
 }
 
 #[test]
-fn a_given_uid_is_kept_and_its_content_still_hashed() {
+fn a_uid_in_the_manifest_is_kept_and_the_content_still_hashed() {
     let first = one(with("/metadata/uid", json!("fixed-1")));
     let hash = |pod: &Pod| pod.metadata.annotations.as_ref().unwrap()[CONFIG_HASH].clone();
     assert_eq!(first.metadata.uid.as_deref(), Some("fixed-1"));
@@ -98,17 +98,17 @@ fn a_given_uid_is_kept_and_its_content_still_hashed() {
 }
 
 #[test]
-fn a_uid_that_is_no_directory_name_is_refused() {
+fn a_uid_that_is_not_a_valid_directory_name_is_rejected() {
     for bad in ["../../etc", "a/b", "a.b", "a b", "ü", "a\0", &"x".repeat(129)] {
         let error = read(with("/metadata/uid", json!(bad))).unwrap_err().to_string();
         assert!(error.contains("metadata.uid") && error.contains("letters, digits and dashes"), "{error}");
     }
     assert_eq!(uid(with("/metadata/uid", json!("x".repeat(128)))).len(), 128);
-    assert_eq!(uid(with("/metadata/uid", json!(""))).len(), 32, "an empty one is none");
+    assert_eq!(uid(with("/metadata/uid", json!(""))).len(), 32, "an empty UID counts as unset");
 }
 
 #[test]
-fn what_a_server_writes_is_dropped() {
+fn fields_of_the_api_server_are_removed() {
     let mut document = web();
     document["metadata"] = json!({
         "name": "web", "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0, "resourceVersion": "5",
@@ -128,7 +128,7 @@ fn what_a_server_writes_is_dropped() {
 }
 
 #[test]
-fn lists_of_pods_are_taken_whole() {
+fn a_list_is_accepted_or_rejected_whole() {
     let bare = json!({ "metadata": { "name": "b" }, "spec": { "containers": [{ "name": "a", "image": "x" }] } });
     let list = read(json!({ "apiVersion": "v1", "kind": "PodList", "items": [web(), bare] })).unwrap();
     assert_eq!(list.len(), 2);
@@ -142,7 +142,7 @@ fn lists_of_pods_are_taken_whole() {
 }
 
 #[test]
-fn other_kinds_are_refused_by_name() {
+fn other_kinds_are_rejected() {
     for (document, expected) in [
         (json!({ "apiVersion": "apps/v1", "kind": "Deployment" }), r#"kind "Deployment" of apiVersion "apps/v1""#),
         (json!({ "apiVersion": "v1", "kind": "ConfigMap" }), r#"kind "ConfigMap""#),
@@ -189,7 +189,7 @@ fn numbers_may_be_written_for_quantities() {
 }
 
 #[test]
-fn names_are_held_to_the_rules() {
+fn names_are_validated() {
     for name in ["", "a/b", "../x", "UPPER", "-a", "a_b", "a..b", &"x".repeat(250)] {
         assert!(read(with("/metadata/name", json!(name))).is_err(), "{name:?}");
     }
@@ -202,7 +202,7 @@ fn names_are_held_to_the_rules() {
 }
 
 #[test]
-fn references_to_api_objects_are_refused() {
+fn references_to_api_objects_are_rejected() {
     let volume = |source: &str, value: Value| with("/spec/volumes", json!([{ "name": "v", source: value }]));
     let projected = |source: Value| volume("projected", json!({ "sources": [source] }));
     for (document, path) in [
@@ -259,7 +259,7 @@ fn unknown_fields_are_found_by_their_path() {
 }
 
 #[test]
-fn a_document_nested_too_deep_is_refused() {
+fn a_document_nested_too_deeply_is_rejected() {
     let mut deep = json!(1);
     for _ in 0..100 {
         deep = json!([deep]);

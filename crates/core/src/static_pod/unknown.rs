@@ -1,22 +1,22 @@
-//! Fields of a manifest that mean nothing to us: what does not come back when the decoded pod is written out again.
+//! Unknown fields of a manifest: those that are missing when the decoded pod is serialised again.
 
 use serde_json::Value;
 
 use super::documents;
 use crate::model::Pod;
 
-/// Paths of the fields of a pod's document that decoding dropped, such as `spec.containers[0].foo`. The pod may have been
-/// placed and defaulted since.
+/// Paths of the fields of a pod's document that decoding dropped, such as `spec.containers[0].foo`. The pod may have
+/// got its node and defaults since.
 pub fn unknown_fields(document: &Value, pod: &Pod) -> Vec<String> {
     let known = serde_json::to_value(pod).unwrap_or_default();
     let mut unknown = Vec::new();
     missing(document, &known, "", &mut unknown);
-    // What a server writes is known, and taken out of static pods on purpose.
+    // Fields of the API server are known and removed from static pods on purpose.
     unknown.retain(|path| !SERVERS.iter().any(|own| path == own || path.starts_with(&format!("{own}."))));
     unknown
 }
 
-/// The same for every pod in a document, alone or in a list. What can't be decoded is left to its own error.
+/// The same for every pod in a document, alone or in a list. Documents that cannot be decoded are skipped; they have their own error.
 pub fn unknown_in(document: &Value) -> Vec<String> {
     let mut unknown = Vec::new();
     for (path, document) in documents(document.clone()).unwrap_or_default() {

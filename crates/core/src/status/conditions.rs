@@ -1,4 +1,4 @@
-//! The conditions we own, with the kubelet's reasons and messages; those of others are kept.
+//! The conditions that the kubelet owns, with its reasons and messages; those of other components are kept.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition};
@@ -29,17 +29,17 @@ pub fn is_our_condition(type_: &str) -> bool {
     OURS.contains(&type_)
 }
 
-/// A bug was met in this pod: it is left as it is.
+/// A bug was detected in the handling of this pod: nothing is done for it any more.
 const QUARANTINED: &str = "podwright.dev/Quarantined";
-/// The runtime does not end the pod, or does not tell about it.
+/// The runtime does not stop the pod, or does not report it.
 const STUCK: &str = "podwright.dev/Stuck";
 
-/// Why a pod is stuck, by the status it has.
+/// Message of the condition that the pod is stuck.
 pub fn stuck_for(status: &PodStatus) -> Option<&str> {
     status.conditions.iter().flatten().find(|c| c.type_ == STUCK)?.reason.as_deref()
 }
 
-/// The status, and why the pod can't go on, for as long as it can't.
+/// The status with the condition that the pod is stuck, as long as `why` is set.
 pub fn stuck(mut status: PodStatus, old: Option<&PodStatus>, why: Option<&Waiting>, now: Timestamp) -> PodStatus {
     let conditions = status.conditions.get_or_insert_default();
     conditions.retain(|c| c.type_ != STUCK);
@@ -57,7 +57,7 @@ pub fn stuck(mut status: PodStatus, old: Option<&PodStatus>, why: Option<&Waitin
     status
 }
 
-/// The last status, and that nothing is done for the pod any more.
+/// The last status with the condition that the pod is quarantined.
 pub fn quarantined(last: Option<&PodStatus>, why: &str, now: Timestamp) -> PodStatus {
     let mut status = last.cloned().unwrap_or_default();
     let conditions = status.conditions.get_or_insert_default();
@@ -75,14 +75,14 @@ pub fn quarantined(last: Option<&PodStatus>, why: &str, now: Timestamp) -> PodSt
 
 pub(super) const DISRUPTION: &str = "DisruptionTarget";
 
-/// What a condition says, before it gets its times.
-struct Verdict {
+/// A condition without its times.
+struct ConditionValue {
     holds: bool,
     reason: Option<&'static str>,
     message: Option<String>,
 }
 
-impl Verdict {
+impl ConditionValue {
     fn yes() -> Self {
         Self { holds: true, reason: None, message: None }
     }
@@ -108,15 +108,15 @@ pub(super) fn of(
     disruption(i, old, &mut all);
     let containers = containers_ready(spec, statuses, phase);
     let ready = ready(spec, &containers, &all);
-    let mut add = |type_: &str, verdict: Verdict| all.push(condition(i, old, type_, verdict));
-    add("PodReadyToStartContainers", Verdict::bare(current_sandbox(i.seen, i.record).is_some()));
+    let mut add = |type_: &str, value: ConditionValue| all.push(condition(i, old, type_, value));
+    add("PodReadyToStartContainers", ConditionValue::bare(current_sandbox(i.seen, i.record).is_some()));
     add("Initialized", initialized(i, spec, statuses, phase, old));
     add("Ready", ready);
     add("ContainersReady", containers);
-    add("PodScheduled", Verdict::yes());
+    add("PodScheduled", ConditionValue::yes());
     if i.record.resize_refused && phase != SUCCEEDED && phase != FAILED {
         let message = Some(crate::resize::MESSAGE.to_owned());
-        add("PodResizePending", Verdict { holds: true, reason: Some("Infeasible"), message });
+        add("PodResizePending", ConditionValue { holds: true, reason: Some("Infeasible"), message });
     }
     if backoff::may_restart_all(spec) {
         add("AllContainersRestarting", restarting_all(i, spec, phase));
@@ -124,27 +124,28 @@ pub(super) fn of(
     all
 }
 
-fn condition(i: &StatusInput<'_>, old: &PodStatus, type_: &str, verdict: Verdict) -> PodCondition {
-    let status = if verdict.holds { "True" } else { "False" };
+fn condition(i: &StatusInput<'_>, old: &PodStatus, type_: &str, value: ConditionValue) -> PodCondition {
+    let status = if value.holds { "True" } else { "False" };
     let before = old.conditions.iter().flatten().find(|c| c.type_ == type_ && c.status == status);
     PodCondition {
         type_: type_.into(),
         status: status.into(),
-        reason: verdict.reason.map(Into::into),
-        message: verdict.message,
-        // It moves with the status only: reasons may come and go.
+        reason: value.reason.map(Into::into),
+        message: value.message,
+        // Changes with the status only, not with the reason.
         last_transition_time: before.and_then(|c| c.last_transition_time.clone()).or_else(|| Some(second(i.now))),
         observed_generation: i.pod.metadata.generation,
         last_probe_time: None,
     }
 }
 
-/// Eviction leaves its mark; once made it stays.
+/// Set by eviction; it stays once set.
 fn disruption(i: &StatusInput<'_>, old: &PodStatus, all: &mut Vec<PodCondition>) {
     let ending = i.record.ending.as_ref().filter(|e| e.cause == Cause::Evicted);
     let evicted = ending.and_then(|e| e.status_override.as_ref()).map(|(_, message)| {
-        let verdict = Verdict { message: Some(message.clone()), reason: Some("TerminationByKubelet"), holds: true };
-        condition(i, old, DISRUPTION, verdict)
+        let value =
+            ConditionValue { message: Some(message.clone()), reason: Some("TerminationByKubelet"), holds: true };
+        condition(i, old, DISRUPTION, value)
     });
     let kept = || old.conditions.iter().flatten().find(|c| c.type_ == DISRUPTION).cloned();
     if let Some(condition) = evicted.or_else(kept) {
@@ -153,10 +154,10 @@ fn disruption(i: &StatusInput<'_>, old: &PodStatus, all: &mut Vec<PodCondition>)
     }
 }
 
-fn containers_ready(spec: &PodSpec, statuses: &Statuses, phase: &str) -> Verdict {
+fn containers_ready(spec: &PodSpec, statuses: &Statuses, phase: &str) -> ConditionValue {
     match phase {
-        SUCCEEDED => return Verdict::no(Some("PodCompleted"), None),
-        FAILED => return Verdict::no(Some("PodFailed"), None),
+        SUCCEEDED => return ConditionValue::no(Some("PodCompleted"), None),
+        FAILED => return ConditionValue::no(Some("PodFailed"), None),
         _ => {}
     }
     let sidecars = spec.init_containers.iter().flatten().filter(|c| is_sidecar(c));
@@ -164,17 +165,17 @@ fn containers_ready(spec: &PodSpec, statuses: &Statuses, phase: &str) -> Verdict
     let apps = spec.containers.iter().filter_map(|c| statuses.app(&c.name));
     let unready: Vec<&str> = sidecars.chain(apps).filter(|s| !s.ready).map(|s| s.name.as_str()).collect();
     match unready.is_empty() {
-        true => Verdict::yes(),
+        true => ConditionValue::yes(),
         false => {
             let message = format!("containers with unready status: [{}]", unready.join(" "));
-            Verdict::no(Some("ContainersNotReady"), Some(message))
+            ConditionValue::no(Some("ContainersNotReady"), Some(message))
         }
     }
 }
 
-fn ready(spec: &PodSpec, containers: &Verdict, conditions: &[PodCondition]) -> Verdict {
+fn ready(spec: &PodSpec, containers: &ConditionValue, conditions: &[PodCondition]) -> ConditionValue {
     if !containers.holds {
-        return Verdict::no(containers.reason, containers.message.clone());
+        return ConditionValue::no(containers.reason, containers.message.clone());
     }
     let closed: Vec<String> = spec
         .readiness_gates
@@ -192,42 +193,48 @@ fn ready(spec: &PodSpec, containers: &Verdict, conditions: &[PodCondition]) -> V
         })
         .collect();
     match closed.is_empty() {
-        true => Verdict::yes(),
-        false => Verdict::no(Some("ReadinessGatesNotReady"), Some(closed.join(", "))),
+        true => ConditionValue::yes(),
+        false => ConditionValue::no(Some("ReadinessGatesNotReady"), Some(closed.join(", "))),
     }
 }
 
-fn initialized(i: &StatusInput<'_>, spec: &PodSpec, statuses: &Statuses, phase: &str, old: &PodStatus) -> Verdict {
+fn initialized(
+    i: &StatusInput<'_>,
+    spec: &PodSpec,
+    statuses: &Statuses,
+    phase: &str,
+    old: &PodStatus,
+) -> ConditionValue {
     if phase == SUCCEEDED {
-        return Verdict { reason: Some("PodCompleted"), ..Verdict::yes() };
+        return ConditionValue { reason: Some("PodCompleted"), ..ConditionValue::yes() };
     }
-    // App containers that ran tell it too, unless init runs anew in a new sandbox.
+    // True as well if app containers ran, unless init runs again in a new sandbox.
     let began = |c: &Container| statuses.app(&c.name).is_some_and(|s| !is_waiting(s));
     let anew = current_sandbox(i.seen, i.record).is_some() && !statuses.initialized;
     if statuses.initialized || (!anew && spec.containers.iter().any(began)) {
-        return Verdict::yes();
+        return ConditionValue::yes();
     }
     let done = |c: &Container, s: &ContainerStatus| if is_sidecar(c) { s.started == Some(true) } else { s.ready };
     let inits = spec.init_containers.iter().flatten().filter_map(|c| Some((c, statuses.init(&c.name)?)));
     let missing: Vec<&str> = inits.filter(|(c, s)| !done(c, s)).map(|(c, _)| c.name.as_str()).collect();
     let was = || old.conditions.iter().flatten().any(|c| c.type_ == "Initialized" && c.status == "True");
-    // A restart of all containers in place does not take it back.
+    // RestartAllContainers does not revert it.
     if missing.is_empty() || (backoff::may_restart_all(spec) && was()) {
-        return Verdict::yes();
+        return ConditionValue::yes();
     }
     let message = format!("containers with incomplete status: [{}]", missing.join(" "));
-    Verdict::no(Some("ContainersNotInitialized"), Some(message))
+    ConditionValue::no(Some("ContainersNotInitialized"), Some(message))
 }
 
-fn restarting_all(i: &StatusInput<'_>, spec: &PodSpec, phase: &str) -> Verdict {
+fn restarting_all(i: &StatusInput<'_>, spec: &PodSpec, phase: &str) -> ConditionValue {
     match phase {
-        SUCCEEDED => Verdict::no(Some("PodCompleted"), None),
-        FAILED => Verdict::no(Some("PodFailed"), None),
-        _ if is_restarting_all(spec, i.seen, i.record) => Verdict {
+        SUCCEEDED => ConditionValue::no(Some("PodCompleted"), None),
+        FAILED => ConditionValue::no(Some("PodFailed"), None),
+        _ if is_restarting_all(spec, i.seen, i.record) => ConditionValue {
             holds: true,
             reason: Some("RestartAllContainersStarted"),
             message: Some("container exited with restart policy rule".into()),
         },
-        _ => Verdict::bare(false),
+        _ => ConditionValue::bare(false),
     }
 }

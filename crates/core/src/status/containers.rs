@@ -1,4 +1,4 @@
-//! The statuses of a pod's containers: state, last state, counts and verdicts.
+//! Container statuses: state, last state, restart count, started and ready.
 
 use k8s_openapi::api::core::v1::{
     ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
@@ -18,7 +18,7 @@ pub(super) struct Statuses {
     pub(super) app: Vec<ContainerStatus>,
     /// By name.
     pub(super) ephemeral: Vec<ContainerStatus>,
-    /// Init is over in the current sandbox, or was in the last.
+    /// Init has finished in the current sandbox, or had in the last one.
     pub(super) initialized: bool,
 }
 
@@ -50,17 +50,17 @@ impl Statuses {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// With its place in the order.
+    /// Index in the spec.
     Init(usize),
     App,
     Ephemeral,
 }
 
-/// What is the same for all containers of the pod.
+/// Values shared by all containers of the pod.
 struct View<'a> {
     i: &'a StatusInput<'a>,
     sandbox: Option<&'a SandboxId>,
-    /// Init containers that have done their part.
+    /// Number of finished init containers.
     done: usize,
     initialized: bool,
     ending: bool,
@@ -72,7 +72,7 @@ impl<'a> View<'a> {
     fn new(i: &'a StatusInput<'a>, spec: &PodSpec, inits: usize) -> Self {
         let sandbox = current_sandbox(i.seen, i.record).map(|s| &s.id);
         let cursor = i.record.cursor.as_ref().filter(|c| sandbox.is_none_or(|id| *id == c.sandbox));
-        // Without a cursor an app container in the sandbox tells as much.
+        // Without a cursor, an app container in the sandbox shows that init has finished.
         let app_exists = |id: &SandboxId| {
             spec.containers
                 .iter()
@@ -97,28 +97,28 @@ impl<'a> View<'a> {
     fn status(&self, c: &Container, kind: Kind) -> ContainerStatus {
         let memory = self.i.record.containers.get(c.name.as_str());
         let fact = Fact::of(self.i.seen, self.i.record, &c.name, Within::Any);
-        if let Some(ended) = self.remembered_end(c, &fact) {
+        if let Some(ended) = self.last_termination(c, &fact) {
             return ended;
         }
         let mut status = self.base(c, memory, &fact);
         status.state = Some(self.state(c, kind, &fact));
-        status.last_state = self.before(&c.name, memory, fact.id());
+        status.last_state = self.previous_termination(&c.name, memory, fact.id());
         if let Fact::Ended(exit) = &fact
             && self.runs_again(c, kind, exit)
         {
-            status.state = Some(self.not_yet());
+            status.state = Some(self.not_started());
             status.last_state = Some(self.terminated(exit));
         }
         self.explain_wait(c, kind, &fact, &mut status);
         if kind != Kind::Ephemeral {
-            self.verdicts(c, kind, memory, &fact, &mut status);
+            self.set_started_and_ready(c, kind, memory, &fact, &mut status);
         }
         status
     }
 
-    /// In a pod that ends, the end that was told last stays, if nothing of the container is left here or an instance that will
+    /// In a terminating pod the last published termination stays, if the container is gone or only an instance is left that will
     /// never run.
-    fn remembered_end(&self, c: &Container, fact: &Fact<'_>) -> Option<ContainerStatus> {
+    fn last_termination(&self, c: &Container, fact: &Fact<'_>) -> Option<ContainerStatus> {
         if !self.ending || !matches!(fact, Fact::Nothing | Fact::Created(_)) {
             return None;
         }
@@ -128,7 +128,7 @@ impl<'a> View<'a> {
         exit_code(said).is_some().then(|| said.clone())
     }
 
-    /// Everything but state and verdicts: from the instance, else from its memory, else from the spec.
+    /// Everything except state, started and ready: from the instance, else from the journal, else from the spec.
     fn base(&self, c: &Container, memory: Option<&ContainerMemory>, fact: &Fact<'_>) -> ContainerStatus {
         let count = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
         let mut status = ContainerStatus {
@@ -152,7 +152,7 @@ impl<'a> View<'a> {
             status.restart_count = count(seen.attempt);
             status.user = user(seen);
         }
-        status.container_id = fact.id().map(|id| self.long_id(id));
+        status.container_id = fact.id().map(|id| self.prefixed_id(id));
         status.resources = Some(c.resources.clone().unwrap_or_default());
         status.allocated_resources = c.resources.as_ref().and_then(|r| r.requests.clone());
         status
@@ -161,11 +161,11 @@ impl<'a> View<'a> {
     fn state(&self, c: &Container, kind: Kind, fact: &Fact<'_>) -> ContainerState {
         let memory = self.i.record.containers.get(c.name.as_str());
         match fact {
-            Fact::Running(seen) if !self.ending && !is_post_start_done(c, memory, &seen.id) => self.not_yet(),
+            Fact::Running(seen) if !self.ending && !is_post_start_done(c, memory, &seen.id) => self.not_started(),
             Fact::Running(seen) => running(seen),
             Fact::Ended(exit) => self.terminated(exit),
-            // A process may be there. Until the kill that follows tells more, what was said last stands.
-            Fact::Unknown(seen) if self.said_running(&c.name, &seen.id) => running(seen),
+            // A process may exist. Until the following kill shows more, the last status stays.
+            Fact::Unknown(seen) if self.was_reported_running(&c.name, &seen.id) => running(seen),
             Fact::Nothing if matches!(kind, Kind::Init(n) if n < self.done) && !is_sidecar(c) => ContainerState {
                 terminated: Some(ContainerStateTerminated {
                     reason: Some("Completed".into()),
@@ -174,12 +174,12 @@ impl<'a> View<'a> {
                 }),
                 ..ContainerState::default()
             },
-            Fact::Nothing | Fact::Created(_) | Fact::Unknown(_) => self.not_yet(),
+            Fact::Nothing | Fact::Created(_) | Fact::Unknown(_) => self.not_started(),
         }
     }
 
-    /// It ended, but that was not its last word: it is being replaced, or may be because its start has no definite end yet, or
-    /// init runs anew in another sandbox.
+    /// It exited but is not finished: it is being replaced, or may be because the result of its start is unknown, or init runs
+    /// again in another sandbox.
     fn runs_again(&self, c: &Container, kind: Kind, exit: &Exit) -> bool {
         let memory = self.i.record.containers.get(c.name.as_str());
         let open = exit.started_at.is_none() && memory.is_some_and(|m| m.starting.as_ref() == Some(&exit.id));
@@ -188,7 +188,7 @@ impl<'a> View<'a> {
         !self.ending && kind != Kind::Ephemeral && (replaced || anew)
     }
 
-    /// Why it doesn't run, where somebody knows. What ended shows its end again once the pod is ending.
+    /// Sets `state.waiting` if a reason is known. In a terminating pod an exited container shows its termination instead.
     fn explain_wait(&self, c: &Container, kind: Kind, fact: &Fact<'_>, status: &mut ContainerStatus) {
         let Some(waiting) = self.i.waiting.get(c.name.as_str()) else { return };
         let done = matches!(kind, Kind::Init(_)) && exit_code(status) == Some(0);
@@ -203,8 +203,8 @@ impl<'a> View<'a> {
         status.state = Some(waiting_state(&waiting.reason, message));
     }
 
-    /// Started and ready. Verdicts belong to one instance; for that one they also hold after the agent restarted.
-    fn verdicts(
+    /// Sets `started` and `ready`. Probe results belong to one instance and survive a restart of the agent.
+    fn set_started_and_ready(
         &self,
         c: &Container,
         kind: Kind,
@@ -226,8 +226,8 @@ impl<'a> View<'a> {
         status.ready = if plain_init { exit_code(status) == Some(0) } else { up.is_some_and(passed) };
     }
 
-    /// The end of the instance before the one that is shown.
-    fn before(
+    /// `lastState`: the termination of the previous instance.
+    fn previous_termination(
         &self,
         name: &str,
         memory: Option<&ContainerMemory>,
@@ -247,7 +247,7 @@ impl<'a> View<'a> {
             message = &message[..message.floor_char_boundary(self.message_max)];
         }
         let terminated = ContainerStateTerminated {
-            container_id: text(exit.id.as_str()).map(|_| self.long_id(&exit.id)),
+            container_id: text(exit.id.as_str()).map(|_| self.prefixed_id(&exit.id)),
             exit_code: exit.code,
             signal: (exit.signal != 0).then_some(exit.signal),
             reason: text(&exit.reason),
@@ -258,23 +258,26 @@ impl<'a> View<'a> {
         ContainerState { terminated: Some(terminated), ..ContainerState::default() }
     }
 
-    fn not_yet(&self) -> ContainerState {
+    fn not_started(&self) -> ContainerState {
         let trouble = self.i.trouble.map(Into::into);
         waiting_state(if self.has_init { "PodInitializing" } else { "ContainerCreating" }, trouble)
     }
 
-    fn said_running(&self, name: &str, id: &ContainerId) -> bool {
+    fn was_reported_running(&self, name: &str, id: &ContainerId) -> bool {
         let status = self.i.record.status.as_ref();
         let lists = status.into_iter().flat_map(|s| [&s.init_container_statuses, &s.container_statuses]);
-        lists.flatten().flatten().any(|s| s.name == name && is_running(s) && s.container_id == Some(self.long_id(id)))
+        lists
+            .flatten()
+            .flatten()
+            .any(|s| s.name == name && is_running(s) && s.container_id == Some(self.prefixed_id(id)))
     }
 
-    fn long_id(&self, id: &ContainerId) -> String {
+    fn prefixed_id(&self, id: &ContainerId) -> String {
         format!("{}://{id}", self.i.runtime)
     }
 }
 
-/// The exit code of a container whose state is an end.
+/// The exit code of a terminated container.
 pub(super) fn exit_code(status: &ContainerStatus) -> Option<i32> {
     Some(status.state.as_ref()?.terminated.as_ref()?.exit_code)
 }
@@ -312,7 +315,7 @@ fn mounts(c: &Container) -> Option<Vec<VolumeMountStatus>> {
         mount_path: m.mount_path.clone(),
         name: m.name.clone(),
         read_only: m.read_only,
-        // "IfPossible" is the runtime's to tell, and it doesn't.
+        // For "IfPossible" only the runtime knows the result, and it does not report it.
         recursive_read_only: match (m.read_only, m.recursive_read_only.as_deref()) {
             (Some(true), None | Some("Disabled")) => Some("Disabled".into()),
             (Some(true), Some("Enabled")) => Some("Enabled".into()),
@@ -323,7 +326,7 @@ fn mounts(c: &Container) -> Option<Vec<VolumeMountStatus>> {
     c.volume_mounts.as_ref().map(|mounts| mounts.iter().map(of).collect())
 }
 
-/// An ephemeral container, as far as its status is concerned.
+/// The fields of an ephemeral container that its status needs.
 fn plain(c: &EphemeralContainer) -> Container {
     Container {
         name: c.name.clone(),

@@ -1,4 +1,4 @@
-//! The phase: a pod's life in one word (the kubelet's `getPhase`).
+//! The phase of a pod (the kubelet's `getPhase`).
 
 use k8s_openapi::api::core::v1::ContainerStatus;
 
@@ -6,20 +6,20 @@ use super::containers::{Statuses, exit_code, is_running, is_waiting, terminated_
 use crate::backoff;
 use crate::model::{Container, PodSpec, is_sidecar};
 
-/// Not everything has been started.
+/// Some container has not been started.
 pub(super) const PENDING: &str = "Pending";
-/// Everything was started, and something runs or will again.
+/// All containers were started, and at least one runs or will be restarted.
 pub(super) const RUNNING: &str = "Running";
-/// All app containers ended well, for good.
+/// All app containers exited with 0 and will not be restarted.
 pub(super) const SUCCEEDED: &str = "Succeeded";
-/// It ended, and not well.
+/// The pod finished and some container failed.
 pub(super) const FAILED: &str = "Failed";
 
 pub(super) fn terminal(phase: Option<&str>) -> Option<&'static str> {
     [SUCCEEDED, FAILED].into_iter().find(|p| Some(*p) == phase)
 }
 
-/// The phase that follows from the containers. `ended`: all have stopped and none will be started again.
+/// The phase that follows from the containers. `ended`: all have exited and none will be restarted.
 pub(super) fn of(spec: &PodSpec, statuses: &Statuses, ended: bool) -> &'static str {
     let apps: Vec<(&Container, &ContainerStatus)> =
         spec.containers.iter().filter_map(|c| Some((c, statuses.app(&c.name)?))).collect();
@@ -34,7 +34,7 @@ pub(super) fn of(spec: &PodSpec, statuses: &Statuses, ended: bool) -> &'static s
         return FAILED;
     }
     let unstarted = |s: &ContainerStatus| is_waiting(s) && !terminated_before(s);
-    // Once app containers are there, a sidecar that starts again sends nobody back to Pending.
+    // Once app containers exist, a restarting sidecar does not make the pod Pending again.
     let sidecar_pending = sidecars().any(|(_, s)| if is_running(s) { s.started != Some(true) } else { unstarted(s) })
         && !statuses.initialized;
     let any_unstarted = apps.iter().any(|(_, s)| unstarted(s)) || sidecars().any(|(_, s)| unstarted(s));
@@ -42,7 +42,7 @@ pub(super) fn of(spec: &PodSpec, statuses: &Statuses, ended: bool) -> &'static s
         return PENDING;
     }
     let running = apps.iter().any(|(_, s)| is_running(s)) || sidecars().any(|(_, s)| is_running(s));
-    // What waits after an end, waits to be started again.
+    // A waiting container with a previous termination waits for its restart.
     let comes_back =
         |c: &Container, s: &ContainerStatus| exit_code(s).is_none_or(|code| backoff::should_restart(c, spec, code));
     if apps.is_empty() {

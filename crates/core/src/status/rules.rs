@@ -1,4 +1,4 @@
-//! What a status may never do, and what the end of a pod makes of it.
+//! IllegalTransition transitions of a status, and the status of a finished pod.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, PodCondition};
@@ -10,41 +10,41 @@ use super::second;
 use crate::backoff;
 use crate::model::{Container, Pod, PodSpec, PodStatus, is_sidecar, is_terminal};
 
-/// A change that must not be published.
+/// A transition that must not be published.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum Illegal {
-    /// An end is an end.
+pub enum IllegalTransition {
+    /// A container that terminated for good is no longer terminated.
     #[error("terminated container {name} attempted illegal transition to non-terminated state")]
     Revived {
-        /// Which container.
+        /// Name of the container.
         name: String,
     },
-    /// So is the end of a pod.
+    /// A terminal phase changes.
     #[error("the phase {from} is final, it cannot become {to}")]
     Phase {
         /// The terminal phase.
         from: String,
-        /// What was wanted instead.
+        /// The new phase.
         to: String,
     },
 }
 
-/// Takes the new status in place of the old one, or refuses it whole. Asked for news about a pod, not for its deletion.
-/// `replaced`: an instance of this container was ended by us to make another in its place, whatever the policy.
-pub fn accept(
+/// Returns the new status with the fields that never change, or rejects it. For status updates, not for deletions.
+/// `replaced`: we killed an instance of this container to replace it, regardless of the policy.
+pub fn check_transition(
     old: &PodStatus,
     mut new: PodStatus,
     pod: &Pod,
     replaced: impl Fn(&str) -> bool,
-) -> Result<PodStatus, Illegal> {
+) -> Result<PodStatus, IllegalTransition> {
     if is_terminal(old.phase.as_deref()) && old.phase != new.phase {
         let text = |phase: &Option<String>| phase.clone().unwrap_or_default();
-        return Err(Illegal::Phase { from: text(&old.phase), to: text(&new.phase) });
+        return Err(IllegalTransition::Phase { from: text(&old.phase), to: text(&new.phase) });
     }
     if let Some(spec) = &pod.spec
         && let Some(name) = revived(old, &new, spec, replaced)
     {
-        return Err(Illegal::Revived { name });
+        return Err(IllegalTransition::Revived { name });
     }
     if old.start_time.is_some() {
         new.start_time.clone_from(&old.start_time);
@@ -53,9 +53,9 @@ pub fn accept(
     Ok(new)
 }
 
-/// A terminal phase waits until nothing runs any more, with its reason, its message and the mark of eviction; and it
-/// takes readiness away.
-pub fn withhold(old: &PodStatus, mut new: PodStatus, may_run: bool, now: Timestamp) -> PodStatus {
+/// Withholds a terminal phase, with its reason, message and `DisruptionTarget`, until no container runs; sets the pod to not
+/// ready.
+pub fn withhold_terminal_phase(old: &PodStatus, mut new: PodStatus, may_run: bool, now: Timestamp) -> PodStatus {
     if may_run && is_terminal(new.phase.as_deref()) && !is_terminal(old.phase.as_deref()) {
         new.phase = Some(old.phase.clone().unwrap_or_else(|| PENDING.into()));
         new.reason.clone_from(&old.reason);
@@ -63,10 +63,10 @@ pub fn withhold(old: &PodStatus, mut new: PodStatus, may_run: bool, now: Timesta
         let had = old.conditions.iter().flatten().any(|c| c.type_ == DISRUPTION);
         new.conditions.iter_mut().for_each(|all| all.retain(|c| c.type_ != DISRUPTION || had));
     }
-    not_ready_at_the_end(new, now)
+    set_not_ready(new, now)
 }
 
-/// The last word about a pod that is cleaned up: whatever was left open has failed. Not for static pods.
+/// The final status of a pod that is cleaned up: containers without a known exit have failed. Not for static pods.
 pub fn finished(mut status: PodStatus, now: Timestamp) -> PodStatus {
     let lists =
         [&mut status.init_container_statuses, &mut status.container_statuses, &mut status.ephemeral_container_statuses];
@@ -84,17 +84,17 @@ pub fn finished(mut status: PodStatus, now: Timestamp) -> PodStatus {
     if !is_terminal(status.phase.as_deref()) {
         status.phase = Some(FAILED.into());
     }
-    not_ready_at_the_end(status, now)
+    set_not_ready(status, now)
 }
 
-/// The pod has been active for longer than it may: `activeDeadlineSeconds`, from its start time on.
-pub fn past_deadline(pod: &Pod, status: &PodStatus, now: Timestamp) -> bool {
+/// `activeDeadlineSeconds` have passed since the start time.
+pub fn active_deadline_exceeded(pod: &Pod, status: &PodStatus, now: Timestamp) -> bool {
     let allowed = pod.spec.as_ref().and_then(|spec| spec.active_deadline_seconds);
     let (Some(allowed), Some(start)) = (allowed, &status.start_time) else { return false };
     now.duration_since(start.0) >= SignedDuration::from_secs(allowed)
 }
 
-fn not_ready_at_the_end(mut status: PodStatus, now: Timestamp) -> PodStatus {
+fn set_not_ready(mut status: PodStatus, now: Timestamp) -> PodStatus {
     let reason = match status.phase.as_deref() {
         Some(SUCCEEDED) => "PodCompleted",
         Some(FAILED) => "PodFailed",
@@ -114,8 +114,8 @@ fn not_ready_at_the_end(mut status: PodStatus, now: Timestamp) -> PodStatus {
     status
 }
 
-/// A container that had ended for good and is said to be otherwise now. Init containers of pods that may restart run again
-/// in a new sandbox, however they ended.
+/// A container that had terminated for good and no longer is. Init containers of pods that may restart run again in a new sandbox,
+/// regardless of their exit code.
 fn revived(old: &PodStatus, new: &PodStatus, spec: &PodSpec, replaced: impl Fn(&str) -> bool) -> Option<String> {
     if spec.restart_policy.as_deref().unwrap_or("Always") == "Always" || backoff::may_restart_all(spec) {
         return None;

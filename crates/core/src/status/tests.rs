@@ -1,4 +1,4 @@
-//! Tables of statuses, and the rules that no table shows.
+//! Status tables, and rules that the tables do not cover.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodCondition, PodReadinessGate};
 
@@ -32,7 +32,7 @@ fn status(text: &str) -> PodStatus {
 }
 
 #[test]
-fn every_table_row_gives_its_status() {
+fn every_case_gives_its_status() {
     let (mut cases, mut wrong) = (0, vec![]);
     for (file, text) in TABLES {
         for block in text.split("\n\n").filter(|block| block.contains("----")) {
@@ -40,7 +40,7 @@ fn every_table_row_gives_its_status() {
             let (given, expected) = block.split_once("----").expect("just looked");
             let expected: Vec<&str> = expected.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
             let told = lines(&status(given));
-            // A row may leave out what it is not about.
+            // A case may leave out subjects.
             let told: Vec<&String> =
                 told.iter().filter(|l| expected.iter().any(|e| subject(e) == subject(l))).collect();
             if told != expected {
@@ -57,7 +57,7 @@ fn subject(line: &str) -> &str {
     line.split(' ').next().unwrap_or_default()
 }
 
-/// A status as the tables write it.
+/// A status in the syntax of the tables.
 fn lines(status: &PodStatus) -> Vec<String> {
     let text = |t: &Option<String>| t.clone().map_or(String::new(), |t| format!(" {t}"));
     let mut out = vec![format!("phase{}{}", text(&status.phase), text(&status.reason))];
@@ -108,7 +108,7 @@ fn messages_name_the_containers_as_the_kubelet_does() {
 }
 
 #[test]
-fn a_transition_time_moves_with_the_status_and_not_with_the_reason() {
+fn a_transition_time_changes_with_the_status_and_not_with_the_reason() {
     let mut case = Case::parse(&format!("{UP}no"));
     let mut first = pod_status(&StatusInput { now: ago(100), ..input(&case) });
     find_mut(&mut first, "Ready").reason = Some("Other".into());
@@ -136,7 +136,7 @@ fn the_start_time_is_set_once_in_whole_seconds() {
     let later = pod_status(&input(&case));
     assert_eq!(later.start_time, first.start_time);
     let moved = PodStatus { start_time: Some(second(now())), ..later };
-    assert_eq!(accept(&first, moved, &case.pod, |_| false).expect("legal").start_time, first.start_time);
+    assert_eq!(check_transition(&first, moved, &case.pod, |_| false).expect("legal").start_time, first.start_time);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn a_readiness_gate_holds_ready_back_until_its_condition_is_true() {
 }
 
 #[test]
-fn addresses_come_from_the_sandbox_and_stay_when_it_is_gone() {
+fn addresses_come_from_the_sandbox_and_are_kept_when_it_is_gone() {
     let mut case = Case::parse(&format!("{UP}yes"));
     let hosts = ["192.0.2.1".to_owned()];
     let up = pod_status(&StatusInput { host_ips: &hosts, ..input(&case) });
@@ -171,7 +171,7 @@ fn addresses_come_from_the_sandbox_and_stay_when_it_is_gone() {
 }
 
 #[test]
-fn a_pod_says_what_it_was_given_in_all() {
+fn the_status_shows_the_resources_of_the_pod() {
     let mut case = Case::parse("pod restart=Always containers=web,log\nseen sandbox=ready web=running");
     let given = |list: &[(&str, &str)]| list.iter().map(|(n, q)| ((*n).to_owned(), Quantity((*q).into()))).collect();
     for container in &mut case.pod.spec.as_mut().expect("a spec").containers {
@@ -191,7 +191,7 @@ fn a_pod_says_what_it_was_given_in_all() {
 }
 
 #[test]
-fn a_terminal_phase_is_withheld_with_its_story_until_nothing_runs() {
+fn a_terminal_phase_is_withheld_until_nothing_runs() {
     let mut case = Case::parse(&format!("{UP}yes"));
     let running = pod_status(&input(&case));
     case.record.status = Some(running);
@@ -217,19 +217,20 @@ fn a_terminal_phase_never_changes() {
     let next = pod_status(&input(&case));
     assert_eq!((next.phase.as_deref(), next.reason.as_deref()), (Some("Succeeded"), Some("Because")));
     let revised = PodStatus { phase: Some("Failed".into()), ..next };
-    let refused = accept(&old, revised, &case.pod, |_| false);
-    assert_eq!(refused, Err(Illegal::Phase { from: "Succeeded".into(), to: "Failed".into() }));
+    let refused = check_transition(&old, revised, &case.pod, |_| false);
+    assert_eq!(refused, Err(IllegalTransition::Phase { from: "Succeeded".into(), to: "Failed".into() }));
 }
 
 #[test]
-fn the_dead_do_not_rise_where_the_policy_lets_them_rest() {
+fn a_final_termination_is_never_reverted() {
     let check = |policy: &str, before: &str, after: &str, replaced: bool| {
         let pod = format!("pod restart={policy} containers=web");
         let case = Case::parse(&pod);
         let status = |seen: &str| status(&format!("{pod}\nseen sandbox=ready web={seen}"));
-        accept(&PodStatus { phase: None, ..status(before) }, status(after), &case.pod, |_| replaced).map(|_| ())
+        check_transition(&PodStatus { phase: None, ..status(before) }, status(after), &case.pod, |_| replaced)
+            .map(|_| ())
     };
-    let refused = Err(Illegal::Revived { name: "web".into() });
+    let refused = Err(IllegalTransition::Revived { name: "web".into() });
     assert_eq!(check("Never", "exited(1)", "running", false), refused);
     assert_eq!(check("Never", "exited(0)", "created", false), refused);
     assert_eq!(check("OnFailure", "exited(0)", "running#1", false), refused);
@@ -240,7 +241,7 @@ fn the_dead_do_not_rise_where_the_policy_lets_them_rest() {
 }
 
 #[test]
-fn a_start_that_was_cut_off_is_no_end_until_the_pod_ends_and_then_it_stays_one() {
+fn an_interrupted_start_is_a_termination_only_in_a_terminating_pod() {
     let pod = "pod restart=Never containers=web";
     let mut case = Case::parse(&format!("{pod}\nseen sandbox=ready web=exited(128)"));
     case.seen.containers[0].started_at = None;
@@ -264,25 +265,25 @@ fn init_may_run_again_in_a_new_sandbox_but_not_in_a_pod_that_never_restarts() {
         let pod = format!("pod restart={policy} init=a containers=web");
         let before = status(&format!("{pod}\nseen sandbox=ready a=exited(0)\ncursor s1 1"));
         let after = status(&format!("{pod}\nseen sandbox=s2:ready,s1:dead a=running#1@s2 a=exited(0)@s1\ncursor s2 0"));
-        accept(&before, after, &Case::parse(&pod).pod, |_| false).is_ok()
+        check_transition(&before, after, &Case::parse(&pod).pod, |_| false).is_ok()
     };
     assert!(check("OnFailure"));
     assert!(!check("Never"));
 }
 
 #[test]
-fn the_deadline_counts_from_the_start_time() {
+fn the_active_deadline_counts_from_the_start_time() {
     let mut case = Case::parse(&format!("{UP}yes"));
     let started = PodStatus { start_time: Some(second(ago(10))), ..PodStatus::default() };
-    assert!(!past_deadline(&case.pod, &started, now()));
+    assert!(!active_deadline_exceeded(&case.pod, &started, now()));
     case.pod.spec.as_mut().expect("a spec").active_deadline_seconds = Some(10);
-    assert!(past_deadline(&case.pod, &started, now()));
-    assert!(!past_deadline(&case.pod, &started, ago(1)));
-    assert!(!past_deadline(&case.pod, &PodStatus::default(), now()), "no start time, no deadline");
+    assert!(active_deadline_exceeded(&case.pod, &started, now()));
+    assert!(!active_deadline_exceeded(&case.pod, &started, ago(1)));
+    assert!(!active_deadline_exceeded(&case.pod, &PodStatus::default(), now()), "no start time, no deadline");
 }
 
 #[test]
-fn ids_times_and_messages_have_the_shape_of_the_api() {
+fn ids_times_and_messages_have_the_format_of_the_api() {
     let mut case = Case::parse("pod restart=Never containers=web,log\nseen sandbox=ready web=exited(3)");
     let odd = ago(1).checked_add(jiff::SignedDuration::from_millis(300)).expect("in range");
     case.seen.containers[0].finished_at = Some(odd);
@@ -304,7 +305,7 @@ fn ids_times_and_messages_have_the_shape_of_the_api() {
 const MANY: usize = 10_000;
 
 #[test]
-fn a_lost_container_keeps_what_was_said_of_it_until_its_fate_is_known() {
+fn an_unknown_container_keeps_its_last_status() {
     let mut case = Case::parse("pod restart=Always containers=web\nseen sandbox=ready web=running");
     case.record.status = Some(pod_status(&input(&case)));
     case.seen.containers[0].state = crate::model::RunState::Unknown;
@@ -314,7 +315,7 @@ fn a_lost_container_keeps_what_was_said_of_it_until_its_fate_is_known() {
 }
 
 #[test]
-fn static_pods_are_not_failed_when_they_are_finished() {
+fn a_finished_static_pod_does_not_fail() {
     let case = Case::parse("pod restart=Always containers=web\nseen sandbox=none\nending deleted\nold Running");
     let mut record = case.record.clone();
     (record.finished, record.terminated) = (true, false);

@@ -1,6 +1,6 @@
-//! The forms names may have.
+//! Syntax of names.
 
-use super::{Findings, shown};
+use super::{FieldErrors, quoted};
 
 /// An RFC 1123 label: lower case letters, digits and dashes, at most 63.
 pub fn is_dns_label(text: &str) -> bool {
@@ -19,20 +19,20 @@ fn is_label_of_any_length(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
-pub(super) fn label(text: &str, path: impl Into<String>, findings: &mut Findings) {
+pub(super) fn label(text: &str, path: impl Into<String>, errors: &mut FieldErrors) {
     if !is_dns_label(text) {
-        let text = shown(text);
-        findings.add(
+        let text = quoted(text);
+        errors.add(
             path,
             format!("{text} must be at most 63 lower case letters, digits and '-', beginning and ending with a letter or digit"),
         );
     }
 }
 
-pub(super) fn subdomain(text: &str, path: impl Into<String>, findings: &mut Findings) {
+pub(super) fn subdomain(text: &str, path: impl Into<String>, errors: &mut FieldErrors) {
     if !is_dns_subdomain(text) {
-        let text = shown(text);
-        findings.add(
+        let text = quoted(text);
+        errors.add(
             path,
             format!("{text} must be at most 253 lower case letters, digits, '-' and '.', with a letter or digit at both ends of each part"),
         );
@@ -40,10 +40,10 @@ pub(super) fn subdomain(text: &str, path: impl Into<String>, findings: &mut Find
 }
 
 /// `name` or `prefix/name`, as the keys of labels and annotations.
-pub(super) fn qualified(text: &str, path: impl Into<String>, findings: &mut Findings) {
+pub(super) fn qualified(text: &str, path: impl Into<String>, errors: &mut FieldErrors) {
     if !is_qualified(text) {
-        let text = shown(text);
-        findings.add(
+        let text = quoted(text);
+        errors.add(
             path,
             format!(
                 "{text} must be a name of at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends, \
@@ -61,10 +61,10 @@ pub(super) fn is_qualified(text: &str) -> bool {
     prefix.is_none_or(is_dns_subdomain) && !name.is_empty() && is_label_value(name)
 }
 
-pub(super) fn label_value(text: &str, path: impl Into<String>, findings: &mut Findings) {
+pub(super) fn label_value(text: &str, path: impl Into<String>, errors: &mut FieldErrors) {
     if !is_label_value(text) {
-        let text = shown(text);
-        findings.add(
+        let text = quoted(text);
+        errors.add(
             path,
             format!("the value {text} must be at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"),
         );
@@ -79,8 +79,8 @@ fn is_label_value(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
 }
 
-/// A port's name, as IANA has them.
-pub(super) fn port_name(text: &str, path: impl Into<String>, findings: &mut Findings) {
+/// An IANA service name.
+pub(super) fn port_name(text: &str, path: impl Into<String>, errors: &mut FieldErrors) {
     let good = (1..=15).contains(&text.len())
         && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
         && text.bytes().any(|b| b.is_ascii_lowercase())
@@ -88,34 +88,34 @@ pub(super) fn port_name(text: &str, path: impl Into<String>, findings: &mut Find
         && !text.starts_with('-')
         && !text.ends_with('-');
     if !good {
-        let text = shown(text);
-        findings.add(
+        let text = quoted(text);
+        errors.add(
             path,
             format!("{text} must be at most 15 lower case letters, digits and single '-', with at least one letter, not beginning or ending with '-'"),
         );
     }
 }
 
-pub(super) fn port_number(port: i32, path: impl Into<String>, findings: &mut Findings) {
+pub(super) fn port_number(port: i32, path: impl Into<String>, errors: &mut FieldErrors) {
     if !(1..=65535).contains(&port) {
-        findings.add(path, format!("{port} must be a port between 1 and 65535"));
+        errors.add(path, format!("{port} must be a port between 1 and 65535"));
     }
 }
 
 /// An environment variable: printable ASCII without '='.
-pub(super) fn environment(text: &str, path: impl Into<String>, findings: &mut Findings) {
+pub(super) fn environment(text: &str, path: impl Into<String>, errors: &mut FieldErrors) {
     if text.is_empty() || !text.bytes().all(|b| (b' '..=b'~').contains(&b) && b != b'=') {
-        let text = shown(text);
-        findings.add(path, format!("{text} must be printable ASCII characters other than '='"));
+        let text = quoted(text);
+        errors.add(path, format!("{text} must be printable ASCII characters other than '='"));
     }
 }
 
 /// A key of a ConfigMap or Secret, which may become the name of a file.
-pub(super) fn config_key(text: &str, path: impl Into<String>, findings: &mut Findings) {
+pub(super) fn config_key(text: &str, path: impl Into<String>, errors: &mut FieldErrors) {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     if text.is_empty() || text.len() > 253 || text == "." || text.starts_with("..") || !text.bytes().all(plain) {
-        let text = shown(text);
-        findings.add(
+        let text = quoted(text);
+        errors.add(
             path,
             format!("{text} must be at most 253 letters, digits, '-', '_' and '.', not beginning with '..'"),
         );

@@ -1,29 +1,29 @@
-//! Requests and limits: names, quantities, and that none asks for more than it may have.
+//! Requests and limits: names, quantities, and requests not above limits.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::{Findings, names, shown};
+use super::{FieldErrors, names, quoted};
 use crate::model::Pod;
 use crate::qos::{Amounts, containers_limits, containers_requests, is_pod_level_resource};
 use crate::quantity::Amount;
 
-pub(super) fn check(given: &ResourceRequirements, at: &str, known: fn(&str) -> bool, findings: &mut Findings) {
-    let limits = quantities(given.limits.as_ref(), &format!("{at}.limits"), known, findings);
-    let requests = quantities(given.requests.as_ref(), &format!("{at}.requests"), known, findings);
+pub(super) fn check(given: &ResourceRequirements, at: &str, known: fn(&str) -> bool, errors: &mut FieldErrors) {
+    let limits = quantities(given.limits.as_ref(), &format!("{at}.limits"), known, errors);
+    let requests = quantities(given.requests.as_ref(), &format!("{at}.requests"), known, errors);
     for (name, request) in &requests {
         let here = format!("{at}.requests[{name}]");
         match limits.get(name) {
             Some(limit) if request > limit => {
-                findings.add(here, format!("{request} must not be more than the limit, {limit}"));
+                errors.add(here, format!("{request} must not be more than the limit, {limit}"));
             }
             Some(limit) if request != limit && !may_overcommit(name) => {
-                findings.add(here, format!("{request} must equal the limit, {limit}: {name} can't be overcommitted"));
+                errors.add(here, format!("{request} must equal the limit, {limit}: {name} can't be overcommitted"));
             }
             None if !may_overcommit(name) => {
-                findings.add(format!("{at}.limits[{name}]"), "must be given and equal the request");
+                errors.add(format!("{at}.limits[{name}]"), "must be given and equal the request");
             }
             _ => {}
         }
@@ -31,22 +31,22 @@ pub(super) fn check(given: &ResourceRequirements, at: &str, known: fn(&str) -> b
     let mut all = limits.keys().chain(requests.keys());
     if all.clone().any(|name| name.starts_with(HUGEPAGES)) && !all.any(|name| matches!(name.as_str(), "cpu" | "memory"))
     {
-        findings.add(at, "huge pages need cpu or memory beside them");
+        errors.add(at, "huge pages need cpu or memory beside them");
     }
 }
 
-/// The whole pod's resources, and that they are enough for its containers.
-pub(super) fn check_pod_level(spec: &PodSpec, findings: &mut Findings) {
+/// Pod-level resources; they must be sufficient for the containers.
+pub(super) fn check_pod_level(spec: &PodSpec, errors: &mut FieldErrors) {
     if let Some(overhead) = &spec.overhead {
-        quantities(Some(overhead), "spec.overhead", is_container_resource, findings);
+        quantities(Some(overhead), "spec.overhead", is_container_resource, errors);
     }
     let Some(whole) = &spec.resources else { return };
     if whole.claims.is_some() {
-        findings.add("spec.resources.claims", "must not be given for a whole pod");
+        errors.add("spec.resources.claims", "must not be given for a whole pod");
     }
-    let before = findings.errors.len();
-    check(whole, "spec.resources", is_pod_level_resource, findings);
-    if findings.errors.len() > before {
+    let before = errors.errors.len();
+    check(whole, "spec.resources", is_pod_level_resource, errors);
+    if errors.errors.len() > before {
         return;
     }
     let pod = Pod { spec: Some(spec.clone()), ..Pod::default() };
@@ -55,7 +55,7 @@ pub(super) fn check_pod_level(spec: &PodSpec, findings: &mut Findings) {
     for (name, request) in parsed(whole.requests.as_ref()) {
         if let Some(sum) = sum.get(&name).filter(|sum| **sum > request) {
             let here = format!("spec.resources.requests[{name}]");
-            findings.add(here, format!("{request} must not be less than what the containers ask for together, {sum}"));
+            errors.add(here, format!("{request} must not be less than what the containers ask for together, {sum}"));
         }
     }
     let limits = parsed(whole.limits.as_ref());
@@ -64,15 +64,15 @@ pub(super) fn check_pod_level(spec: &PodSpec, findings: &mut Findings) {
         for (name, limit) in own {
             if let Some(most) = limits.get(&name).filter(|most| limit > **most) {
                 let here = format!("spec.resources.limits[{name}]");
-                findings.add(here, format!("{most} must not be less than the limit of a container, {limit}"));
+                errors.add(here, format!("{most} must not be less than the limit of a container, {limit}"));
             }
         }
     }
-    // Huge pages are handed out for good, so their limits must fit together.
+    // Huge pages cannot be overcommitted, so the sum of the limits must fit.
     for (name, sum) in containers_limits(&pod).into_iter().filter(|(name, _)| name.starts_with(HUGEPAGES)) {
         if let Some(most) = limits.get(&name).filter(|most| sum > **most) {
             let here = format!("spec.resources.limits[{name}]");
-            findings.add(here, format!("{most} must not be less than the containers' limits together, {sum}"));
+            errors.add(here, format!("{most} must not be less than the containers' limits together, {sum}"));
         }
     }
 }
@@ -81,26 +81,26 @@ fn quantities(
     list: Option<&BTreeMap<String, Quantity>>,
     at: &str,
     known: fn(&str) -> bool,
-    findings: &mut Findings,
+    errors: &mut FieldErrors,
 ) -> Amounts {
     let mut amounts = Amounts::new();
     for (name, quantity) in list.into_iter().flatten() {
         let here = format!("{at}[{name}]");
         if !known(name) {
-            findings.add(
-                format!("{at}[{}]", shown(name)),
+            errors.add(
+                format!("{at}[{}]", quoted(name)),
                 "is not known here: use cpu, memory, ephemeral-storage, hugepages-SIZE, or a name with a domain as in example.com/gpu",
             );
             continue;
         }
         match Amount::try_from(quantity) {
-            Err(error) => findings.add(here, error.to_string()),
-            Ok(amount) if amount.is_negative() => findings.add(here, format!("{amount} must not be negative")),
+            Err(error) => errors.add(here, error.to_string()),
+            Ok(amount) if amount.is_negative() => errors.add(here, format!("{amount} must not be negative")),
             Ok(amount) if !may_overcommit(name) && !name.starts_with(HUGEPAGES) && !amount.is_whole() => {
-                findings.add(here, format!("{amount} must be a whole number"));
+                errors.add(here, format!("{amount} must be a whole number"));
             }
             Ok(amount) => {
-                page_multiple(name, amount, &here, findings);
+                page_multiple(name, amount, &here, errors);
                 amounts.insert(name.clone(), amount);
             }
         }
@@ -108,12 +108,12 @@ fn quantities(
     amounts
 }
 
-fn page_multiple(name: &str, amount: Amount, at: &str, findings: &mut Findings) {
+fn page_multiple(name: &str, amount: Amount, at: &str, errors: &mut FieldErrors) {
     let Some(size) = name.strip_prefix(HUGEPAGES) else { return };
     match size.parse::<Amount>().map(Amount::value) {
         Ok(size) if size > 0 && amount.value() % size == 0 => {}
-        Ok(size) if size > 0 => findings.add(at, format!("{amount} must be a multiple of the page size")),
-        _ => findings.add(at, format!("{} must be a page size, such as 2Mi", shown(size))),
+        Ok(size) if size > 0 => errors.add(at, format!("{amount} must be a multiple of the page size")),
+        _ => errors.add(at, format!("{} must be a page size, such as 2Mi", quoted(size))),
     }
 }
 
@@ -125,7 +125,7 @@ pub(super) fn is_container_resource(name: &str) -> bool {
     matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with(HUGEPAGES)
 }
 
-/// More of it can be asked for than there is: true of what Kubernetes itself hands out, huge pages apart.
+/// Native resources may be overcommitted, except huge pages.
 fn may_overcommit(name: &str) -> bool {
     (!name.contains('/') || name.contains("kubernetes.io/")) && !name.starts_with(HUGEPAGES)
 }

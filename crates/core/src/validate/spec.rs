@@ -1,71 +1,71 @@
-//! The pod as a whole.
+//! Fields of the pod spec.
 
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{PodDNSConfig, PodSpec};
 
-use super::{Findings, container, names, resources, scheduling, security, shown, volume};
+use super::{FieldErrors, container, names, quoted, resources, scheduling, security, volume};
 
-pub(super) fn check(spec: &PodSpec, findings: &mut Findings) {
-    let volumes = volume::check(spec, findings);
-    container::check_all(spec, &volumes, findings);
-    resources::check_pod_level(spec, findings);
-    security::check_pod(spec, findings);
-    findings.one_of(spec.restart_policy.as_deref(), &["Always", "OnFailure", "Never"], "spec.restartPolicy");
-    findings.at_least(spec.termination_grace_period_seconds, 0, "spec.terminationGracePeriodSeconds");
+pub(super) fn check(spec: &PodSpec, errors: &mut FieldErrors) {
+    let volumes = volume::check(spec, errors);
+    container::check_all(spec, &volumes, errors);
+    resources::check_pod_level(spec, errors);
+    security::check_pod(spec, errors);
+    errors.one_of(spec.restart_policy.as_deref(), &["Always", "OnFailure", "Never"], "spec.restartPolicy");
+    errors.at_least(spec.termination_grace_period_seconds, 0, "spec.terminationGracePeriodSeconds");
     if let Some(deadline) = spec.active_deadline_seconds.filter(|d| !(1..=i64::from(i32::MAX)).contains(d)) {
-        findings.add("spec.activeDeadlineSeconds", format!("{deadline} must be between 1 and {}", i32::MAX));
+        errors.add("spec.activeDeadlineSeconds", format!("{deadline} must be between 1 and {}", i32::MAX));
     }
-    dns(spec, findings);
-    names_of_hosts(spec, findings);
-    scheduling::check(spec, findings);
+    dns(spec, errors);
+    names_of_hosts(spec, errors);
+    scheduling::check(spec, errors);
     for (i, gate) in spec.readiness_gates.iter().flatten().enumerate() {
-        names::qualified(&gate.condition_type, format!("spec.readinessGates[{i}].conditionType"), findings);
+        names::qualified(&gate.condition_type, format!("spec.readinessGates[{i}].conditionType"), errors);
     }
-    resource_claims(spec, findings);
+    resource_claims(spec, errors);
 }
 
-fn dns(spec: &PodSpec, findings: &mut Findings) {
+fn dns(spec: &PodSpec, errors: &mut FieldErrors) {
     let policies = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
-    findings.one_of(spec.dns_policy.as_deref(), &policies, "spec.dnsPolicy");
+    errors.one_of(spec.dns_policy.as_deref(), &policies, "spec.dnsPolicy");
     let config = spec.dns_config.as_ref();
     let servers = config.and_then(|config| config.nameservers.as_ref()).map_or(0, Vec::len);
     if spec.dns_policy.as_deref() == Some("None") && servers == 0 {
-        findings.add("spec.dnsConfig.nameservers", "must have at least one address when dnsPolicy is None");
+        errors.add("spec.dnsConfig.nameservers", "must have at least one address when dnsPolicy is None");
     }
     if let Some(config) = config {
-        dns_config(config, findings);
+        dns_config(config, errors);
     }
 }
 
-fn dns_config(config: &PodDNSConfig, findings: &mut Findings) {
+fn dns_config(config: &PodDNSConfig, errors: &mut FieldErrors) {
     let servers = config.nameservers.as_deref().unwrap_or_default();
     if servers.len() > 3 {
-        findings.add("spec.dnsConfig.nameservers", "must not have more than 3 addresses");
+        errors.add("spec.dnsConfig.nameservers", "must not have more than 3 addresses");
     }
     for (i, server) in servers.iter().enumerate() {
-        findings.ip(server, format!("spec.dnsConfig.nameservers[{i}]"));
+        errors.ip(server, format!("spec.dnsConfig.nameservers[{i}]"));
     }
     let searches = config.searches.as_deref().unwrap_or_default();
     if searches.len() > 32 || searches.iter().map(|s| s.len() + 1).sum::<usize>() > 2049 {
-        findings.add("spec.dnsConfig.searches", "must not have more than 32 domains or 2048 characters");
+        errors.add("spec.dnsConfig.searches", "must not have more than 32 domains or 2048 characters");
     }
     for (i, search) in searches.iter().enumerate().filter(|(_, search)| *search != ".") {
-        // Underscores are allowed here: names of services in other systems have them.
+        // Underscores are allowed in search domains.
         let plain = search.strip_suffix('.').unwrap_or(search).replace('_', "x");
-        names::subdomain(&plain, format!("spec.dnsConfig.searches[{i}]"), findings);
+        names::subdomain(&plain, format!("spec.dnsConfig.searches[{i}]"), errors);
     }
     for (i, option) in config.options.iter().flatten().enumerate() {
         if option.name.as_deref().unwrap_or_default().is_empty() {
-            findings.add(format!("spec.dnsConfig.options[{i}].name"), "must be given");
+            errors.add(format!("spec.dnsConfig.options[{i}].name"), "must be given");
         }
     }
 }
 
-fn names_of_hosts(spec: &PodSpec, findings: &mut Findings) {
+fn names_of_hosts(spec: &PodSpec, errors: &mut FieldErrors) {
     for (name, path) in [(&spec.hostname, "spec.hostname"), (&spec.subdomain, "spec.subdomain")] {
         if let Some(name) = name.as_deref().filter(|name| !name.is_empty()) {
-            names::label(name, path, findings);
+            names::label(name, path, errors);
         }
     }
     for (name, path) in [
@@ -74,45 +74,45 @@ fn names_of_hosts(spec: &PodSpec, findings: &mut Findings) {
         (&spec.service_account_name, "spec.serviceAccountName"),
     ] {
         if let Some(name) = name.as_deref().filter(|name| !name.is_empty()) {
-            names::subdomain(name, path, findings);
+            names::subdomain(name, path, errors);
         }
     }
-    hostname_override(spec, findings);
+    hostname_override(spec, errors);
     for (i, alias) in spec.host_aliases.iter().flatten().enumerate() {
-        findings.ip(&alias.ip, format!("spec.hostAliases[{i}].ip"));
+        errors.ip(&alias.ip, format!("spec.hostAliases[{i}].ip"));
         for (j, name) in alias.hostnames.iter().flatten().enumerate() {
-            names::subdomain(name, format!("spec.hostAliases[{i}].hostnames[{j}]"), findings);
+            names::subdomain(name, format!("spec.hostAliases[{i}].hostnames[{j}]"), errors);
         }
     }
 }
 
-fn hostname_override(spec: &PodSpec, findings: &mut Findings) {
+fn hostname_override(spec: &PodSpec, errors: &mut FieldErrors) {
     let Some(name) = spec.hostname_override.as_deref() else { return };
     let at = "spec.hostnameOverride";
-    names::subdomain(name, at, findings);
+    names::subdomain(name, at, errors);
     if name.len() > 64 {
-        findings.add(at, "must not be longer than 64 characters");
+        errors.add(at, "must not be longer than 64 characters");
     }
     for (other, field) in [(spec.host_network, "hostNetwork"), (spec.set_hostname_as_fqdn, "setHostnameAsFQDN")] {
         if other == Some(true) {
-            findings.add(at, format!("must not be given when {field} is true"));
+            errors.add(at, format!("must not be given when {field} is true"));
         }
     }
 }
 
-/// Devices asked for by claims, and that containers use none that the pod doesn't have.
-fn resource_claims(spec: &PodSpec, findings: &mut Findings) {
+/// Resource claims; containers may only use claims of the pod.
+fn resource_claims(spec: &PodSpec, errors: &mut FieldErrors) {
     let mut known = BTreeSet::new();
     for (i, claim) in spec.resource_claims.iter().flatten().enumerate() {
         let at = format!("spec.resourceClaims[{i}]");
-        names::label(&claim.name, format!("{at}.name"), findings);
+        names::label(&claim.name, format!("{at}.name"), errors);
         if !known.insert(claim.name.as_str()) {
-            findings.add(format!("{at}.name"), format!("{} is taken by another claim", shown(&claim.name)));
+            errors.add(format!("{at}.name"), format!("{} is taken by another claim", quoted(&claim.name)));
         }
         match (&claim.resource_claim_name, &claim.resource_claim_template_name) {
-            (Some(name), None) => names::subdomain(name, format!("{at}.resourceClaimName"), findings),
-            (None, Some(name)) => names::subdomain(name, format!("{at}.resourceClaimTemplateName"), findings),
-            _ => findings.add(at, "must have exactly one of resourceClaimName and resourceClaimTemplateName"),
+            (Some(name), None) => names::subdomain(name, format!("{at}.resourceClaimName"), errors),
+            (None, Some(name)) => names::subdomain(name, format!("{at}.resourceClaimTemplateName"), errors),
+            _ => errors.add(at, "must have exactly one of resourceClaimName and resourceClaimTemplateName"),
         }
     }
     let lists = [("containers", Some(&spec.containers)), ("initContainers", spec.init_containers.as_ref())];
@@ -123,10 +123,10 @@ fn resource_claims(spec: &PodSpec, findings: &mut Findings) {
             for (j, claim) in claims.enumerate() {
                 let at = format!("spec.{field}[{i}].resources.claims[{j}]");
                 if !known.contains(claim.name.as_str()) {
-                    findings.add(&at, format!("{} must be one of spec.resourceClaims", shown(&claim.name)));
+                    errors.add(&at, format!("{} must be one of spec.resourceClaims", quoted(&claim.name)));
                 }
                 if !used.insert((&claim.name, &claim.request)) {
-                    findings.add(at, format!("{} is there twice", shown(&claim.name)));
+                    errors.add(at, format!("{} is there twice", quoted(&claim.name)));
                 }
             }
         }

@@ -3,10 +3,10 @@ use serde_json::{Value, json};
 use super::*;
 use crate::defaults::default_pod;
 
-/// Pods and what `ValidatePodCreate` of Kubernetes 1.36.3 says of them, one per line.
+/// Pods and the result of `ValidatePodCreate` of Kubernetes 1.36.3, one per line.
 const FROM_GO: &str = include_str!("../../testdata/validate.jsonl");
 
-/// Where we differ on purpose: a part of the pod, and why.
+/// Intended differences: a part of the pod, and the reason.
 const DIFFERENT: [(&str, &str); 4] = [
     (r#""fieldPath":"spec.host""#, "an alias of spec.nodeName that was dropped long ago"),
     (r#""image":{"reference":""}"#, "the API server refuses it too, but not in this function"),
@@ -32,7 +32,7 @@ fn with(path: &str, value: Value) -> Value {
 }
 
 #[test]
-fn verdicts_are_the_api_servers() {
+fn results_equal_the_api_servers() {
     let (mut different, mut good) = (Vec::new(), 0);
     for (number, line) in FROM_GO.lines().enumerate() {
         let line: Value = serde_json::from_str(line).unwrap();
@@ -94,7 +94,7 @@ fn errors_name_the_field_and_what_to_write() {
 }
 
 #[test]
-fn paths_never_leave_where_they_belong() {
+fn paths_cannot_escape_their_directory() {
     let mount = |field: &str, path: &str| {
         let mut pod = with("/spec/volumes", json!([{ "name": "v" }]));
         pod["spec"]["containers"][0]["volumeMounts"] = json!([{ "name": "v", "mountPath": "/x", field: path }]);
@@ -132,7 +132,7 @@ fn a_signal_must_be_a_known_one() {
 }
 
 #[test]
-fn what_is_wrong_is_bounded() {
+fn the_number_of_errors_is_bounded() {
     let many: Vec<Value> = (0..10_000).map(|_| json!({ "name": "X".repeat(500), "image": "" })).collect();
     let errors = check(&with("/spec/containers", json!(many)));
     assert_eq!(errors.len(), 100);
@@ -143,7 +143,7 @@ fn what_is_wrong_is_bounded() {
 }
 
 #[test]
-fn quantities_that_do_not_parse_are_refused_everywhere() {
+fn invalid_quantities_are_rejected_everywhere() {
     for (path, value) in [
         ("/spec/overhead", json!({ "cpu": "x" })),
         ("/spec/resources", json!({ "limits": { "cpu": "1x" } })),

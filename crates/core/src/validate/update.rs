@@ -1,46 +1,45 @@
-//! What may change in a living pod (`ValidatePodUpdate`): images, a shorter active deadline, more tolerations, and metadata.
+//! Updates of an existing pod (`ValidatePodUpdate`): images, a shorter active deadline, more tolerations and metadata may change.
 
 use k8s_openapi::api::core::v1::{PodSpec, Toleration};
 use serde_json::Value;
 
-use super::{FieldError, Findings, validate_pod};
+use super::{FieldError, FieldErrors, validate_pod};
 use crate::model::Pod;
 
-/// Everything wrong with making `old` into `new`, which has its defaults filled in. The metadata a server owns is taken for
-/// granted.
+/// All errors of the update from `old` to `new`, which has its defaults. Metadata that the server owns is not checked.
 pub fn validate_pod_update(new: &Pod, old: &Pod) -> Vec<FieldError> {
     let mut errors = validate_pod(new);
     errors.extend(validate_change(new, old));
     errors
 }
 
-/// Everything in which `new` is another pod than `old`, good as each may be for itself.
+/// The changes from `old` to `new` that are not allowed; neither is validated by itself.
 pub fn validate_change(new: &Pod, old: &Pod) -> Vec<FieldError> {
-    let mut findings = Findings { errors: Vec::new() };
+    let mut errors = FieldErrors { errors: Vec::new() };
     let empty = PodSpec::default();
     let (now, before) = (new.spec.as_ref().unwrap_or(&empty), old.spec.as_ref().unwrap_or(&empty));
-    if same_containers(now, before, &mut findings) {
-        same_rest(now, before, &mut findings);
+    if same_containers(now, before, &mut errors) {
+        same_rest(now, before, &mut errors);
     }
-    active_deadline(now.active_deadline_seconds, before.active_deadline_seconds, &mut findings);
-    more_tolerations(now, before, &mut findings);
-    findings.errors
+    active_deadline(now.active_deadline_seconds, before.active_deadline_seconds, &mut errors);
+    more_tolerations(now, before, &mut errors);
+    errors.errors
 }
 
-fn same_containers(new: &PodSpec, old: &PodSpec, findings: &mut Findings) -> bool {
+fn same_containers(new: &PodSpec, old: &PodSpec, errors: &mut FieldErrors) -> bool {
     let count = |list: &Option<Vec<_>>| list.as_ref().map_or(0, Vec::len);
-    let before = findings.errors.len();
+    let before = errors.errors.len();
     if new.containers.len() != old.containers.len() {
-        findings.add("spec.containers", "pod updates may not add or remove containers");
+        errors.add("spec.containers", "pod updates may not add or remove containers");
     }
     if count(&new.init_containers) != count(&old.init_containers) {
-        findings.add("spec.initContainers", "pod updates may not add or remove containers");
+        errors.add("spec.initContainers", "pod updates may not add or remove containers");
     }
-    findings.errors.len() == before
+    errors.errors.len() == before
 }
 
-/// All that is left when the fields that may change are set aside. Each field that differs is named.
-fn same_rest(new: &PodSpec, old: &PodSpec, findings: &mut Findings) {
+/// Compares the fields that may not change; each difference is named.
+fn same_rest(new: &PodSpec, old: &PodSpec, errors: &mut FieldErrors) {
     let mut rest = (new.clone(), old.clone());
     for side in [&mut rest.0, &mut rest.1] {
         side.active_deadline_seconds = None;
@@ -49,7 +48,7 @@ fn same_rest(new: &PodSpec, old: &PodSpec, findings: &mut Findings) {
             container.image = None;
         }
     }
-    // A grace that could never be kept may become the shortest there is.
+    // A negative grace period may become 1.
     if old.termination_grace_period_seconds.is_some_and(|old| old < 0)
         && new.termination_grace_period_seconds == Some(1)
     {
@@ -66,7 +65,7 @@ fn same_rest(new: &PodSpec, old: &PodSpec, findings: &mut Findings) {
         &mut paths,
     );
     for path in paths {
-        findings.add(path, format!("{MAY_CHANGE}: delete the pod and create it anew"));
+        errors.add(path, format!("{MAY_CHANGE}: delete the pod and create it anew"));
     }
 }
 
@@ -88,30 +87,30 @@ fn differing(a: &Value, b: &Value, path: &str, paths: &mut Vec<String>) {
     }
 }
 
-fn active_deadline(new: Option<i64>, old: Option<i64>, findings: &mut Findings) {
+fn active_deadline(new: Option<i64>, old: Option<i64>, errors: &mut FieldErrors) {
     match (new, old) {
         (Some(new), Some(old)) if new > old => {
-            findings
+            errors
                 .add("spec.activeDeadlineSeconds", format!("{new} must be less than or equal to previous value {old}"));
         }
         (None, Some(_)) => {
-            findings.add("spec.activeDeadlineSeconds", "must not update from a positive integer to nil value")
+            errors.add("spec.activeDeadlineSeconds", "must not update from a positive integer to nil value")
         }
         _ => {}
     }
 }
 
-fn more_tolerations(new: &PodSpec, old: &PodSpec, findings: &mut Findings) {
+fn more_tolerations(new: &PodSpec, old: &PodSpec, errors: &mut FieldErrors) {
     let timeless = |t: &Toleration| Toleration { toleration_seconds: None, ..t.clone() };
     let kept = |t: &Toleration| new.tolerations.iter().flatten().any(|n| timeless(n) == timeless(t));
     if !old.tolerations.iter().flatten().all(kept) {
-        findings.add("spec.tolerations", "existing toleration can not be modified except its tolerationSeconds");
+        errors.add("spec.tolerations", "existing toleration can not be modified except its tolerationSeconds");
     }
 }
 
 const MAY_CHANGE: &str = "pod updates may not change fields other than `spec.containers[*].image`, \
                           `spec.initContainers[*].image`, `spec.activeDeadlineSeconds`, `spec.tolerations` (only additions)";
-/// Nobody reads more.
+/// Bound of the message.
 const PATHS_MAX: usize = 20;
 
 #[cfg(test)]
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_api_server_takes_is_taken() {
+    fn updates_that_an_api_server_accepts_are_accepted() {
         let more =
             json!([{"key": "k", "operator": "Exists", "tolerationSeconds": 3, "effect": null}, {"operator": "Exists"}]);
         for (path, value) in [
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_refused_by_its_field() {
+    fn all_other_updates_are_rejected_with_the_field() {
         for (path, value, field) in [
             ("/containers/0/command", json!(["sh"]), "spec.containers[0].command"),
             ("/containers/0/name", json!("b"), "spec.containers[0].name"),
