@@ -193,7 +193,7 @@ impl Agent {
         let gc = ImageGc::new(runtime.clone(), images, images_gc::measure(pool), policy, limit);
         tasks.service("image-gc", collect_images(gc, node_name.clone(), handle.clone()));
         tasks.job("heap-trim", heap::trim_heap_periodically());
-        tasks.service("log-rotation", log_rotation::run(config.logs.clone(), runtime.clone(), limit));
+        tasks.service("log-rotation", log_rotation::run(config.logs, runtime.clone(), limit));
         if let Some(listener) = listener {
             let monitor = Arc::new(Monitor::new(handle.clone(), config.node.sync_frequency));
             tasks.drained_service("monitor-listener", health_server::serve(listener, monitor, stop.clone()));
