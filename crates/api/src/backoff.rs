@@ -1,40 +1,39 @@
-//! Waiting longer after each failure, up to a cap, and never in step with other nodes.
+//! Exponential back-off with a cap, and jitter so that nodes do not retry in step.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Doubles from `first` to `most`; each wait is spread over its upper half.
+/// Doubles from `first` to `max`; each delay is spread over its upper half.
 #[derive(Debug)]
-pub struct Backoff {
+pub(crate) struct RetryBackoff {
     first: Duration,
-    most: Duration,
+    max: Duration,
     failures: u32,
-    dice: RandomState,
+    random: RandomState,
 }
 
-impl Backoff {
-    /// One that has not failed yet.
-    pub fn new(first: Duration, most: Duration) -> Self {
-        Self { first, most, failures: 0, dice: RandomState::new() }
+impl RetryBackoff {
+    pub(crate) fn new(first: Duration, max: Duration) -> Self {
+        Self { first, max, failures: 0, random: RandomState::new() }
     }
 
-    /// It worked: the next failure is the first again.
-    pub fn reset(&mut self) {
+    /// Records a success: the next failure waits `first` again.
+    pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// How often it failed since it last worked.
-    pub fn failures(&self) -> u32 {
+    /// Consecutive failures since the last success.
+    pub(crate) fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// It failed: how long to wait now.
-    pub fn failed(&mut self) -> Duration {
-        let whole = self.first.saturating_mul(1u32 << self.failures.min(20)).min(self.most);
+    /// Records a failure and returns the delay before the next attempt.
+    pub(crate) fn failed(&mut self) -> Duration {
+        let full = self.first.saturating_mul(1u32 << self.failures.min(20)).min(self.max);
         self.failures = self.failures.saturating_add(1);
-        // Nodes that lost their server together must not come back together.
-        let part = u32::try_from(self.dice.hash_one(self.failures) % 1024).unwrap_or(0);
-        whole / 2 + (whole / 2).mul_f64(f64::from(part) / 1024.0)
+        // Nodes that lost their server at the same moment must not reconnect at the same moment.
+        let jitter = u32::try_from(self.random.hash_one(self.failures) % 1024).unwrap_or(0);
+        full / 2 + (full / 2).mul_f64(f64::from(jitter) / 1024.0)
     }
 }
 
@@ -43,13 +42,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_grow_to_the_cap_and_start_anew() {
-        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
-        let waits: Vec<Duration> = (0..40).map(|_| backoff.failed()).collect();
-        assert!(waits[0] >= Duration::from_millis(50) && waits[0] <= Duration::from_millis(100), "{waits:?}");
-        assert!(waits[3] >= Duration::from_millis(400), "{waits:?}");
-        assert!(waits.iter().all(|wait| *wait <= Duration::from_secs(10)), "{waits:?}");
-        assert!(waits[39] >= Duration::from_secs(5), "{waits:?}");
+    fn delays_grow_to_the_cap_and_start_over_after_a_success() {
+        let mut backoff = RetryBackoff::new(Duration::from_millis(100), Duration::from_secs(10));
+        let delays: Vec<Duration> = (0..40).map(|_| backoff.failed()).collect();
+        assert!(delays[0] >= Duration::from_millis(50) && delays[0] <= Duration::from_millis(100), "{delays:?}");
+        assert!(delays[3] >= Duration::from_millis(400), "{delays:?}");
+        assert!(delays.iter().all(|delay| *delay <= Duration::from_secs(10)), "{delays:?}");
+        assert!(delays[39] >= Duration::from_secs(5), "{delays:?}");
         backoff.reset();
         assert!(backoff.failed() <= Duration::from_millis(100));
     }

@@ -1,6 +1,6 @@
-//! The way to the API server: requests out, answers or clear errors back, all over one connection.
+//! The HTTP client of the API server: sends requests over one connection, turns failures into `ApiError`, renews credentials.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -15,47 +15,62 @@ use jiff::Timestamp;
 use kube::client::Body;
 use tower::{BoxError, Service};
 
-use crate::connect::{self, Http, Pauses};
+use crate::connect::{self, ConnectBackoff, ConnectError, HttpClient};
 use crate::error::ApiError;
 use crate::kubeconfig::{Access, Kubeconfig, KubeconfigError};
 
-/// An API server, over one connection. Clones share it.
+/// A client of the API server over one connection. Clones share the connection.
 #[derive(Clone)]
-pub struct Cluster {
+pub struct ApiClient {
     inner: Arc<Inner>,
-    client: kube::Client,
+    kube: kube::Client,
 }
 
 struct Inner {
-    path: std::path::PathBuf,
+    /// The kubeconfig file.
+    path: PathBuf,
     server: Uri,
-    live: Mutex<Option<Live>>,
-    /// One at a time reads credentials; the others wait for it.
+    session: Mutex<Option<Session>>,
+    /// One request at a time reads credentials; the others wait for its result.
     renewal: tokio::sync::Mutex<Renewal>,
-    pauses: Pauses,
+    connect_backoff: ConnectBackoff,
 }
 
-/// What requests are sent with now.
+/// The credentials and the connection that requests currently use.
 #[derive(Clone)]
-struct Live {
+struct Session {
     access: Arc<Access>,
-    http: Http,
+    http: HttpClient,
 }
 
-/// How reading credentials went.
+/// The result of the last attempt to read credentials.
 struct Renewal {
+    /// No attempt before this time.
     not_before: Timestamp,
+    /// `None`: it succeeded. As text, because it is compared to log each error once.
     error: Option<String>,
 }
 
-impl Cluster {
-    /// By a kubeconfig file. Wrong files are refused here; nothing is connected yet.
+/// Why the credentials could not be renewed.
+#[derive(Debug, thiserror::Error)]
+enum RenewalError {
+    #[error(transparent)]
+    Read(#[from] tokio::task::JoinError),
+    #[error(transparent)]
+    Kubeconfig(#[from] KubeconfigError),
+    #[error("{}: {source}", kubeconfig.display())]
+    Connect { kubeconfig: PathBuf, source: ConnectError },
+}
+
+impl ApiClient {
+    /// For the current context of a kubeconfig file. Fails if the file is invalid; does not connect yet.
     pub fn open(path: &Path) -> Result<Self, KubeconfigError> {
         let kubeconfig = Kubeconfig::read(path)?;
         if let Some(end) = kubeconfig.expires().filter(|end| *end < Timestamp::now()) {
             tracing::error!(
-                kubeconfig = %path.display(),
-                "the client certificate ended at {end}: the API server will refuse it until the file is renewed"
+                path = %path.display(),
+                expired = %end,
+                "client certificate has expired: the API server will refuse it until the file is renewed"
             );
         }
         Ok(Self::new(path, kubeconfig.server().clone()))
@@ -65,22 +80,17 @@ impl Cluster {
         let inner = Arc::new(Inner {
             path: path.to_owned(),
             server,
-            live: Mutex::default(),
+            session: Mutex::default(),
             renewal: tokio::sync::Mutex::new(Renewal { not_before: Timestamp::MIN, error: None }),
-            pauses: Pauses::default(),
+            connect_backoff: ConnectBackoff::default(),
         });
-        let client = kube::Client::new(Transport(Arc::clone(&inner)), "default");
-        Self { inner, client }
+        let kube = kube::Client::new(Transport(Arc::clone(&inner)), "default");
+        Self { inner, kube }
     }
 
-    /// The same server over a connection of its own.
-    pub fn another(&self) -> Self {
+    /// A client of the same server over a separate connection.
+    pub fn new_connection(&self) -> Self {
         Self::new(&self.inner.path, self.inner.server.clone())
-    }
-
-    /// For [`kube::Api`]; every request has 30 s until its answer begins.
-    pub fn client(&self) -> &kube::Client {
-        &self.client
     }
 
     /// The server's address.
@@ -88,24 +98,24 @@ impl Cluster {
         &self.inner.server
     }
 
-    /// Read the kubeconfig again and make the next request over a new connection.
+    /// Reads the kubeconfig again, and opens a new connection, with the next request.
     pub fn reset(&self) {
-        *self.inner.live.lock().expect("no panic under this lock") = None;
+        *self.inner.session.lock().expect("no panic under this lock") = None;
     }
 
-    /// Send a request; the whole answer must be here within `limit`.
+    /// Sends a request and reads the whole response within `limit`.
     pub async fn call(&self, request: Request<Vec<u8>>, limit: Duration) -> Result<Bytes, ApiError> {
         let work = async {
             let response = self.send(request).await?;
-            let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
+            let body = Limited::new(response.into_body(), BODY_MAX).collect().await;
             Ok(body.map_err(|error| unreachable(&*error))?.to_bytes())
         };
         tokio::time::timeout(limit, work).await.unwrap_or(Err(ApiError::Timeout(limit)))
     }
 
-    /// Send a request; its answer is read by the caller. Anything but success is an error already.
+    /// Sends a request; the caller reads the body. A status other than success is an error.
     pub async fn send(&self, request: Request<Vec<u8>>) -> Result<Response<Body>, ApiError> {
-        let response = self.client.send(request.map(Body::from)).await.map_err(|error| match error {
+        let response = self.kube.send(request.map(Body::from)).await.map_err(|error| match error {
             kube::Error::Service(error) => unreachable(&*error),
             other => unreachable(&other),
         })?;
@@ -113,20 +123,20 @@ impl Cluster {
             return Ok(response);
         }
         let (parts, body) = response.into_parts();
-        let body = tokio::time::timeout(ERROR_BODY_MAX, Limited::new(body, ERROR_MAX).collect()).await;
+        let body = tokio::time::timeout(ERROR_BODY_TIMEOUT, Limited::new(body, ERROR_BODY_MAX).collect()).await;
         let body = body.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
-        Err(ApiError::from_answer(parts.status, &parts.headers, &body))
+        Err(ApiError::from_response(parts.status, &parts.headers, &body))
     }
 }
 
-/// A request with a JSON body, or none.
+/// A request; `content` is the content type and the body.
 pub fn request(method: Method, path: &str, content: Option<(&'static str, Vec<u8>)>) -> Request<Vec<u8>> {
     let (kind, body) = content.unzip();
     let mut request = Request::new(body.unwrap_or_default());
     *request.method_mut() = method;
     *request.uri_mut() = path.parse().unwrap_or_else(|error| {
-        // Paths are made of names that were validated; one that is no path reaches nothing.
-        tracing::error!(path, %error, "no path for a request");
+        // Paths are built from validated names; an invalid one is sent to a path that does not exist.
+        tracing::error!(url = path, %error, "invalid request path");
         Uri::from_static("/invalid")
     });
     request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
@@ -137,69 +147,69 @@ pub fn request(method: Method, path: &str, content: Option<(&'static str, Vec<u8
 }
 
 impl Inner {
-    /// What to send with; credentials that are due are read first. Old ones are better than none.
-    async fn live(&self) -> Result<Live, BoxError> {
+    /// The session for the next request. Credentials that are due are read first; if that fails, the old ones are used.
+    async fn session(&self) -> Result<Session, BoxError> {
         let now = Timestamp::now();
-        let have = self.live.lock().expect("no panic under this lock").clone();
-        if let Some(live) = have.filter(|live| live.access.renew_at > now) {
-            return Ok(live);
+        let current = self.session.lock().expect("no panic under this lock").clone();
+        if let Some(session) = current.filter(|session| session.access.renew_at > now) {
+            return Ok(session);
         }
         let mut renewal = self.renewal.lock().await;
-        let have = self.live.lock().expect("no panic under this lock").clone();
-        if let Some(live) = have.clone().filter(|live| live.access.renew_at > now || renewal.not_before > now) {
-            return Ok(live);
+        let current = self.session.lock().expect("no panic under this lock").clone();
+        let usable = |session: &Session| session.access.renew_at > now || renewal.not_before > now;
+        if let Some(session) = current.clone().filter(usable) {
+            return Ok(session);
         }
         if let Some(error) = renewal.error.clone().filter(|_| renewal.not_before > now) {
             return Err(error.into());
         }
-        match self.renewed(have.as_ref()).await {
-            Ok(live) => {
+        match self.renew(current.as_ref()).await {
+            Ok(session) => {
                 if renewal.error.take().is_some() {
-                    tracing::info!(kubeconfig = %self.path.display(), "the credentials can be read again");
+                    tracing::info!(path = %self.path.display(), "credentials can be read again");
                 }
-                *self.live.lock().expect("no panic under this lock") = Some(live.clone());
-                Ok(live)
+                *self.session.lock().expect("no panic under this lock") = Some(session.clone());
+                Ok(session)
             }
             Err(error) => {
-                renewal.not_before = Timestamp::now() + REREAD_FAILED;
+                let error = error.to_string();
+                renewal.not_before = Timestamp::now() + REREAD_AFTER_FAILURE;
                 if renewal.error.as_ref() != Some(&error) {
-                    tracing::warn!("{error}");
+                    tracing::warn!(error, "credential renewal failed: retrying");
                 }
                 renewal.error = Some(error.clone());
-                have.ok_or_else(|| error.into())
+                current.ok_or_else(|| error.into())
             }
         }
     }
 
-    async fn renewed(&self, have: Option<&Live>) -> Result<Live, String> {
+    async fn renew(&self, current: Option<&Session>) -> Result<Session, RenewalError> {
         let path = self.path.clone();
-        let read = tokio::task::spawn_blocking(move || Kubeconfig::read(&path)).await;
-        let read = read.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-        let access = read.access().await.map_err(|error| error.to_string())?;
-        let http = match have {
-            Some(live) if live.access.identity == access.identity && live.access.server == access.server => {
-                live.http.clone()
-            }
-            _ => connect::http(&access, self.pauses.clone())
-                .map_err(|error| format!("{}: {error}", self.path.display()))?,
+        let access = tokio::task::spawn_blocking(move || Kubeconfig::read(&path)).await??.access().await?;
+        let reusable =
+            |session: &&Session| session.access.identity == access.identity && session.access.server == access.server;
+        let http = match current.filter(reusable) {
+            Some(session) => session.http.clone(),
+            None => connect::http(&access, self.connect_backoff.clone())
+                .map_err(|source| RenewalError::Connect { kubeconfig: self.path.clone(), source })?,
         };
-        Ok(Live { access: Arc::new(access), http })
+        Ok(Session { access: Arc::new(access), http })
     }
 
-    /// The server does not know us: perhaps the files do by now.
-    fn refused(&self, by: &Live) {
-        let mut live = self.live.lock().expect("no panic under this lock");
-        let same = live.as_ref().is_some_and(|live| Arc::ptr_eq(&live.access, &by.access));
-        if same && let Some(live) = live.as_mut() {
-            // Not moved later by the refusals that follow.
-            let renew_at = live.access.renew_at.min(Timestamp::now() + REREAD_REFUSED);
-            let access = Access { renew_at, ..Access::clone(&live.access) };
-            live.access = Arc::new(access);
+    /// After a 401: reads the credentials again soon, because the files may have been renewed.
+    fn unauthorized(&self, used: &Session) {
+        let mut session = self.session.lock().expect("no panic under this lock");
+        let same = session.as_ref().is_some_and(|session| Arc::ptr_eq(&session.access, &used.access));
+        if same && let Some(session) = session.as_mut() {
+            // Further 401s do not postpone it.
+            let renew_at = session.access.renew_at.min(Timestamp::now() + REREAD_AFTER_401);
+            let access = Access { renew_at, ..Access::clone(&session.access) };
+            session.access = Arc::new(access);
         }
     }
 }
 
-/// Puts address and credentials on requests, and bounds the wait for an answer.
+/// Adds address and credentials to requests, and bounds the time until the response starts.
 #[derive(Clone)]
 struct Transport(Arc<Inner>);
 
@@ -215,27 +225,27 @@ impl Service<Request<Body>> for Transport {
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let inner = Arc::clone(&self.0);
         let work = async move {
-            let live = inner.live().await?;
-            *request.uri_mut() = absolute(&live.access.server, request.uri())?;
+            let session = inner.session().await?;
+            *request.uri_mut() = absolute(&session.access.server, request.uri())?;
             let headers = request.headers_mut();
             headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
-            if let Some(authorization) = &live.access.authorization {
+            if let Some(authorization) = &session.access.authorization {
                 headers.insert(AUTHORIZATION, authorization.clone());
             }
-            let response = live.http.request(request).await?;
+            let response = session.http.request(request).await?;
             if response.status() == StatusCode::UNAUTHORIZED {
-                inner.refused(&live);
+                inner.unauthorized(&session);
             }
             Ok(response)
         };
         Box::pin(async move {
-            let late = |_| BoxError::from(format!("no answer within {HEADERS_MAX:?}"));
-            tokio::time::timeout(HEADERS_MAX, work).await.map_err(late)?
+            let timed_out = |_| BoxError::from(format!("no response within {RESPONSE_TIMEOUT:?}"));
+            tokio::time::timeout(RESPONSE_TIMEOUT, work).await.map_err(timed_out)?
         })
     }
 }
 
-/// The server's address, its own path included, before the request's.
+/// The request's path appended to the server's address, which may have a path of its own.
 fn absolute(server: &Uri, request: &Uri) -> Result<Uri, BoxError> {
     let path = request.path_and_query().map_or("/", |path| path.as_str());
     let prefix = server.path().trim_end_matches('/');
@@ -244,7 +254,7 @@ fn absolute(server: &Uri, request: &Uri) -> Result<Uri, BoxError> {
     Ok(Uri::from_parts(parts)?)
 }
 
-/// The whole story of an error that is no answer.
+/// An error without an HTTP response, with the text of its whole source chain.
 fn unreachable(error: &dyn std::error::Error) -> ApiError {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -259,23 +269,23 @@ fn unreachable(error: &dyn std::error::Error) -> ApiError {
 }
 
 const AGENT: &str = concat!("podwright/", env!("CARGO_PKG_VERSION"), " (linux)");
-/// An answer must begin within this time. A watch's answer begins at once, too.
-const HEADERS_MAX: Duration = Duration::from_secs(30);
-/// A page of pods, each as large as etcd lets it be.
-const ANSWER_MAX: usize = 128 << 20;
-const ERROR_MAX: usize = 256 << 10;
-const ERROR_BODY_MAX: Duration = Duration::from_secs(10);
-/// After credentials could not be read.
-const REREAD_FAILED: Duration = Duration::from_secs(5);
-/// After the server refused those we have.
-const REREAD_REFUSED: Duration = Duration::from_secs(2);
+/// Until the response headers. The response to a watch starts at once, too.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// A page of pods, each as large as etcd allows.
+const BODY_MAX: usize = 128 << 20;
+const ERROR_BODY_MAX: usize = 256 << 10;
+const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Delay after credentials could not be read.
+const REREAD_AFTER_FAILURE: Duration = Duration::from_secs(5);
+/// Delay after the server refused the current credentials.
+const REREAD_AFTER_401: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_servers_own_path_is_kept() {
+    fn the_path_of_the_server_address_is_kept() {
         let uri = |text: &str| text.parse::<Uri>().unwrap();
         let whole = |server: &str| absolute(&uri(server), &uri("/api/v1/pods?limit=2")).unwrap().to_string();
         assert_eq!(whole("https://10.0.0.1:6443"), "https://10.0.0.1:6443/api/v1/pods?limit=2");

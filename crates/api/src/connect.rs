@@ -1,4 +1,4 @@
-//! One HTTP/2 connection to the API server: made when needed, pinged while it lives, made anew with growing pauses.
+//! One HTTP/2 connection to the API server: opened on demand, kept alive with pings, reopened with back-off.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -15,23 +15,32 @@ use secrecy::ExposeSecret;
 use tokio::time::Instant;
 use tower::{BoxError, Service};
 
-use crate::backoff::Backoff;
+use crate::backoff::RetryBackoff;
 use crate::kubeconfig::{Access, Identity};
 
-/// A client with one connection.
-pub(crate) type Http = Client<Patient<HttpsConnector<HttpConnector>>, Body>;
+/// An HTTP client with one connection.
+pub(crate) type HttpClient = Client<BackoffConnector<HttpsConnector<HttpConnector>>, Body>;
 
-/// A client for this access; nothing is connected yet.
-pub(crate) fn http(access: &Access, pauses: Pauses) -> Result<Http, String> {
+/// Why no HTTP client can be made for an `Access`.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectError {
+    #[error("{0}")]
+    Tls(#[from] kube::Error),
+    #[error("tls-server-name: {0:?} is no name")]
+    ServerName(String),
+}
+
+/// A client for this access. Does not connect yet.
+pub(crate) fn http(access: &Access, backoff: ConnectBackoff) -> Result<HttpClient, ConnectError> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(CONNECT_MAX));
-    let tls = tls(access).map_err(|error| error.to_string())?;
+    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    let tls = tls(access)?;
     let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     let builder = match &access.identity.server_name {
         Some(name) => {
-            let name = name.clone().try_into().map_err(|_| format!("tls-server-name: {name:?} is no name"))?;
+            let name = name.clone().try_into().map_err(|_| ConnectError::ServerName(name.clone()))?;
             builder.with_server_name_resolver(FixedServerNameResolver::new(name))
         }
         None => builder,
@@ -40,12 +49,12 @@ pub(crate) fn http(access: &Access, pauses: Pauses) -> Result<Http, String> {
     Ok(Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
-        // Many requests that come at once share the one connection that is being made.
+        // Concurrent requests share the one connection that is being opened.
         .http2_only(true)
-        .http2_keep_alive_interval(PING_EVERY)
-        .http2_keep_alive_timeout(PING_MAX)
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .http2_keep_alive_timeout(PING_TIMEOUT)
         .http2_keep_alive_while_idle(true)
-        .build(Patient { inner: connector, pauses }))
+        .build(BackoffConnector { inner: connector, backoff }))
 }
 
 fn tls(access: &Access) -> Result<rustls::ClientConfig, kube::Error> {
@@ -65,39 +74,39 @@ fn tls(access: &Access) -> Result<rustls::ClientConfig, kube::Error> {
     config.rustls_client_config()
 }
 
-/// The pauses between attempts to connect; shared by the connections that follow each other.
+/// The back-off between attempts to connect, and the time before which no attempt is made; shared by successive connections.
 #[derive(Clone)]
-pub(crate) struct Pauses(Arc<Mutex<(Backoff, Instant)>>);
+pub(crate) struct ConnectBackoff(Arc<Mutex<(RetryBackoff, Instant)>>);
 
-impl Default for Pauses {
+impl Default for ConnectBackoff {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new((Backoff::new(PAUSE_FIRST, PAUSE_MAX), Instant::now()))))
+        Self(Arc::new(Mutex::new((RetryBackoff::new(BACKOFF_FIRST, BACKOFF_MAX), Instant::now()))))
     }
 }
 
-impl Pauses {
-    fn until(&self) -> Instant {
+impl ConnectBackoff {
+    fn not_before(&self) -> Instant {
         self.0.lock().expect("no panic under this lock").1
     }
 
-    fn ended(&self, well: bool) {
-        let (backoff, until) = &mut *self.0.lock().expect("no panic under this lock");
-        if well {
+    fn record(&self, connected: bool) {
+        let (backoff, not_before) = &mut *self.0.lock().expect("no panic under this lock");
+        if connected {
             backoff.reset();
         } else {
-            *until = Instant::now() + backoff.failed();
+            *not_before = Instant::now() + backoff.failed();
         }
     }
 }
 
-/// A connector that leaves a server alone that could not be reached a moment ago.
+/// A connector that waits for the back-off before it connects.
 #[derive(Clone)]
-pub(crate) struct Patient<C> {
+pub(crate) struct BackoffConnector<C> {
     inner: C,
-    pauses: Pauses,
+    backoff: ConnectBackoff,
 }
 
-impl<C> Service<Uri> for Patient<C>
+impl<C> Service<Uri> for BackoffConnector<C>
 where
     C: Service<Uri, Error = BoxError> + Clone + Send + 'static,
     C::Future: Send,
@@ -112,23 +121,26 @@ where
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        // The service that was ready is used; its clone is for next time.
+        // Use the service that is ready; its clone is for the next call.
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
-        let pauses = self.pauses.clone();
+        let backoff = self.backoff.clone();
         Box::pin(async move {
-            tokio::time::sleep_until(pauses.until()).await;
-            let connected = tokio::time::timeout(HANDSHAKE_MAX, inner.call(uri)).await;
-            let connected = connected.unwrap_or_else(|_| Err(format!("no connection within {HANDSHAKE_MAX:?}").into()));
-            pauses.ended(connected.is_ok());
+            tokio::time::sleep_until(backoff.not_before()).await;
+            let connected = tokio::time::timeout(HANDSHAKE_TIMEOUT, inner.call(uri)).await;
+            let timed_out = |_| Err(format!("no connection within {HANDSHAKE_TIMEOUT:?}").into());
+            let connected = connected.unwrap_or_else(timed_out);
+            backoff.record(connected.is_ok());
             connected
         })
     }
 }
 
-const CONNECT_MAX: Duration = Duration::from_secs(5);
-const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-const PING_EVERY: Duration = Duration::from_secs(15);
-const PING_MAX: Duration = Duration::from_secs(15);
-const PAUSE_FIRST: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// TCP only.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// TCP and TLS.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const PING_INTERVAL: Duration = Duration::from_secs(15);
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
+const BACKOFF_FIRST: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);

@@ -1,8 +1,8 @@
-//! Events for people, sent to the API: counted up where they repeat, held back where one object makes too many, and dropped
-//! before they could be in anybody's way.
+//! Kubernetes events, sent to the API server: the count of repeated events is patched, events of an object that sends too many are
+//! held back, and events that can't be sent in time are dropped.
 //!
-//! Whoever hands them in has put equal ones together: each [`Occurrence`] is an event's newest state, told apart by its first
-//! moment. The first time it is created, later its count is patched.
+//! The sender has already combined equal events: each [`Occurrence`] is the newest state of an event, identified by its first
+//! timestamp. Its first state is created as an object, later states patch the count.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -14,83 +14,83 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::backoff::Backoff;
-use crate::client::{Cluster, request};
+use crate::backoff::RetryBackoff;
+use crate::client::{ApiClient, request};
 use crate::error::ApiError;
 
-mod limits;
+mod rate_limit;
 
-use limits::{Bucket, Spam};
+use rate_limit::{EventRateLimiter, EventSpamFilter};
 
-/// An event as it stands now.
+/// The newest state of an event.
 #[derive(Clone, Debug)]
 pub struct Occurrence {
-    /// What happened. Without a UID it is about the node.
+    /// An event without a UID is about the node.
     pub event: KubeEvent,
-    /// The part of the pod it is about.
+    /// `involvedObject.fieldPath`, e.g. `spec.containers{web}`; `None`: the whole pod.
     pub field_path: Option<String>,
-    /// The first time.
+    /// `firstTimestamp`; the same in all states of the event.
     pub first: Timestamp,
-    /// The last time.
+    /// `lastTimestamp`.
     pub last: Timestamp,
-    /// How often.
+    /// Occurrences so far, at least 1.
     pub count: u64,
 }
 
-/// Send what comes until nobody sends any more.
-pub async fn run(cluster: Cluster, node: String, mut occurrences: mpsc::Receiver<Occurrence>) {
-    let mut sink = Sink {
-        cluster,
+/// Sends events until the channel is closed.
+pub async fn run(client: ApiClient, node: String, mut occurrences: mpsc::Receiver<Occurrence>) {
+    let mut sink = EventSink {
+        client,
         node,
-        waiting: Waiting::default(),
+        queue: EventQueue::default(),
         created: VecDeque::new(),
-        spam: Spam::default(),
-        rate: Bucket::new(RATE_BURST, RATE_PER_SECOND),
-        backoff: Backoff::new(RETRY_FIRST, RETRY_MAX),
+        spam_filter: EventSpamFilter::default(),
+        rate: EventRateLimiter::new(RATE_BURST, RATE_PER_SECOND),
+        backoff: RetryBackoff::new(RETRY_FIRST, RETRY_MAX),
     };
     while let Some(occurrence) = occurrences.recv().await {
-        sink.take(occurrence);
+        sink.enqueue(occurrence);
         while let Ok(more) = occurrences.try_recv() {
-            sink.take(more);
+            sink.enqueue(more);
         }
-        while let Some(next) = sink.waiting.next() {
+        while let Some(next) = sink.queue.next() {
             sink.send(next).await;
             while let Ok(more) = occurrences.try_recv() {
-                sink.take(more);
+                sink.enqueue(more);
             }
         }
     }
 }
 
-/// What makes two occurrences one event.
+/// Identifies an event; occurrences with the same key are states of the same event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct EventKey {
     uid: PodUid,
     reason: &'static str,
     first: Timestamp,
     field_path: Option<String>,
 }
 
-/// Events to be sent: the newest state of each, the oldest event first.
+/// Events to send: the newest state of each, the oldest event first.
 #[derive(Default)]
-struct Waiting {
-    order: VecDeque<Key>,
-    newest: BTreeMap<Key, Occurrence>,
+struct EventQueue {
+    order: VecDeque<EventKey>,
+    newest: BTreeMap<EventKey, Occurrence>,
     dropped: u64,
 }
 
-struct Sink {
-    cluster: Cluster,
+struct EventSink {
+    client: ApiClient,
     node: String,
-    waiting: Waiting,
-    /// Events that are there already and may be counted up.
-    created: VecDeque<Key>,
-    spam: Spam,
-    rate: Bucket,
-    backoff: Backoff,
+    queue: EventQueue,
+    /// Events whose objects we created, oldest first: their count is patched.
+    created: VecDeque<EventKey>,
+    spam_filter: EventSpamFilter,
+    rate: EventRateLimiter,
+    backoff: RetryBackoff,
 }
 
-impl Key {
+impl EventKey {
     fn of(occurrence: &Occurrence) -> Self {
         let event = &occurrence.event;
         let field_path = occurrence.field_path.clone();
@@ -98,18 +98,18 @@ impl Key {
     }
 }
 
-impl Waiting {
+impl EventQueue {
     fn add(&mut self, occurrence: Occurrence) {
-        let key = Key::of(&occurrence);
+        let key = EventKey::of(&occurrence);
         if self.newest.contains_key(&key) {
             self.newest.insert(key, occurrence);
-        } else if self.order.len() < WAITING_MAX {
+        } else if self.order.len() < QUEUE_MAX {
             self.order.push_back(key.clone());
             self.newest.insert(key, occurrence);
         } else {
             self.dropped += 1;
             if self.dropped.is_power_of_two() {
-                tracing::warn!(dropped = self.dropped, "too many events: some are not sent");
+                tracing::warn!(dropped = self.dropped, "event queue is full: events dropped");
             }
         }
     }
@@ -120,42 +120,44 @@ impl Waiting {
     }
 }
 
-impl Sink {
-    fn take(&mut self, occurrence: Occurrence) {
-        if self.spam.allows(&occurrence.event.uid, Instant::now()) {
-            self.waiting.add(occurrence);
+impl EventSink {
+    fn enqueue(&mut self, occurrence: Occurrence) {
+        if self.spam_filter.allows(&occurrence.event.uid, Instant::now()) {
+            self.queue.add(occurrence);
         } else {
-            tracing::debug!(pod = %occurrence.event.pod, reason = occurrence.event.reason, "too many events of one object");
+            let KubeEvent { pod, reason, .. } = &occurrence.event;
+            tracing::debug!(%pod, reason, "event rate of the object exceeded: event dropped");
         }
     }
 
-    /// Send one; a server that is away is waited for, but not for ever.
+    /// Sends one event, with a limited number of retries while the server is unavailable.
     async fn send(&mut self, occurrence: Occurrence) {
-        let key = Key::of(&occurrence);
-        for _ in 0..TRIES {
+        let key = EventKey::of(&occurrence);
+        let KubeEvent { pod, reason, .. } = &occurrence.event;
+        for attempt in 1..=ATTEMPTS_MAX {
             tokio::time::sleep_until(self.rate.take(Instant::now())).await;
             match self.try_send(&key, &occurrence).await {
                 Ok(()) => {
                     self.backoff.reset();
                     return;
                 }
-                Err(error) if may_pass(&error) => {
+                Err(error) if is_transient(&error) => {
                     let wait = self.backoff.failed().max(error.retry_after().unwrap_or_default());
-                    tracing::debug!(%error, "an event can't be sent now");
+                    tracing::debug!(%pod, reason, attempt, %error, "event not sent: retrying");
                     tokio::time::sleep(wait).await;
                 }
                 Err(error) => {
-                    // A namespace that ends takes no events: nothing to worry about.
-                    tracing::debug!(pod = %occurrence.event.pod, reason = occurrence.event.reason, %error, "an event was refused");
+                    // Expected for a namespace that is being deleted: it accepts no events.
+                    tracing::debug!(%pod, reason, %error, "event refused");
                     return;
                 }
             }
         }
-        tracing::warn!(pod = %occurrence.event.pod, reason = occurrence.event.reason, "an event could not be sent: dropped");
+        tracing::warn!(%pod, reason, attempt = ATTEMPTS_MAX, "event not sent: dropped");
     }
 
-    async fn try_send(&mut self, key: &Key, occurrence: &Occurrence) -> Result<(), ApiError> {
-        let body = body(occurrence, &self.node);
+    async fn try_send(&mut self, key: &EventKey, occurrence: &Occurrence) -> Result<(), ApiError> {
+        let body = event_object(occurrence, &self.node);
         let namespace = body["metadata"]["namespace"].as_str().unwrap_or("default");
         let path = format!("/api/v1/namespaces/{namespace}/events");
         if self.created.contains(key) {
@@ -163,16 +165,16 @@ impl Sink {
                 json!({"count": body["count"], "lastTimestamp": body["lastTimestamp"], "message": body["message"]});
             let path = format!("{path}/{}", body["metadata"]["name"].as_str().unwrap_or_default());
             let content = ("application/strategic-merge-patch+json", patch.to_string().into_bytes());
-            match self.cluster.call(request(Method::PATCH, &path, Some(content)), LIMIT).await {
-                // Events are forgotten after an hour.
+            match self.client.call(request(Method::PATCH, &path, Some(content)), CALL_TIMEOUT).await {
+                // The server deletes events after an hour.
                 Err(error) if error.is_not_found() => {}
                 other => return other.map(|_| ()),
             }
         }
         let content = ("application/json", body.to_string().into_bytes());
-        match self.cluster.call(request(Method::POST, &path, Some(content)), LIMIT).await {
-            // It is there: an earlier try of ours did it after all.
-            Err(ApiError::Answer { code: 409, .. }) | Ok(_) => {}
+        match self.client.call(request(Method::POST, &path, Some(content)), CALL_TIMEOUT).await {
+            // It exists: an earlier attempt of ours that seemed to fail created it.
+            Err(ApiError::Status { code: 409, .. }) | Ok(_) => {}
             Err(error) => return Err(error),
         }
         if !self.created.contains(key) {
@@ -185,16 +187,16 @@ impl Sink {
     }
 }
 
-/// Trying again may help.
-fn may_pass(error: &ApiError) -> bool {
+/// Whether a retry may succeed.
+fn is_transient(error: &ApiError) -> bool {
     match error {
-        ApiError::Answer { code, .. } => matches!(code, 401 | 429 | 500..=599),
-        ApiError::Unreachable(_) | ApiError::Timeout(_) | ApiError::Garbage(_) => true,
+        ApiError::Status { code, .. } => matches!(code, 401 | 429 | 500..=599),
+        ApiError::Unreachable(_) | ApiError::Timeout(_) | ApiError::Malformed(_) => true,
     }
 }
 
-/// The object, as the kubelet would make it.
-fn body(occurrence: &Occurrence, node: &str) -> Value {
+/// The Event object, with the fields that the kubelet sets.
+fn event_object(occurrence: &Occurrence, node: &str) -> Value {
     let event = &occurrence.event;
     let of_node = event.uid.as_str().is_empty();
     let namespace = if of_node { "default" } else { &event.pod.namespace };
@@ -223,19 +225,20 @@ fn body(occurrence: &Occurrence, node: &str) -> Value {
     })
 }
 
-/// The object's name and the first moment: the same each time it is sent.
+/// The pod's name and the first timestamp: the same for all states of the event.
 fn name(occurrence: &Occurrence) -> String {
     let pod = &occurrence.event.pod.name;
-    let moment = format!("{:016x}", occurrence.first.as_nanosecond());
-    let fits: String = pod.chars().take(NAME_MAX - moment.len() - 1).collect();
-    format!("{}.{moment}", fits.trim_end_matches(['.', '-']))
+    let suffix = format!("{:016x}", occurrence.first.as_nanosecond());
+    let prefix: String = pod.chars().take(NAME_MAX - suffix.len() - 1).collect();
+    format!("{}.{suffix}", prefix.trim_end_matches(['.', '-']))
 }
 
-const LIMIT: Duration = Duration::from_secs(10);
-const TRIES: u32 = 12;
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Kubernetes: maxTriesPerEvent.
+const ATTEMPTS_MAX: u32 = 12;
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(10);
-const WAITING_MAX: usize = 1000;
+const QUEUE_MAX: usize = 1000;
 const CREATED_MAX: usize = 1000;
 const NAME_MAX: usize = 253;
 const MESSAGE_MAX: usize = 16 << 10;
@@ -265,8 +268,8 @@ mod tests {
     }
 
     #[test]
-    fn the_object_is_the_kubelets() {
-        let body = body(&occurrence("u", 3), "n");
+    fn the_event_object_has_the_kubelets_fields() {
+        let body = event_object(&occurrence("u", 3), "n");
         assert_eq!(body["metadata"], json!({"name": "web.0000000059682f00", "namespace": "ns"}));
         let about = json!({"kind": "Pod", "apiVersion": "v1", "namespace": "ns", "name": "web", "uid": "u",
                            "fieldPath": "spec.containers{c}"});
@@ -280,10 +283,10 @@ mod tests {
     }
 
     #[test]
-    fn the_nodes_events_are_in_default_and_long_names_fit() {
+    fn node_events_are_in_the_default_namespace_and_long_names_are_truncated() {
         let mut of_node = occurrence("", 1);
         of_node.field_path = None;
-        let of_node = body(&of_node, "n");
+        let of_node = event_object(&of_node, "n");
         assert_eq!(of_node["involvedObject"], json!({"kind": "Node", "name": "n", "uid": "n"}));
         assert_eq!(of_node["metadata"]["namespace"], "default");
         let mut long = occurrence("u", 1);
@@ -292,16 +295,16 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_state_waits_once_and_the_queue_is_bounded() {
-        let mut waiting = Waiting::default();
-        waiting.add(occurrence("u", 1));
-        waiting.add(occurrence("u", 2));
-        assert_eq!(waiting.next().map(|o| o.count), Some(2));
-        assert!(waiting.next().is_none());
-        for n in 0..2 * WAITING_MAX {
-            waiting.add(occurrence(&n.to_string(), 1));
+    fn the_queue_holds_the_newest_state_of_an_event_and_is_bounded() {
+        let mut queue = EventQueue::default();
+        queue.add(occurrence("u", 1));
+        queue.add(occurrence("u", 2));
+        assert_eq!(queue.next().map(|o| o.count), Some(2));
+        assert!(queue.next().is_none());
+        for n in 0..2 * QUEUE_MAX {
+            queue.add(occurrence(&n.to_string(), 1));
         }
-        assert_eq!((waiting.order.len(), waiting.newest.len()), (WAITING_MAX, WAITING_MAX));
-        assert_eq!(waiting.dropped as usize, WAITING_MAX);
+        assert_eq!((queue.order.len(), queue.newest.len()), (QUEUE_MAX, QUEUE_MAX));
+        assert_eq!(queue.dropped as usize, QUEUE_MAX);
     }
 }

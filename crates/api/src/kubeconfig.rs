@@ -1,7 +1,7 @@
-//! A kubeconfig file: which server, how it proves itself to us, how we prove ourselves to it.
+//! A kubeconfig file: the server's address, its CA certificates, and our credentials.
 //!
-//! Reading it is split in two. [`Kubeconfig::read`] finds what is wrong for good: such a file stops the agent at its start. What
-//! may be different in a minute, certificates and tokens in other files, is read again and again by `access`.
+//! Reading is split in two. [`Kubeconfig::read`] finds permanent errors, which stop the agent at its start. `access` reads what may
+//! change later, certificates and tokens in other files, and is called repeatedly.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,34 +14,34 @@ use jiff::Timestamp;
 use kube::config::{AuthInfo, Cluster, Kubeconfig as Parsed};
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::exec;
+use crate::{certificate, credential_plugin};
 
-/// Why a kubeconfig can't be used. Always names the file, and the field in it.
+/// Why a kubeconfig can't be used. Always names the file, and the field in it if one is wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeconfigError {
-    /// The file, or one that it names, can't be read.
+    /// The file, or a file that it refers to, can't be read.
     #[error("{}: read {}: {source}", kubeconfig.display(), path.display())]
     Read {
-        /// The kubeconfig.
+        /// The kubeconfig's path.
         kubeconfig: PathBuf,
         /// The file that can't be read.
         path: PathBuf,
-        /// Why.
+        /// The error of open or read.
         source: std::io::Error,
     },
-    /// Something in it is wrong or missing.
+    /// A field is invalid or missing.
     #[error("{}: {field}: {message}", kubeconfig.display())]
     Field {
-        /// The kubeconfig.
+        /// The kubeconfig's path.
         kubeconfig: PathBuf,
-        /// The field's path.
+        /// The field's path, e.g. `users[admin].user.client-key`.
         field: String,
-        /// What is wrong.
+        /// What is wrong with it, without its value where that may be a secret.
         message: String,
     },
 }
 
-/// A kubeconfig whose context, cluster and user are there and make sense.
+/// A kubeconfig whose current context, cluster and user exist and are valid.
 #[derive(Clone, Debug)]
 pub struct Kubeconfig {
     path: PathBuf,
@@ -52,81 +52,82 @@ pub struct Kubeconfig {
     server: Uri,
 }
 
-/// All that is needed to connect now.
+/// Everything needed to connect and authenticate, as of one reading.
 #[derive(Clone)]
 pub(crate) struct Access {
     /// `https://host:port/path`
     pub(crate) server: Uri,
-    /// What the connection is made with; another one of these needs another connection.
+    /// The TLS parameters; when they change, a new connection is needed.
     pub(crate) identity: Identity,
-    /// The `Authorization` header.
+    /// The `Authorization` header; `None`: the client certificate authenticates.
     pub(crate) authorization: Option<HeaderValue>,
-    /// Look again then.
+    /// When to call `access` again.
     pub(crate) renew_at: Timestamp,
 }
 
-/// What a TLS connection is made with.
+/// The TLS parameters of a connection.
 #[derive(Clone)]
 pub(crate) struct Identity {
-    /// Certificates (PEM) the server's may be signed with; `None`: the machine's own.
+    /// CA certificates (PEM) for the server's certificate; `None`: those of the host.
     pub(crate) roots: Option<Vec<u8>>,
-    /// Our certificate and key (PEM).
+    /// The client certificate and its key (PEM).
     pub(crate) client: Option<(Vec<u8>, SecretString)>,
-    /// The server's name, if not that of its address.
+    /// The name in the server's certificate, if not the host of its address.
     pub(crate) server_name: Option<String>,
-    /// The server's certificate is not looked at.
+    /// The server's certificate is not verified.
     pub(crate) insecure: bool,
 }
 
 impl Kubeconfig {
-    /// Read a file and pick its current context.
+    /// Reads a file and selects its current context.
     pub fn read(path: &Path) -> Result<Self, KubeconfigError> {
-        let wrong = |field: &str, message: String| KubeconfigError::Field {
+        let invalid = |field: &str, message: String| KubeconfigError::Field {
             kubeconfig: path.to_owned(),
             field: field.into(),
             message,
         };
-        // Refused when too large before it is parsed.
+        // Refuses a file that is too large before it is parsed.
         read_file(path, path)?;
-        let parsed = Parsed::read_from(path).map_err(|error| wrong("the document", place(&error.to_string())))?;
+        let parsed =
+            Parsed::read_from(path).map_err(|error| invalid("the document", parse_position(&error.to_string())))?;
         let current = parsed.current_context.filter(|name| !name.is_empty());
-        let current = current.ok_or_else(|| wrong("current-context", "is not set".into()))?;
+        let current = current.ok_or_else(|| invalid("current-context", "is not set".into()))?;
         let context = parsed.contexts.into_iter().find(|named| named.name == current).and_then(|named| named.context);
-        let context = context.ok_or_else(|| wrong("current-context", format!("there is no context {current:?}")))?;
+        let context = context.ok_or_else(|| invalid("current-context", format!("there is no context {current:?}")))?;
         let cluster_name = context.cluster;
         let cluster = parsed.clusters.into_iter().find(|named| named.name == cluster_name);
         let cluster = cluster.and_then(|named| named.cluster);
         let field = format!("contexts[{current}].context.cluster");
-        let cluster = cluster.ok_or_else(|| wrong(&field, format!("there is no cluster {cluster_name:?}")))?;
+        let cluster = cluster.ok_or_else(|| invalid(&field, format!("there is no cluster {cluster_name:?}")))?;
         let user_name = context.user.unwrap_or_default();
         let mut user = AuthInfo::default();
         if !user_name.is_empty() {
             let found = parsed.auth_infos.into_iter().find(|named| named.name == user_name);
             let field = format!("contexts[{current}].context.user");
             user = found
-                .ok_or_else(|| wrong(&field, format!("there is no user {user_name:?}")))?
+                .ok_or_else(|| invalid(&field, format!("there is no user {user_name:?}")))?
                 .auth_info
                 .unwrap_or_default();
         }
         let field = format!("clusters[{cluster_name}].cluster.server");
-        let server = server(&cluster).map_err(|message| wrong(&field, message))?;
+        let server = server(&cluster).map_err(|error| invalid(&field, error.to_string()))?;
         let read = Self { path: path.to_owned(), cluster_name, user_name, cluster, user, server };
         read.check()?;
         Ok(read)
     }
 
     /// The server's address.
-    pub fn server(&self) -> &Uri {
+    pub(crate) fn server(&self) -> &Uri {
         &self.server
     }
 
-    /// When our certificate ends, if we have one that is no plugin's.
-    pub fn expires(&self) -> Option<Timestamp> {
+    /// The end of validity of the client certificate; `None` without one, or if a plugin provides it.
+    pub(crate) fn expires(&self) -> Option<Timestamp> {
         let (certificate, _) = self.client().ok()??;
-        not_after(&certificate)
+        certificate::not_after(&certificate)
     }
 
-    /// What can't be right at any time.
+    /// Finds errors that reading again can't repair.
     fn check(&self) -> Result<(), KubeconfigError> {
         if self.cluster.proxy_url.as_deref().is_some_and(|url| !url.is_empty()) {
             return Err(self.in_cluster("proxy-url", "proxies are not supported"));
@@ -136,10 +137,10 @@ impl Kubeconfig {
             return Err(self.in_user("auth-provider", message));
         }
         if self.user.impersonate.is_some() || self.user.impersonate_groups.is_some() {
-            return Err(self.in_user("as", "a node speaks for itself only"));
+            return Err(self.in_user("as", "impersonation is not supported"));
         }
         if self.user.username.is_some() || self.user.password.is_some() {
-            return Err(self.in_user("username", "names and passwords were removed from Kubernetes"));
+            return Err(self.in_user("username", "basic authentication was removed from Kubernetes"));
         }
         if let Some(exec) = &self.user.exec
             && exec.command.as_deref().unwrap_or_default().is_empty()
@@ -147,21 +148,21 @@ impl Kubeconfig {
             return Err(self.in_user("exec.command", "is missing"));
         }
         let roots = self.roots()?;
-        if roots.as_deref().is_some_and(|pem| certificates(pem).is_none_or(|n| n == 0)) {
-            let field = self.given("certificate-authority", self.cluster.certificate_authority_data.is_some());
+        if roots.as_deref().is_some_and(|pem| certificate::count(pem).is_none_or(|n| n == 0)) {
+            let field = self.data_field("certificate-authority", self.cluster.certificate_authority_data.is_some());
             return Err(self.in_cluster(&field, "holds no certificate"));
         }
         if let Some((certificate, _)) = self.client()?
-            && not_after(&certificate).is_none()
+            && certificate::not_after(&certificate).is_none()
         {
-            let field = self.given("client-certificate", self.user.client_certificate_data.is_some());
+            let field = self.data_field("client-certificate", self.user.client_certificate_data.is_some());
             return Err(self.in_user(&field, "holds no certificate"));
         }
         self.token()?;
         Ok(())
     }
 
-    /// Read what changes: files, and what a plugin says. Blocks as long as the plugin takes, at most a minute.
+    /// Reads what may change: files, and the output of a credential plugin, which may take a minute.
     pub(crate) async fn access(&self) -> Result<Access, KubeconfigError> {
         let this = self.clone();
         let read = tokio::task::spawn_blocking(move || Ok((this.roots()?, this.client()?, this.token()?))).await;
@@ -183,15 +184,17 @@ impl Kubeconfig {
             && let Some(plugin) = &self.user.exec
         {
             let roots = access.identity.roots.as_deref();
-            let given = exec::run(plugin, &self.cluster, roots).await.map_err(|error| self.in_user("exec", error))?;
+            let credential = credential_plugin::run(plugin, &self.cluster, roots).await;
+            let credential = credential.map_err(|error| self.in_user("exec", error.to_string()))?;
             access.renew_at =
-                given.expires.map_or(Timestamp::MAX, |at| at - RENEW_BEFORE).max(Timestamp::now() + LEAST);
-            access.identity.client = given.certificate;
-            token = given.token;
+                credential.expires.map_or(Timestamp::MAX, |at| at - RENEW_BEFORE).max(Timestamp::now() + RENEW_MIN);
+            access.identity.client = credential.certificate;
+            token = credential.token;
         }
         if let Some(token) = token {
             let header = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret().trim()));
-            let mut header = header.map_err(|_| self.in_user("token", "has characters that no token has"))?;
+            let mut header =
+                header.map_err(|_| self.in_user("token", "has characters that are invalid in a header"))?;
             header.set_sensitive(true);
             access.authorization = Some(header);
         }
@@ -202,59 +205,53 @@ impl Kubeconfig {
         let cluster = &self.cluster;
         let data = cluster.certificate_authority_data.as_deref();
         self.data_or_file(data, cluster.certificate_authority.as_deref())
-            .map_err(|error| self.undecodable(error, |m| self.in_cluster("certificate-authority-data", m)))
+            .map_err(|error| error.into_kubeconfig_error(|m| self.in_cluster("certificate-authority-data", m)))
     }
 
     fn client(&self) -> Result<Option<(Vec<u8>, SecretString)>, KubeconfigError> {
         let user = &self.user;
         let certificate = self
             .data_or_file(user.client_certificate_data.as_deref(), user.client_certificate.as_deref())
-            .map_err(|error| self.undecodable(error, |m| self.in_user("client-certificate-data", m)))?;
+            .map_err(|error| error.into_kubeconfig_error(|m| self.in_user("client-certificate-data", m)))?;
         let key = self
             .data_or_file(user.client_key_data.as_ref().map(ExposeSecret::expose_secret), user.client_key.as_deref())
-            .map_err(|error| self.undecodable(error, |m| self.in_user("client-key-data", m)))?;
+            .map_err(|error| error.into_kubeconfig_error(|m| self.in_user("client-key-data", m)))?;
         match (certificate, key) {
             (None, None) => Ok(None),
             (Some(_), None) => Err(self.in_user("client-key", "is missing")),
             (None, Some(_)) => Err(self.in_user("client-certificate", "is missing")),
             (Some(certificate), Some(key)) => {
-                let key = String::from_utf8(key).map_err(|_| self.in_user("client-key", "is no PEM"))?;
+                let key = String::from_utf8(key).map_err(|_| self.in_user("client-key", "is not PEM"))?;
                 Ok(Some((certificate, key.into())))
             }
         }
     }
 
     fn token(&self) -> Result<Option<SecretString>, KubeconfigError> {
-        let given = self.user.token.as_ref().filter(|token| !token.expose_secret().is_empty());
-        // Where both are given, the file is the newer one.
+        let inline = self.user.token.as_ref().filter(|token| !token.expose_secret().is_empty());
+        // The file takes precedence (Kubernetes: client-go's rest.Config BearerTokenFile).
         let Some(path) = self.user.token_file.as_deref().filter(|path| !path.is_empty()) else {
-            return Ok(given.cloned());
+            return Ok(inline.cloned());
         };
         let bytes = read_file(&self.path, Path::new(path))?;
-        let text = String::from_utf8(bytes).map_err(|_| self.in_user("tokenFile", "is no text"))?;
+        let text = String::from_utf8(bytes).map_err(|_| self.in_user("tokenFile", "is not text"))?;
         if text.trim().is_empty() {
             return Err(self.in_user("tokenFile", format!("{path} is empty")));
         }
         Ok(Some(text.trim().into()))
     }
 
-    fn data_or_file(&self, data: Option<&str>, path: Option<&str>) -> Result<Option<Vec<u8>>, Unusable> {
+    fn data_or_file(&self, data: Option<&str>, path: Option<&str>) -> Result<Option<Vec<u8>>, DataError> {
         if let Some(data) = data.filter(|data| !data.is_empty()) {
             let bytes = base64::engine::general_purpose::STANDARD.decode(data.trim());
-            return bytes.map(Some).map_err(|_| Unusable::Base64);
+            return bytes.map(Some).map_err(|_| DataError::Base64);
         }
         let Some(path) = path.filter(|path| !path.is_empty()) else { return Ok(None) };
-        read_file(&self.path, Path::new(path)).map(Some).map_err(Unusable::File)
+        read_file(&self.path, Path::new(path)).map(Some).map_err(DataError::File)
     }
 
-    fn undecodable(&self, error: Unusable, field: impl Fn(&str) -> KubeconfigError) -> KubeconfigError {
-        match error {
-            Unusable::Base64 => field("is no base64"),
-            Unusable::File(error) => error,
-        }
-    }
-
-    fn given(&self, field: &str, inline: bool) -> String {
+    /// The field that the data came from.
+    fn data_field(&self, field: &str, inline: bool) -> String {
         if inline { format!("{field}-data") } else { field.into() }
     }
 
@@ -281,27 +278,48 @@ impl PartialEq for Identity {
     }
 }
 
-/// Where a file stops making sense. Parsers quote what they can't read, and here that may be a secret: only the place is told.
-fn place(error: &str) -> String {
+/// The position of a parse error. Parsers quote what they can't parse, which may be a secret, so only the position is reported.
+fn parse_position(error: &str) -> String {
     let from = error.find("line ").map(|at| &error[at..]).unwrap_or_default();
-    let words: Vec<&str> = from.split_whitespace().take(4).collect();
-    let is_place = matches!(words.as_slice(), ["line", _, "column", _]);
-    let place = if is_place { format!(": {}", words.join(" ").trim_end_matches(':')) } else { String::new() };
-    format!("can't be read as a kubeconfig{place}")
+    let tokens: Vec<&str> = from.split_whitespace().take(4).collect();
+    let is_position = matches!(tokens.as_slice(), ["line", _, "column", _]);
+    let position = if is_position { format!(": {}", tokens.join(" ").trim_end_matches(':')) } else { String::new() };
+    format!("can't be parsed as a kubeconfig{position}")
 }
 
-/// Why inline data or a file gives nothing.
-enum Unusable {
+/// Why neither inline data nor a file could be read.
+enum DataError {
     Base64,
     File(KubeconfigError),
 }
 
-fn server(cluster: &Cluster) -> Result<Uri, String> {
-    let text = cluster.server.as_deref().filter(|server| !server.is_empty()).ok_or("is not set")?;
-    let uri: Uri = text.trim_end_matches('/').parse().map_err(|error| format!("{text:?}: {error}"))?;
+impl DataError {
+    fn into_kubeconfig_error(self, in_field: impl Fn(&str) -> KubeconfigError) -> KubeconfigError {
+        match self {
+            Self::Base64 => in_field("is not base64"),
+            Self::File(error) => error,
+        }
+    }
+}
+
+/// Why a cluster's `server` is not usable.
+#[derive(Debug, thiserror::Error)]
+enum ServerError {
+    #[error("is not set")]
+    Missing,
+    #[error("{text:?}: {source}")]
+    Uri { text: String, source: http::uri::InvalidUri },
+    #[error("{0:?} must be https://HOST:PORT")]
+    NoHost(String),
+}
+
+fn server(cluster: &Cluster) -> Result<Uri, ServerError> {
+    let text = cluster.server.as_deref().filter(|server| !server.is_empty()).ok_or(ServerError::Missing)?;
+    let uri = text.trim_end_matches('/').parse::<Uri>();
+    let uri = uri.map_err(|source| ServerError::Uri { text: text.to_owned(), source })?;
     match (uri.scheme_str(), uri.authority()) {
         (Some("https" | "http"), Some(_)) => Ok(uri),
-        _ => Err(format!("{text:?} must be https://HOST:PORT")),
+        _ => Err(ServerError::NoHost(text.to_owned())),
     }
 }
 
@@ -315,28 +333,14 @@ fn read_file(kubeconfig: &Path, path: &Path) -> Result<Vec<u8>, KubeconfigError>
     Ok(bytes)
 }
 
-/// How many certificates a PEM text has; `None` if one of them can't be read.
-fn certificates(pem: &[u8]) -> Option<usize> {
-    let parts = x509_parser::pem::Pem::iter_from_buffer(pem).collect::<Result<Vec<_>, _>>().ok()?;
-    let certificates = parts.iter().filter(|part| part.label == "CERTIFICATE");
-    certificates.map(|part| part.parse_x509().ok()).collect::<Option<Vec<_>>>().map(|all| all.len())
-}
-
-/// The end of the first certificate of a PEM text.
-pub(crate) fn not_after(pem: &[u8]) -> Option<Timestamp> {
-    let parts = x509_parser::pem::Pem::iter_from_buffer(pem).filter_map(Result::ok);
-    let first = parts.into_iter().find(|part| part.label == "CERTIFICATE")?;
-    Timestamp::from_second(first.parse_x509().ok()?.validity().not_after.timestamp()).ok()
-}
-
-/// Real ones have a few kilobytes.
+/// Real files have a few kilobytes.
 const FILE_MAX: u64 = 1 << 20;
-/// Files with tokens and certificates are looked at this often.
+/// Interval for reading token and certificate files again.
 const REREAD: Duration = Duration::from_secs(60);
-/// A plugin is asked this long before what it gave ends.
+/// A plugin runs again this long before its credential expires.
 const RENEW_BEFORE: Duration = Duration::from_secs(60);
-/// And never more often than this.
-const LEAST: Duration = Duration::from_secs(10);
+/// Minimum interval between two runs of a plugin.
+const RENEW_MIN: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests;

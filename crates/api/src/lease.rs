@@ -1,4 +1,4 @@
-//! The node's Lease: renewed every ten seconds or so on a connection of its own, so that nothing else can make the node look dead.
+//! The node's Lease: renewed on a separate connection, so that other traffic can not delay it and make the node look dead.
 
 use std::time::Duration;
 
@@ -8,38 +8,42 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::client::{Cluster, request};
+use crate::client::{ApiClient, request};
 use crate::error::ApiError;
-use crate::node::Registered;
+use crate::node::RegisteredNode;
 
-/// Renew the lease of `node` while its object is there, until `object` is dropped.
+/// Renews the lease of `node` while the Node object exists, until the sender of `object` is dropped.
 ///
-/// The lease says that the node is alive for `duration`, and is renewed four times as often (Kubernetes:
-/// nodeLeaseRenewIntervalFraction).
-pub async fn run(cluster: Cluster, node: String, duration: Duration, mut object: watch::Receiver<Option<Registered>>) {
-    let every = duration / 4;
+/// The lease is valid for `duration` and renewed four times in that time (Kubernetes: nodeLeaseRenewIntervalFraction).
+pub async fn run(
+    client: ApiClient,
+    node: String,
+    duration: Duration,
+    mut object: watch::Receiver<Option<RegisteredNode>>,
+) {
+    let interval = duration / 4;
     let mut failures = 0u32;
-    // Without the object there is nothing to be alive.
+    // The lease is owned by the Node object.
     while let Some(owner) = object.wait_for(Option::is_some).await.ok().and_then(|object| object.clone()) {
         let began = Instant::now();
-        let mut next = began + every;
-        match renew(&cluster, &node, duration, &owner.uid).await {
+        let mut next = began + interval;
+        match renew(&client, &node, duration, &owner.uid).await {
             Ok(()) => {
-                if failures >= TOLD_AFTER {
-                    tracing::info!(failures, "the node's lease is renewed again");
+                if failures >= WARN_AFTER {
+                    tracing::info!(node, attempt = failures, "node lease is renewed again");
                 }
                 failures = 0;
             }
             Err(error) => {
                 failures = failures.saturating_add(1);
-                if failures == TOLD_AFTER {
-                    tracing::warn!(%error, "the node's lease can't be renewed: trying on");
+                if failures == WARN_AFTER {
+                    tracing::warn!(node, attempt = failures, %error, "node lease renewal failed: retrying");
                 }
-                if failures.is_multiple_of(FRESH_AFTER) {
-                    // A connection that only seems alive is not tried for ever.
-                    cluster.reset();
+                if failures.is_multiple_of(RECONNECT_AFTER) {
+                    // The connection may be dead without a TCP reset.
+                    client.reset();
                 }
-                next = Instant::now() + RETRY.max(error.retry_after().unwrap_or_default()).min(every);
+                next = Instant::now() + RETRY.max(error.retry_after().unwrap_or_default()).min(interval);
             }
         }
         tokio::select! {
@@ -49,17 +53,17 @@ pub async fn run(cluster: Cluster, node: String, duration: Duration, mut object:
     }
 }
 
-async fn renew(cluster: &Cluster, node: &str, duration: Duration, owner: &str) -> Result<(), ApiError> {
+async fn renew(client: &ApiClient, node: &str, duration: Duration, owner: &str) -> Result<(), ApiError> {
     let path = format!("{LEASES}/{node}");
     let body = json!({"spec": spec(node, duration)}).to_string().into_bytes();
     let content = Some(("application/merge-patch+json", body));
-    match cluster.call(request(Method::PATCH, &path, content), LIMIT).await {
-        Err(error) if error.is_not_found() => create(cluster, node, duration, owner).await,
+    match client.call(request(Method::PATCH, &path, content), CALL_TIMEOUT).await {
+        Err(error) if error.is_not_found() => create(client, node, duration, owner).await,
         other => other.map(|_| ()),
     }
 }
 
-async fn create(cluster: &Cluster, node: &str, duration: Duration, owner: &str) -> Result<(), ApiError> {
+async fn create(client: &ApiClient, node: &str, duration: Duration, owner: &str) -> Result<(), ApiError> {
     let lease = json!({
         "kind": "Lease", "apiVersion": "coordination.k8s.io/v1",
         "metadata": {
@@ -69,7 +73,7 @@ async fn create(cluster: &Cluster, node: &str, duration: Duration, owner: &str) 
         "spec": spec(node, duration),
     });
     let content = Some(("application/json", lease.to_string().into_bytes()));
-    cluster.call(request(Method::POST, LEASES, content), LIMIT).await.map(|_| ())
+    client.call(request(Method::POST, LEASES, content), CALL_TIMEOUT).await.map(|_| ())
 }
 
 fn spec(node: &str, duration: Duration) -> Value {
@@ -78,9 +82,9 @@ fn spec(node: &str, duration: Duration) -> Value {
 }
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
-const LIMIT: Duration = Duration::from_secs(10);
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(1);
-/// One failure is no news.
-const TOLD_AFTER: u32 = 3;
-/// After so many in a row a new connection is made.
-const FRESH_AFTER: u32 = 3;
+/// Consecutive failures before a warning is logged.
+const WARN_AFTER: u32 = 3;
+/// A new connection is opened after every so many consecutive failures.
+const RECONNECT_AFTER: u32 = 3;

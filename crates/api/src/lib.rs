@@ -1,18 +1,17 @@
-//! The API server seen from the node: who we are to it, the pods it wants here, what we tell it, what it keeps for pods.
+//! The API server as the node uses it: authentication, the pods assigned to this node, the objects we write, the objects pods refer to.
 //!
 //! ```text
-//!  kubeconfig ─▶ Cluster (one HTTP/2 connection) ─┬─ pods: list and watch ─▶ SourceChange
-//!                                                 ├─ pod_objects: ObjectRequest ─▶ patch, delete, create
-//!                                                 ├─ node: the Node object and its status
-//!                                                 └─ events
-//!                another connection of its own ───── lease
-//!                and some for watches ────────────── objects: ConfigMaps, Secrets, services, tokens, claims
+//!  kubeconfig ─▶ ApiClient (one HTTP/2 connection) ─┬─ pods: list and watch ─▶ SourceChange
+//!                                                   ├─ pod_objects: ObjectRequest ─▶ patch, delete, create
+//!                                                   ├─ node: the Node object and its status
+//!                                                   └─ events
+//!                  a connection of its own ──────────── lease
+//!                  up to eight for watches ──────────── objects: ConfigMaps, Secrets, services, tokens, claims
 //! ```
 //!
-//! Nothing here decides what becomes of a pod. Every call has a deadline, every retry a cap, every queue a bound; a server
-//! that is away, throttles or talks nonsense costs time, never more.
+//! This crate makes no decision about a pod. Every call has a deadline, every retry a cap, every queue a bound: a server that is
+//! unreachable, throttles, or sends malformed responses only causes delay.
 
-pub mod backoff;
 pub mod client;
 pub mod error;
 pub mod events;
@@ -24,14 +23,18 @@ pub mod pod_objects;
 pub mod pods;
 pub mod services;
 pub mod token;
-pub mod trimmed;
 
+mod backoff;
+mod certificate;
 mod connect;
-mod exec;
-mod lines;
+mod credential_plugin;
+mod object_read;
 mod staleness;
+mod trimmed;
+mod watch_cache;
+mod watch_stream;
 
-pub use client::Cluster;
+pub use client::ApiClient;
 pub use error::ApiError;
 pub use kubeconfig::{Kubeconfig, KubeconfigError};
-pub use objects::Objects;
+pub use objects::ReferencedObjects;

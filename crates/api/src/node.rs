@@ -1,8 +1,8 @@
-//! The Node object: made, or brought to what this node is, then kept at what the runtime says.
+//! The Node object: created or corrected at start, then its status follows the node's facts and the runtime's state.
 //!
-//! Its status is sent when it changes, and from time to time as a sign of life; the Lease is the quick one.
+//! The status is patched when it changes, and every few minutes as a heartbeat; the Lease is the frequent heartbeat.
 
-mod news;
+mod node_watch;
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -16,172 +16,181 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::backoff::Backoff;
-use crate::client::{Cluster, request};
+use crate::backoff::RetryBackoff;
+use crate::client::{ApiClient, request};
 use crate::error::ApiError;
 use crate::trimmed;
-use news::News;
+use node_watch::NodeWatch;
 
-/// What to do about this node's object.
-pub struct Registration {
-    /// What the node is.
+/// How to register this node and report its status.
+pub struct NodeRegistration {
+    /// Name, labels, capacity and the other constant facts.
     pub facts: NodeFacts,
-    /// Make the object if it isn't there (`--register-node`); else it is waited for.
+    /// Create the object if it does not exist (`--register-node`); else wait for it.
     pub register: bool,
-    /// The object is compared so often, whatever was heard (`nodeStatusUpdateFrequency`).
+    /// Interval at which the object is compared without a watch event (`nodeStatusUpdateFrequency`).
     pub check_every: Duration,
-    /// A status that did not change is sent so often (`nodeStatusReportFrequency`).
+    /// Interval at which an unchanged status is sent (`nodeStatusReportFrequency`).
     pub report_every: Duration,
-    /// Who hears what happens to the node. What nobody takes is lost.
+    /// Receives the node's events; events are dropped when the channel is full.
     pub events: Option<mpsc::Sender<NodeEvent>>,
 }
 
-impl Registration {
-    /// With the kubelet's usual times.
+impl NodeRegistration {
+    /// With the kubelet's default intervals.
     pub fn new(facts: NodeFacts, register: bool) -> Self {
         Self { facts, register, check_every: CHECK_EVERY, report_every: REPORT_EVERY, events: None }
     }
 }
 
-/// What others need to know of the object.
+/// What the rest of the agent needs of the Node object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Registered {
-    /// Its UID.
+pub struct RegisteredNode {
+    /// Owner of the Lease.
     pub uid: String,
-    /// Its labels, whoever gave them to it.
+    /// All labels, those set by others included.
     pub labels: BTreeMap<String, String>,
-    /// It is being deleted.
-    pub is_going: bool,
+    /// The object has a deletion timestamp.
+    pub deleting: bool,
 }
 
-/// Register the node and keep its status; ends when nobody looks at the runtime any more. `object` tells of the object while
-/// there is one.
+/// Registers the node and keeps its status up to date; ends when the sender of `runtime` is dropped. `presence` is `None` while
+/// the object does not exist.
 pub async fn run(
-    cluster: Cluster,
-    registration: Registration,
+    client: ApiClient,
+    registration: NodeRegistration,
     mut runtime: watch::Receiver<RuntimeFacts>,
-    presence: watch::Sender<Option<Registered>>,
+    presence: watch::Sender<Option<RegisteredNode>>,
 ) {
-    let mut news = News::new(&cluster, &registration.facts.name);
-    let backoff = Backoff::new(RETRY_FIRST, RETRY_MAX);
-    let mut object = NodeObject { cluster, registration, backoff, sent: None, version: 0, unschedulable: false };
+    let mut node_watch = NodeWatch::new(&client, &registration.facts.name);
+    let backoff = RetryBackoff::new(RETRY_FIRST, RETRY_MAX);
+    let mut sync = NodeSync { client, registration, backoff, sent: None, version: 0, unschedulable: false };
     let node = loop {
         let facts = runtime.borrow_and_update().clone();
-        match object.registered(&facts).await {
+        match sync.register(&facts).await {
             Ok(node) => break node,
-            Err(error) => object.failed("register the node", &error).await,
+            Err(error) => sync.failed("register", &error).await,
         }
         if runtime.has_changed().is_err() {
             return;
         }
     };
-    tracing::info!(node = object.name(), "the node is registered");
+    tracing::info!(node = sync.name(), "node is registered");
     presence.send_replace(registered(&node));
     let mut known = Some(node);
-    if object.sent.is_none() {
-        // It may say Ready, and rightly so: that stands until the runtime has had the time to answer.
-        let _ = tokio::time::timeout(FIRST_WORD_MAX, runtime.wait_for(RuntimeFacts::is_known)).await;
+    if sync.sent.is_none() {
+        // The existing object may be Ready, from before a restart: it stays so until the runtime has had time to answer.
+        let _ = tokio::time::timeout(FIRST_RUNTIME_STATUS_MAX, runtime.wait_for(RuntimeFacts::is_known)).await;
     }
     loop {
         let facts = runtime.borrow_and_update().clone();
-        match object.keep(known.take(), &facts).await {
+        match sync.sync_status(known.take(), &facts).await {
             Ok(found) => {
-                object.worked();
+                sync.succeeded();
                 presence.send_if_modified(|object| std::mem::replace(object, found.clone()) != found);
             }
             Err(error) => {
                 if error.is_not_found() {
-                    // Whoever deleted it meant it: as with the kubelet, only a new start makes it again.
+                    // It was deleted on purpose: as with the kubelet, only a restart of the agent creates it again.
                     presence.send_if_modified(|object| object.take().is_some());
                 }
-                object.failed("update the node's status", &error).await;
+                sync.failed("update status", &error).await;
                 continue;
             }
         }
-        let Some(heard) = object.wait(&mut runtime, &mut news).await else { return };
-        known = heard;
+        let Some(changed) = sync.wait(&mut runtime, &mut node_watch).await else { return };
+        known = changed;
     }
 }
 
-struct NodeObject {
-    cluster: Cluster,
-    registration: Registration,
-    backoff: Backoff,
-    /// When conditions were last sent.
+struct NodeSync {
+    client: ApiClient,
+    registration: NodeRegistration,
+    backoff: RetryBackoff,
+    /// When conditions were last sent; `None`: not since the start.
     sent: Option<Instant>,
-    /// The newest version of the object that the server answered with.
+    /// The newest version of the object in a response.
     version: u64,
-    /// Pods were kept away from the node when it was last read.
+    /// `spec.unschedulable` when the object was last read.
     unschedulable: bool,
 }
 
-impl NodeObject {
-    /// The object, made or mended.
-    async fn registered(&mut self, runtime: &RuntimeFacts) -> Result<Node, ApiError> {
+impl NodeSync {
+    /// Creates the object, or reads it and corrects what registration owns; returns it.
+    async fn register(&mut self, runtime: &RuntimeFacts) -> Result<Node, ApiError> {
         let mut forbidden = None;
         if self.registration.register {
             let node = node_status::initial(&self.registration.facts, runtime, Timestamp::now());
-            let body = serde_json::to_vec(&node).map_err(|error| ApiError::Garbage(error.to_string()))?;
-            let made = request(Method::POST, "/api/v1/nodes", Some(("application/json", body)));
-            match self.cluster.call(made, LIMIT).await {
+            let body = serde_json::to_vec(&node).map_err(|error| ApiError::Malformed(error.to_string()))?;
+            let create = request(Method::POST, "/api/v1/nodes", Some(("application/json", body)));
+            match self.client.call(create, CALL_TIMEOUT).await {
                 Ok(body) => {
                     self.sent = Some(Instant::now());
                     let status = node.status.unwrap_or_default();
-                    self.tell(node_status::changes(self.name(), None, &status));
+                    self.send_events(node_status::changes(self.name(), None, &status));
                     return self.read(&body);
                 }
-                Err(ApiError::Answer { code: 409, .. }) => {}
-                // Who may not make it may still have one (Kubernetes: tryRegisterWithAPIServer).
+                Err(ApiError::Status { code: 409, .. }) => {}
+                // The object may exist even if we may not create it (Kubernetes: tryRegisterWithAPIServer).
                 Err(error) if error.code() == Some(403) => forbidden = Some(error),
                 Err(error) => return Err(error),
             }
         }
-        let had = match (self.get("").await, forbidden) {
+        let existing = match (self.get("").await, forbidden) {
             (Err(error), Some(forbidden)) if error.is_not_found() => return Err(forbidden),
-            (had, _) => had?,
+            (existing, _) => existing?,
         };
-        match node_status::registration_patch(&had, &self.registration.facts) {
+        match node_status::registration_patch(&existing, &self.registration.facts) {
             Some(patch) if self.registration.register => self.patch("", &patch).await,
-            _ => Ok(had),
+            _ => Ok(existing),
         }
     }
 
-    /// One comparison; `known` is the object if it was just read.
-    async fn keep(&mut self, known: Option<Node>, runtime: &RuntimeFacts) -> Result<Option<Registered>, ApiError> {
-        let had = match known {
+    /// Compares once and patches the status if needed; `known` is the object if it was just read.
+    async fn sync_status(
+        &mut self,
+        known: Option<Node>,
+        runtime: &RuntimeFacts,
+    ) -> Result<Option<RegisteredNode>, ApiError> {
+        let current = match known {
             Some(node) => node,
-            // From the server's memory: its disk need not be asked that often.
+            // From the server's watch cache, which spares etcd a read every few seconds per node.
             None => self.get("?resourceVersion=0").await?,
         };
-        let object = registered(&had);
-        let closed = node_status::schedulable(&self.registration.facts.name, &mut self.unschedulable, &had);
-        self.tell(closed);
-        let had = had.status.unwrap_or_default();
+        let object = registered(&current);
+        let schedulable = node_status::schedulable(&self.registration.facts.name, &mut self.unschedulable, &current);
+        self.send_events(schedulable);
+        let current = current.status.unwrap_or_default();
         let due = self.sent.is_none_or(|sent| sent.elapsed() >= self.registration.report_every);
-        let wanted = node_status::status(&self.registration.facts, runtime, Some(&had), Timestamp::now());
-        let Some(patch) = node_status::status_patch(&had, &wanted, due) else { return Ok(object) };
-        tell_of_change(&had, &wanted);
+        let wanted = node_status::status(&self.registration.facts, runtime, Some(&current), Timestamp::now());
+        let Some(patch) = node_status::status_patch(&current, &wanted, due) else { return Ok(object) };
+        log_readiness_change(self.name(), &current, &wanted);
         self.patch("/status", &patch).await?;
-        self.tell(node_status::changes(self.name(), Some(&had), &wanted));
-        // Only conditions are a sign of life: with anything else, they are due when they were.
+        self.send_events(node_status::changes(self.name(), Some(&current), &wanted));
+        // Only conditions are a heartbeat: a patch of other fields does not postpone the next one.
         if patch["status"].get("conditions").is_some() {
             self.sent = Some(Instant::now());
         }
         Ok(object)
     }
 
-    /// Wait for a reason to compare again; the object if it is known. `None`: nobody looks at the runtime any more.
-    async fn wait(&self, runtime: &mut watch::Receiver<RuntimeFacts>, news: &mut News) -> Option<Option<Node>> {
-        // Others write into the object, too: a node that was away is Unknown until it is mended.
-        let mut look = pin!(tokio::time::sleep(self.registration.check_every));
+    /// Waits for a reason to compare again; returns the object if a watch event brought it. `None`: the sender of `runtime` was
+    /// dropped.
+    async fn wait(
+        &self,
+        runtime: &mut watch::Receiver<RuntimeFacts>,
+        node_watch: &mut NodeWatch,
+    ) -> Option<Option<Node>> {
+        // Others write into the object, too: the node controller sets conditions to Unknown while the node is unreachable.
+        let mut check = pin!(tokio::time::sleep(self.registration.check_every));
         loop {
             tokio::select! {
                 changed = runtime.changed() => return changed.is_ok().then_some(None),
-                () = &mut look => return Some(None),
-                heard = news.next() => match heard {
-                    // Our own word, as a rule.
+                () = &mut check => return Some(None),
+                changed = node_watch.next() => match changed {
+                    // Usually the result of our own patch.
                     Some(node) if version(&node) <= self.version => {}
-                    heard => return Some(heard),
+                    changed => return Some(changed),
                 },
             }
         }
@@ -189,28 +198,28 @@ impl NodeObject {
 
     async fn get(&mut self, query: &str) -> Result<Node, ApiError> {
         let path = format!("/api/v1/nodes/{}{query}", self.name());
-        let body = self.cluster.call(request(Method::GET, &path, None), LIMIT).await?;
+        let body = self.client.call(request(Method::GET, &path, None), CALL_TIMEOUT).await?;
         self.read(&body)
     }
 
-    async fn patch(&mut self, of: &str, patch: &Value) -> Result<Node, ApiError> {
-        let path = format!("/api/v1/nodes/{}{of}", self.name());
+    async fn patch(&mut self, subresource: &str, patch: &Value) -> Result<Node, ApiError> {
+        let path = format!("/api/v1/nodes/{}{subresource}", self.name());
         let content = ("application/strategic-merge-patch+json", patch.to_string().into_bytes());
-        let body = self.cluster.call(request(Method::PATCH, &path, Some(content)), LIMIT).await?;
+        let body = self.client.call(request(Method::PATCH, &path, Some(content)), CALL_TIMEOUT).await?;
         self.read(&body)
     }
 
     fn read(&mut self, body: &[u8]) -> Result<Node, ApiError> {
-        let node = trimmed::node(body).map_err(|error| ApiError::Garbage(error.to_string()))?;
-        // Without it the node would seem to be deleted.
+        let node = trimmed::node(body).map_err(|error| ApiError::Malformed(error.to_string()))?;
+        // Without a UID the object would count as deleted.
         if node.metadata.uid.is_none() {
-            return Err(ApiError::Garbage("a node without UID".into()));
+            return Err(ApiError::Malformed("a node without UID".into()));
         }
         self.version = self.version.max(version(&node));
         Ok(node)
     }
 
-    fn tell(&self, events: impl IntoIterator<Item = NodeEvent>) {
+    fn send_events(&self, events: impl IntoIterator<Item = NodeEvent>) {
         for event in events {
             let _ = self.registration.events.as_ref().map(|to| to.try_send(event));
         }
@@ -220,50 +229,51 @@ impl NodeObject {
         &self.registration.facts.name
     }
 
-    fn worked(&mut self) {
+    fn succeeded(&mut self) {
         if self.backoff.failures() > 0 {
-            tracing::info!(node = self.name(), "the node's object can be kept again");
+            tracing::info!(node = self.name(), attempt = self.backoff.failures(), "node object is updated again");
         }
         self.backoff.reset();
     }
 
-    async fn failed(&mut self, what: &str, error: &ApiError) {
+    async fn failed(&mut self, call: &str, error: &ApiError) {
         let wait = self.backoff.failed().max(error.retry_after().unwrap_or_default());
-        if self.backoff.failures() == 1 {
-            tracing::warn!(%error, "can't {what}: trying on");
+        let (node, attempt) = (self.name(), self.backoff.failures());
+        if attempt == 1 {
+            tracing::warn!(node, call, attempt, %error, "node object update failed: retrying");
         } else {
-            tracing::debug!(%error, "can't {what}");
+            tracing::debug!(node, call, attempt, %error, "node object update failed: retrying");
         }
         tokio::time::sleep(wait).await;
     }
 }
 
-fn tell_of_change(had: &NodeStatus, wanted: &NodeStatus) {
+fn log_readiness_change(node: &str, current: &NodeStatus, wanted: &NodeStatus) {
     let ready = |status: &NodeStatus| {
         let condition = status.conditions.iter().flatten().find(|c| c.type_ == "Ready");
         condition.map(|c| (c.status.clone(), c.message.clone().unwrap_or_default()))
     };
-    let now = ready(wanted);
-    if now.as_ref().map(|(status, _)| status) != ready(had).as_ref().map(|(status, _)| status)
-        && let Some((status, message)) = now
+    let new = ready(wanted);
+    if new.as_ref().map(|(status, _)| status) != ready(current).as_ref().map(|(status, _)| status)
+        && let Some((status, message)) = new
     {
-        tracing::info!(ready = status, message, "the node's readiness changed");
+        tracing::info!(node, ready = status, message, "node readiness changed");
     }
 }
 
-fn registered(node: &Node) -> Option<Registered> {
+fn registered(node: &Node) -> Option<RegisteredNode> {
     let uid = node.metadata.uid.clone()?;
     let labels = node.metadata.labels.clone().unwrap_or_default();
-    Some(Registered { uid, labels, is_going: node.metadata.deletion_timestamp.is_some() })
+    Some(RegisteredNode { uid, labels, deleting: node.metadata.deletion_timestamp.is_some() })
 }
 
 fn version(node: &Node) -> u64 {
     node.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
-const LIMIT: Duration = Duration::from_secs(15);
-/// A runtime that answers does so in milliseconds; of one that does not, core says within six seconds that it is down.
-const FIRST_WORD_MAX: Duration = Duration::from_secs(7);
+const CALL_TIMEOUT: Duration = Duration::from_secs(15);
+/// A working runtime answers in milliseconds; core reports one that does not answer as down within six seconds.
+const FIRST_RUNTIME_STATUS_MAX: Duration = Duration::from_secs(7);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(7);
 /// The kubelet's `nodeStatusUpdateFrequency`.

@@ -1,17 +1,16 @@
-//! What the API server keeps for pods: ConfigMaps, Secrets, trust bundles, services, tokens, claims, runtime classes.
+//! The objects that pods refer to: ConfigMaps, Secrets, trust bundles, services, tokens, claims, runtime classes.
 //!
 //! ```text
-//!  a pod's first ask ─▶ registered ─▶ read (no older than the ask) ─▶ watched, shared by all pods that need it
-//!                                                                        │ changed, gone, or there at last
-//!  a pod's end ─▶ released: the last one ends the watch                  ▼
-//!                                                              Event::ObjectsChanged per pod
+//!  a pod's first request ─▶ subscribed ─▶ read (no older than the request) ─▶ watched, shared by all pods that need it
+//!                                                                               │ changed, deleted, or created at last
+//!  a pod is released: after the last one the watch stops                        ▼
+//!                                                                     Event::ObjectsChanged per pod
 //! ```
-//! The node may only read single named objects that its pods refer to, so each is listed and watched by its name. Watches have
-//! connections of their own, so that many of them never stand in the way of a status. No value is ever logged.
+//! The node is authorized only for single named objects that its pods refer to, so each is listed and watched by name. Watches use
+//! separate connections, so that many of them never delay a status patch. No content is ever logged.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use http::Method;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret};
@@ -20,81 +19,77 @@ use podwright_core::model::{Event, PodUid};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
-use crate::client::{Cluster, request};
+use crate::client::{ApiClient, request};
 use crate::error::ApiError;
+use crate::object_read::{READ_TIMEOUT, decode_error, path_segment, retry_forbidden};
 use crate::services::Services;
 use crate::token::Tokens;
+use crate::watch_cache::{WatchCache, WatchContext};
 
-mod cacheable;
-mod trust;
-mod watch_cache;
-mod watch_connections;
-mod watched;
+mod trust_bundles;
 
-pub(crate) use watch_cache::{WatchCache, WatchContext};
+use trust_bundles::TrustBundle;
 
-use trust::TrustBundle;
-
-/// The objects that the pods of this node refer to. Clones share them.
+/// The objects that the pods of this node refer to. Clones share the caches.
 #[derive(Clone)]
-pub struct Objects {
+pub struct ReferencedObjects {
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    cluster: Cluster,
+    client: ApiClient,
     config_maps: WatchCache<ConfigMap>,
     secrets: WatchCache<Secret>,
     trust_bundles: WatchCache<TrustBundle>,
     services: Services,
     tokens: Tokens,
-    /// Handlers as last read: they never change, and a server that is away must not stop a sandbox.
+    /// Runtime handlers as last read: they never change, and an unreachable server must not prevent a sandbox.
     handlers: Mutex<BTreeMap<String, String>>,
 }
 
-impl Objects {
-    /// Nothing is asked for before a pod needs it. Changes go to `events`.
-    pub fn new(cluster: &Cluster, events: mpsc::Sender<Event>) -> Self {
-        let line = WatchContext::new(cluster, events.clone());
+impl ReferencedObjects {
+    /// Reads nothing before a pod requests it. Changes are sent to `events`.
+    pub fn new(client: &ApiClient, events: mpsc::Sender<Event>) -> Self {
+        let context = WatchContext::new(client, events.clone());
         let inner = Inner {
-            config_maps: WatchCache::new(line.clone()),
-            secrets: WatchCache::new(line.clone()),
-            trust_bundles: WatchCache::new(line.clone()),
-            services: Services::new(line),
-            tokens: Tokens::new(cluster.clone(), events),
+            config_maps: WatchCache::new(context.clone()),
+            secrets: WatchCache::new(context.clone()),
+            trust_bundles: WatchCache::new(context.clone()),
+            services: Services::new(context),
+            tokens: Tokens::new(client.clone(), events),
             handlers: Mutex::default(),
-            cluster: cluster.clone(),
+            client: client.clone(),
         };
         Self { inner: Arc::new(inner) }
     }
 
-    /// A ConfigMap, no older than this pod's first ask, if the server answers; else what is known.
+    /// A ConfigMap, no older than this pod's first request if the server responds, else as cached.
     pub async fn config_map(&self, uid: &PodUid, namespace: &str, name: &str) -> Result<Arc<ConfigMap>, ApiError> {
         self.inner.config_maps.single(uid, namespace, name).await
     }
 
-    /// A Secret, as fresh.
+    /// A Secret, as fresh as a ConfigMap.
     pub async fn secret(&self, uid: &PodUid, namespace: &str, name: &str) -> Result<Arc<Secret>, ApiError> {
         self.inner.secrets.single(uid, namespace, name).await
     }
 
-    /// Tokens of service accounts.
+    /// The service account tokens.
     pub fn tokens(&self) -> &Tokens {
         &self.inner.tokens
     }
 
-    /// Services that pods are told of.
+    /// The services for pods' environment variables.
     pub fn services(&self) -> &Services {
         &self.inner.services
     }
 
-    /// The handler of a RuntimeClass.
+    /// The handler of a RuntimeClass; the one read last if the server is unreachable.
     pub async fn runtime_handler(&self, class: &str) -> Result<String, ApiError> {
         let read: Result<RuntimeClass, _> = self.read(&["/apis/node.k8s.io/v1/runtimeclasses", class]).await;
-        let known = || self.inner.handlers.lock().expect("nobody panics with it").get(class).cloned();
+        let known = || self.inner.handlers.lock().expect("no panic under this lock").get(class).cloned();
         match read {
             Ok(found) => {
-                let mut handlers = self.inner.handlers.lock().expect("nobody panics with it");
+                let mut handlers = self.inner.handlers.lock().expect("no panic under this lock");
                 if handlers.len() >= HANDLERS_MAX {
                     handlers.clear();
                 }
@@ -106,13 +101,13 @@ impl Objects {
         }
     }
 
-    /// A claim, and the volume it is bound to if it is.
+    /// A claim, and the volume that it is bound to; `None`: it is not bound.
     pub async fn claim(
         &self,
         namespace: &str,
         name: &str,
     ) -> Result<(PersistentVolumeClaim, Option<PersistentVolume>), ApiError> {
-        let base = format!("/api/v1/namespaces/{}/persistentvolumeclaims", checked(namespace)?);
+        let base = format!("/api/v1/namespaces/{}/persistentvolumeclaims", path_segment(namespace)?);
         let claim: PersistentVolumeClaim = self.read(&[&base, name]).await?;
         let is_bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
         let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).filter(|name| !name.is_empty());
@@ -125,7 +120,7 @@ impl Objects {
         }
     }
 
-    /// The pod needs nothing any more.
+    /// Drops all references of the pod.
     pub fn release(&self, uid: &PodUid) {
         self.inner.config_maps.release(uid);
         self.inner.secrets.release(uid);
@@ -134,46 +129,17 @@ impl Objects {
         self.inner.tokens.release(uid);
     }
 
-    /// One object that is read when it is needed, and not watched.
+    /// Reads one object that is not watched.
     async fn read<T: DeserializeOwned>(&self, path: &[&str; 2]) -> Result<T, ApiError> {
-        let path = format!("{}/{}", path[0], checked(path[1])?);
-        patiently(|| self.inner.cluster.call(request(Method::GET, &path, None), READ_MAX))
+        let path = format!("{}/{}", path[0], path_segment(path[1])?);
+        retry_forbidden(|| self.inner.client.call(request(Method::GET, &path, None), READ_TIMEOUT))
             .await
-            .and_then(|body| serde_json::from_slice(&body).map_err(|error| ApiError::Garbage(where_in(&error))))
+            .and_then(|body| serde_json::from_slice(&body).map_err(|error| decode_error(&error)))
     }
 }
 
-/// A pod is seen here a moment before the server's Node authorizer knows that it is ours: a refusal may be over at once.
-pub(crate) async fn patiently<T, F>(mut ask: impl FnMut() -> F) -> Result<T, ApiError>
-where
-    F: Future<Output = Result<T, ApiError>>,
-{
-    for _ in 0..REFUSALS_MAX {
-        match ask().await {
-            Err(error) if error.code() == Some(403) => tokio::time::sleep(REFUSAL_WAIT).await,
-            result => return result,
-        }
-    }
-    ask().await
-}
-
-/// Names come from pods; one that is no name must not become another path.
-pub(crate) fn checked(name: &str) -> Result<&str, ApiError> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b':' | b'_');
-    let fine = !name.is_empty() && name.len() <= 253 && name.bytes().all(plain) && name != "." && name != "..";
-    fine.then_some(name).ok_or_else(|| ApiError::Garbage(format!("{name:?} is no name of an object")))
-}
-
-/// Where an answer could not be read. What it said there may be a secret.
-pub(crate) fn where_in(error: &serde_json::Error) -> String {
-    format!("it can't be read at line {}, column {}", error.line(), error.column())
-}
-
-/// An answer is there in milliseconds, or the server is away.
-pub(crate) const READ_MAX: Duration = Duration::from_secs(10);
-const REFUSALS_MAX: u32 = 10;
-const REFUSAL_WAIT: Duration = Duration::from_millis(100);
+/// Bounds the cached runtime handlers.
 const HANDLERS_MAX: usize = 256;
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

@@ -1,14 +1,14 @@
-//! The pods the API server wants on this node: a list, then a watch from there on, for as long as the agent lives.
+//! The pods that the API server assigns to this node: a list, then a watch from its version on, while the agent runs.
 //!
 //! ```text
-//!   the node object is there ─▶ list ─▶ SET ─▶ watch ─▶ single changes
-//!                                ▲               │ ended or lost: watch on from the last version
-//!                                └── 410 Gone ◀──┘
+//!   the Node object exists ─▶ list ─▶ SET ─▶ watch ─▶ single changes
+//!                               ▲               │ ended or disconnected: watch again from the last version
+//!                               └── 410 Gone ◀──┘
 //! ```
 //!
-//! An outage of any length changes nothing: what was said last holds.
+//! During an outage of any length the last known pods stay.
 
-mod known;
+mod position;
 
 use std::time::Duration;
 
@@ -19,64 +19,63 @@ use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::backoff::Backoff;
-use crate::client::{Cluster, request};
+use crate::backoff::RetryBackoff;
+use crate::client::{ApiClient, request};
 use crate::error::ApiError;
-use crate::lines::Lines;
-use crate::node::Registered;
-use crate::staleness::{Freshness, Staleness, never_delivered, patience};
-use known::{Kind, Known, Object};
+use crate::node::RegisteredNode;
+use crate::staleness::{Freshness, Staleness, never_delivered, next_line_deadline};
+use crate::watch_stream::{WatchEvent, WatchStream};
+use position::{ChangeKind, PodItem, PodPosition};
 
-/// Follow the pods of `node` once its object is there; ends when nobody listens any more.
+/// Lists and watches the pods of `node` once its object exists; ends when the receiver of `changes` is dropped.
 pub async fn run(
-    cluster: Cluster,
+    client: ApiClient,
     node: String,
-    mut object: watch::Receiver<Option<Registered>>,
+    mut object: watch::Receiver<Option<RegisteredNode>>,
     changes: mpsc::Sender<(Source, SourceChange)>,
 ) {
     if object.wait_for(Option::is_some).await.is_err() {
         return;
     }
-    let mut pods = Pods {
-        known: Known::new(&node),
-        cluster,
+    let mut pods = PodSource {
+        position: PodPosition::new(&node),
+        client,
         node,
         changes,
-        backoff: Backoff::new(RETRY_FIRST, RETRY_MAX),
+        backoff: RetryBackoff::new(RETRY_FIRST, RETRY_MAX),
         freshness: Freshness::default(),
     };
     while !pods.changes.is_closed() {
         let version = pods.list().await;
-        pods.follow(version).await;
+        pods.watch(version).await;
     }
 }
 
-/// The source, between list and watch.
-struct Pods {
-    cluster: Cluster,
+struct PodSource {
+    client: ApiClient,
     node: String,
     changes: mpsc::Sender<(Source, SourceChange)>,
-    known: Known,
-    backoff: Backoff,
+    position: PodPosition,
+    backoff: RetryBackoff,
     freshness: Freshness,
 }
 
-impl Pods {
-    /// List until it works; the version to watch from.
+impl PodSource {
+    /// Lists until it succeeds; returns the version to watch from.
     async fn list(&mut self) -> String {
         loop {
             match self.pages().await {
-                Ok((objects, version)) => match self.freshness.judge(self.known.is_behind(&version), &version) {
+                Ok((items, version)) => match self.freshness.classify(self.position.is_behind(&version), &version) {
                     Staleness::Old => {
-                        let behind = format!("its list (version {version}) is older than what it said before");
-                        self.failed("list", &ApiError::Garbage(behind)).await;
+                        let stale = format!("the list (version {version}) is older than a previous response");
+                        self.failed("list", &ApiError::Malformed(stale)).await;
                     }
-                    word => {
-                        self.worked();
-                        if word == Staleness::HistoryReset {
+                    staleness => {
+                        self.succeeded();
+                        if staleness == Staleness::HistoryReset {
                             let _ = self.changes.send((Source::Api, SourceChange::HistoryReset)).await;
                         }
-                        let change = self.known.set(objects, &version);
+                        let change = self.position.set(items, &version);
                         let _ = self.changes.send((Source::Api, change)).await;
                         return version;
                     }
@@ -89,53 +88,53 @@ impl Pods {
         }
     }
 
-    async fn pages(&self) -> Result<(Vec<Object>, String), ApiError> {
-        let mut objects = vec![];
-        let mut going_on = String::new();
+    async fn pages(&self) -> Result<(Vec<PodItem>, String), ApiError> {
+        let mut items = vec![];
+        let mut continue_token = String::new();
         loop {
-            let path = format!("{}&limit={PAGE}{}", self.path(), and_continue(&going_on));
-            let body = self.cluster.call(request(Method::GET, &path, None), LIST_MAX).await?;
-            let page: Page<'_> = serde_json::from_slice(&body).map_err(|error| garbage(&error))?;
-            // Pods that are not in it are ended: who says so must be an API server.
+            let path = format!("{}&limit={PAGE}{}", self.path(), continue_parameter(&continue_token));
+            let body = self.client.call(request(Method::GET, &path, None), LIST_TIMEOUT).await?;
+            let page: PodListPage<'_> = serde_json::from_slice(&body).map_err(|error| malformed(&error))?;
+            // Pods that are missing from it are terminated, so only an API server's list may be accepted.
             if page.kind != "PodList" || page.metadata.resource_version.is_empty() {
-                return Err(ApiError::Garbage("it is no list of pods".into()));
+                return Err(ApiError::Malformed("not a PodList".into()));
             }
             for item in &page.items {
-                objects.push(Object::read(item.get().as_bytes()).map_err(ApiError::Garbage)?);
+                items.push(PodItem::read(item.get().as_bytes())?);
             }
-            match page.metadata.going_on.filter(|token| !token.is_empty()) {
-                // A page that is empty and promises more would be asked for without end.
-                Some(token) if !page.items.is_empty() && objects.len() < PODS_MAX => going_on = token,
-                _ => return Ok((objects, page.metadata.resource_version)),
+            match page.metadata.continue_token.filter(|token| !token.is_empty()) {
+                // Empty pages with a continue token would be an endless loop.
+                Some(token) if !page.items.is_empty() && items.len() < PODS_MAX => continue_token = token,
+                _ => return Ok((items, page.metadata.resource_version)),
             }
         }
     }
 
-    /// Watch from this version on, again and again, until a list is needed.
-    async fn follow(&mut self, mut version: String) {
+    /// Watches from this version on, again and again, until a list is needed.
+    async fn watch(&mut self, mut version: String) {
         while !self.changes.is_closed() {
             let began = Instant::now();
-            match self.watch(&mut version).await {
-                Ok(heard) if never_delivered(heard, began.elapsed()) => {
-                    tracing::info!("the watch said nothing at all: listing anew");
+            match self.watch_once(&mut version).await {
+                Ok(delivered) if never_delivered(delivered, began.elapsed()) => {
+                    tracing::info!("pod watch delivered nothing: listing again");
                     return;
                 }
-                // The server ends a watch when its time is over. One that ends at once is no watch.
-                Ok(_) if began.elapsed() > Duration::from_secs(1) => self.worked(),
-                Ok(_) => self.failed("watch", &ApiError::Unreachable("it ended at once".into())).await,
+                // The server ends a watch at its timeout. One that ends immediately counts as a failure.
+                Ok(_) if began.elapsed() > Duration::from_secs(1) => self.succeeded(),
+                Ok(_) => self.failed("watch", &ApiError::Unreachable("the watch ended immediately".into())).await,
                 Err(error) if error.is_gone() => {
-                    tracing::info!(%error, "the watch is too far behind: listing anew");
+                    tracing::info!(%error, "pod watch is too far behind: listing again");
                     return;
                 }
-                Err(error @ ApiError::Garbage(_)) => {
-                    // What was in it is not known: only a list tells.
+                Err(error @ ApiError::Malformed(_)) => {
+                    // The malformed event may have been a change: list.
                     self.failed("watch", &error).await;
                     return;
                 }
                 Err(error) => {
                     self.failed("watch", &error).await;
-                    // A server that is there and has no watch to give may have a list.
-                    if error.code().is_some_and(|code| code >= 500) && self.backoff.failures() > QUIET_AFTER {
+                    // A server that refuses watches may still serve lists.
+                    if error.code().is_some_and(|code| code >= 500) && self.backoff.failures() > WARN_AFTER {
                         return;
                     }
                 }
@@ -143,73 +142,78 @@ impl Pods {
         }
     }
 
-    /// Whether anything was said.
-    async fn watch(&mut self, version: &mut String) -> Result<bool, ApiError> {
-        // Nodes that began together must not ask for the next watch together.
+    /// Opens a watch and applies its events until it ends; returns whether there was any.
+    async fn watch_once(&mut self, version: &mut String) -> Result<bool, ApiError> {
+        // Nodes that started together must not renew their watches together.
         let seconds = WATCH_SECONDS + u64::from(std::process::id() % 240);
         let query = format!("&watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={version}");
         let path = format!("{}{query}", self.path());
-        let response = self.cluster.send(request(Method::GET, &path, None)).await?;
+        let response = self.client.send(request(Method::GET, &path, None)).await?;
         if self.backoff.failures() > 0 && self.changes.send((Source::Api, SourceChange::Reconnected)).await.is_err() {
             return Ok(true);
         }
-        let began = Instant::now();
-        let until = began + Duration::from_secs(seconds) + WATCH_GRACE;
-        let (mut lines, mut heard) = (Lines::new(response.into_body()), false);
+        let opened = Instant::now();
+        let until = opened + Duration::from_secs(seconds) + WATCH_GRACE;
+        let (mut stream, mut delivered) = (WatchStream::new(response.into_body()), false);
         loop {
-            let line = match tokio::time::timeout_at(patience(heard, began, until), lines.next()).await {
+            let deadline = next_line_deadline(delivered, opened, until);
+            let line = match tokio::time::timeout_at(deadline, stream.next()).await {
                 Ok(Some(line)) => line?,
                 Ok(None) => break,
-                Err(_) if !heard => break,
+                Err(_) if !delivered => break,
                 Err(_) => return Err(ApiError::Unreachable("the watch did not end in time".into())),
             };
-            self.worked();
-            heard = true;
-            let event: Line<'_> = serde_json::from_slice(&line).map_err(|error| garbage(&error))?;
+            self.succeeded();
+            delivered = true;
+            let event = WatchEvent::parse(&line).map_err(|error| malformed(&error))?;
             let object = event.object.get().as_bytes();
             let kind = match event.kind.as_str() {
-                "ADDED" | "MODIFIED" => Kind::Put,
-                "DELETED" => Kind::Deleted,
+                "ADDED" | "MODIFIED" => ChangeKind::Put,
+                "DELETED" => ChangeKind::Deleted,
                 "BOOKMARK" => {
                     *version = version_of(object)?;
-                    self.known.pass(version);
+                    self.position.advance(version);
                     continue;
                 }
                 "ERROR" => return Err(ApiError::from_status(object)),
-                other => return Err(ApiError::Garbage(format!("a watch event of type {other:?}"))),
+                other => return Err(ApiError::Malformed(format!("a watch event of type {other:?}"))),
             };
-            let at = version_of(object)?;
-            let object = Object::read(object).map_err(ApiError::Garbage)?;
-            if let Some(change) = self.known.change(kind, object)
+            let event_version = version_of(object)?;
+            if let Some(change) = self.position.change(kind, PodItem::read(object)?)
                 && self.changes.send((Source::Api, change)).await.is_err()
             {
-                return Ok(heard);
+                return Ok(delivered);
             }
-            // Taken in before it is passed: an event that can't be handled is asked for again.
-            if !self.known.is_behind(&at) {
-                *version = at;
+            // Only after the change was applied: an event that fails is requested again.
+            if !self.position.is_behind(&event_version) {
+                *version = event_version;
             }
         }
-        Ok(heard)
+        Ok(delivered)
     }
 
     fn path(&self) -> String {
         format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", self.node)
     }
 
-    fn worked(&mut self) {
-        if self.backoff.failures() >= QUIET_AFTER {
-            tracing::info!("the pods of the API server can be followed again");
+    fn succeeded(&mut self) {
+        let failures = self.backoff.failures();
+        if failures >= WARN_AFTER {
+            tracing::info!(attempt = failures, "pods can be listed and watched again");
         }
         self.backoff.reset();
     }
 
-    async fn failed(&mut self, what: &str, error: &ApiError) {
+    async fn failed(&mut self, call: &str, error: &ApiError) {
         let wait = self.backoff.failed().max(error.retry_after().unwrap_or_default());
         match self.backoff.failures() {
-            n if n < QUIET_AFTER => tracing::info!(%error, "{what} of pods failed"),
-            QUIET_AFTER => tracing::warn!(%error, "{what} of pods fails: trying on, quietly"),
-            _ => tracing::debug!(%error, "{what} of pods failed"),
+            attempt if attempt < WARN_AFTER => {
+                tracing::info!(call, attempt, %error, "pod list or watch failed: retrying")
+            }
+            WARN_AFTER => {
+                tracing::warn!(call, attempt = WARN_AFTER, %error, "pod list or watch keeps failing: retrying")
+            }
+            attempt => tracing::debug!(call, attempt, %error, "pod list or watch failed: retrying"),
         }
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
@@ -219,33 +223,25 @@ impl Pods {
 }
 
 #[derive(Deserialize)]
-struct Page<'a> {
+struct PodListPage<'a> {
     #[serde(default)]
     kind: String,
     #[serde(default)]
-    metadata: PageMeta,
+    metadata: ListMeta,
     #[serde(borrow)]
     items: Vec<&'a RawValue>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct PageMeta {
+struct ListMeta {
     resource_version: String,
     #[serde(rename = "continue")]
-    going_on: Option<String>,
+    continue_token: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct Line<'a> {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(borrow)]
-    object: &'a RawValue,
-}
-
-fn and_continue(token: &str) -> String {
-    // The token is base64 for URLs; what isn't is escaped.
+fn continue_parameter(token: &str) -> String {
+    // The token is usually base64url; other characters are escaped.
     let escaped: String = token
         .bytes()
         .map(|byte| match byte {
@@ -256,24 +252,24 @@ fn and_continue(token: &str) -> String {
     if escaped.is_empty() { escaped } else { format!("&continue={escaped}") }
 }
 
-/// Where in the server's history an object stands. A watch from nowhere would begin at the end, and miss what went before.
+/// The object's resource version. A watch without one would start at the newest version, and miss changes before that.
 fn version_of(object: &[u8]) -> Result<String, ApiError> {
-    let version = crate::trimmed::who(object).map_err(|error| garbage(&error))?.resource_version;
-    if version.is_empty() { Err(ApiError::Garbage("an object without version".into())) } else { Ok(version) }
+    let version = crate::trimmed::identity(object).map_err(|error| malformed(&error))?.resource_version;
+    if version.is_empty() { Err(ApiError::Malformed("an object without version".into())) } else { Ok(version) }
 }
 
-fn garbage(error: &serde_json::Error) -> ApiError {
-    ApiError::Garbage(error.to_string())
+fn malformed(error: &serde_json::Error) -> ApiError {
+    ApiError::Malformed(error.to_string())
 }
 
 /// Pods of one page of a list.
 const PAGE: usize = 50;
 /// A node has a few hundred.
 const PODS_MAX: usize = 20_000;
-const LIST_MAX: Duration = Duration::from_secs(60);
+const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 const WATCH_SECONDS: u64 = 300;
 const WATCH_GRACE: Duration = Duration::from_secs(30);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// After this many failures in a row the log goes quiet.
-const QUIET_AFTER: u32 = 3;
+/// Consecutive failures before a warning is logged; later ones are logged at debug level.
+const WARN_AFTER: u32 = 3;

@@ -1,4 +1,5 @@
-//! Services whose addresses pods are told: that of the API server to all, those of its namespace to a pod that wants links.
+//! Services that become environment variables: the API server's for every pod, those of its namespace for a pod with
+//! `enableServiceLinks`.
 
 use std::sync::Arc;
 
@@ -6,19 +7,19 @@ use k8s_openapi::api::core::v1::Service;
 use podwright_core::model::PodUid;
 
 use crate::error::ApiError;
-use crate::objects::{WatchCache, WatchContext};
+use crate::watch_cache::{WatchCache, WatchContext};
 
-/// The services of namespaces that pods here want links to.
+/// Cache of the services that pods of this node get environment variables for.
 pub struct Services {
     cache: WatchCache<Service>,
 }
 
 impl Services {
-    pub(crate) fn new(line: WatchContext) -> Self {
-        Self { cache: WatchCache::new(line) }
+    pub(crate) fn new(context: WatchContext) -> Self {
+        Self { cache: WatchCache::new(context) }
     }
 
-    /// The services a pod is told of. `links`: those of its namespace too.
+    /// The services to describe in the pod's environment. `links` adds those of its namespace.
     pub async fn of_pod(&self, uid: &PodUid, namespace: &str, links: bool) -> Result<Vec<Arc<Service>>, ApiError> {
         let (master, own) = tokio::join!(self.cache.all(uid, MASTER_NAMESPACE, Some(MASTER)), async {
             match links {
@@ -29,7 +30,7 @@ impl Services {
         Ok(merged(master?.into_values(), own?.into_values()))
     }
 
-    /// As far as they are known at this moment.
+    /// Like `of_pod`, from the cache only, without waiting for a read.
     pub fn known_to_pod(&self, uid: &PodUid, namespace: &str, links: bool) -> Vec<Arc<Service>> {
         let master = self.cache.known(uid, MASTER_NAMESPACE, Some(MASTER));
         let own = if links { self.cache.known(uid, namespace, None) } else { Default::default() };
@@ -41,7 +42,7 @@ impl Services {
     }
 }
 
-/// A pod's own service of the master's name stands before the master (Kubernetes: getServiceEnvVarMap).
+/// A service of the pod's namespace takes precedence over a master service of the same name (Kubernetes: getServiceEnvVarMap).
 fn merged(master: impl Iterator<Item = Arc<Service>>, own: impl Iterator<Item = Arc<Service>>) -> Vec<Arc<Service>> {
     let mut all: Vec<Arc<Service>> = own.collect();
     let missing = master.filter(|m| !all.iter().any(|s| s.metadata.name == m.metadata.name)).collect::<Vec<_>>();

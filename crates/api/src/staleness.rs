@@ -1,85 +1,87 @@
-//! Answers from the past: of a replica that is behind, or of a server whose history was set back.
+//! Detects lists that are older than what was read before: from an API server replica that lags behind, or from a server whose
+//! etcd was restored from a backup.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A replica of the server that is behind for longer is none.
-const BEHIND_MAX: Duration = Duration::from_secs(600);
+/// A replica catches up within this time; older lists after it mean that the history was reset.
+const LAG_MAX: Duration = Duration::from_secs(600);
 
-/// What a list is worth.
+/// How a list relates to what was read before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Staleness {
-    /// It goes on from what is known.
+    /// At least as new as what was read before.
     New,
-    /// It is older than what is known.
+    /// Older than what was read before: ignore it and list again.
     Old,
-    /// It is older, and has been for so long that history was set back: what is known means nothing.
+    /// Older for longer than a replica may lag: the server's history was reset, and versions read before are meaningless.
     HistoryReset,
 }
 
-/// Whether to believe lists that are older than what is known.
+/// Classifies successive lists of one resource.
 #[derive(Debug, Default)]
 pub(crate) struct Freshness {
     behind_since: Option<Instant>,
 }
 
 impl Freshness {
-    /// A server that is behind catches up; one whose history was set back, by a restored backup, never does.
-    pub(crate) fn judge(&mut self, is_behind: bool, version: &str) -> Staleness {
+    /// A lagging replica catches up; a server that was restored from a backup never does.
+    pub(crate) fn classify(&mut self, is_behind: bool, version: &str) -> Staleness {
         if !is_behind {
             self.behind_since = None;
             return Staleness::New;
         }
         let since = *self.behind_since.get_or_insert_with(Instant::now);
-        if since.elapsed() <= BEHIND_MAX {
+        if since.elapsed() <= LAG_MAX {
             return Staleness::Old;
         }
-        tracing::warn!(version, "the API server's history was set back: its list is believed");
+        tracing::warn!(version, "API server history was reset: older list accepted");
         self.behind_since = None;
         Staleness::HistoryReset
     }
 }
 
-/// How long to wait for the next line of a watch that began at this moment and may go on until that one.
+/// When to stop waiting for the next line of a watch that was opened at `opened` and ends by `until` at the latest.
 ///
-/// One that has said nothing at all, not even where it is, which servers say every minute, began at a version that the server
-/// has not reached: its history was set back. Only a list tells how things are.
-pub(crate) fn patience(heard: bool, began: Instant, until: Instant) -> Instant {
-    if heard { until } else { until.min(began + SILENCE) }
+/// A watch that delivers nothing at all, not even the bookmark that servers send every minute, was opened at a version that the
+/// server has not reached: its history was reset, and only a list shows the current state.
+pub(crate) fn next_line_deadline(delivered: bool, opened: Instant, until: Instant) -> Instant {
+    if delivered { until } else { until.min(opened + SILENCE_MAX) }
 }
 
-/// A watch that was deaf, from its beginning on.
-pub(crate) fn never_delivered(heard: bool, lasted: Duration) -> bool {
-    !heard && lasted >= SILENCE
+/// The watch delivered nothing during its whole life, which was long enough for a bookmark.
+pub(crate) fn never_delivered(delivered: bool, lasted: Duration) -> bool {
+    !delivered && lasted >= SILENCE_MAX
 }
 
-/// Longer than the pause between two bookmarks.
-const SILENCE: Duration = Duration::from_secs(150);
+/// Longer than the interval between two bookmarks (one minute).
+const SILENCE_MAX: Duration = Duration::from_secs(150);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_past_is_believed_when_it_has_become_the_present() {
+    async fn an_older_list_is_accepted_once_it_can_not_be_replica_lag() {
         let mut freshness = Freshness::default();
-        assert_eq!(freshness.judge(false, "9"), Staleness::New);
-        assert_eq!(freshness.judge(true, "3"), Staleness::Old);
-        tokio::time::advance(BEHIND_MAX).await;
-        assert_eq!(freshness.judge(true, "4"), Staleness::Old);
-        assert_eq!(freshness.judge(false, "10"), Staleness::New, "it has caught up");
-        assert_eq!(freshness.judge(true, "4"), Staleness::Old, "and is behind anew");
-        tokio::time::advance(BEHIND_MAX * 2).await;
-        assert_eq!(freshness.judge(true, "4"), Staleness::HistoryReset);
-        assert_eq!(freshness.judge(true, "3"), Staleness::Old);
+        assert_eq!(freshness.classify(false, "9"), Staleness::New);
+        assert_eq!(freshness.classify(true, "3"), Staleness::Old);
+        tokio::time::advance(LAG_MAX).await;
+        assert_eq!(freshness.classify(true, "4"), Staleness::Old);
+        assert_eq!(freshness.classify(false, "10"), Staleness::New, "the replica caught up");
+        assert_eq!(freshness.classify(true, "4"), Staleness::Old, "and lags again");
+        tokio::time::advance(LAG_MAX * 2).await;
+        assert_eq!(freshness.classify(true, "4"), Staleness::HistoryReset);
+        assert_eq!(freshness.classify(true, "3"), Staleness::Old);
     }
 
     #[test]
-    fn silence_is_deaf_when_it_lasts() {
+    fn a_watch_without_any_line_for_150_s_never_delivered() {
         let cases = [(false, 149, false), (false, 150, true), (true, 500, false)];
-        for (heard, lasted, deaf) in cases {
-            assert_eq!(never_delivered(heard, Duration::from_secs(lasted)), deaf, "{heard} {lasted}");
+        for (delivered, lasted, expected) in cases {
+            let found = never_delivered(delivered, Duration::from_secs(lasted));
+            assert_eq!(found, expected, "{delivered} {lasted}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Tokens of service accounts, bound to pods, by TokenRequest: kept, and renewed while they are still good for long.
+//! Service account tokens bound to pods (TokenRequest): cached, and renewed well before they expire.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,54 +14,54 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::client::{Cluster, request};
+use crate::client::{ApiClient, request};
 use crate::error::ApiError;
-use crate::objects::{READ_MAX, checked, patiently, where_in};
+use crate::object_read::{READ_TIMEOUT, decode_error, path_segment, retry_forbidden};
 
-/// Whose token, for whom, for how long.
+/// Identifies a token: the pod and service account it is for, its audience and the requested lifetime.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TokenKey {
-    /// The pod it is bound to.
+    /// The pod that the token is bound to.
     pub uid: PodUid,
     /// The pod's name.
     pub pod: String,
     /// The pod's namespace.
     pub namespace: String,
-    /// The service account.
+    /// The service account's name, in the pod's namespace.
     pub account: String,
-    /// For whom it is meant; empty: the API server itself.
+    /// Empty: the API server itself.
     pub audience: String,
-    /// How long it should be good.
+    /// The requested lifetime; the server may grant another.
     pub expiration_seconds: i64,
 }
 
-/// The tokens of this node's pods.
+/// The cached tokens of this node's pods.
 pub struct Tokens {
-    cluster: Cluster,
-    kept: Arc<Kept>,
-    renewer: AbortHandle,
+    client: ApiClient,
+    cache: Arc<TokenCache>,
+    renewal_timer: AbortHandle,
 }
 
 #[derive(Default)]
-struct Kept {
-    slots: Mutex<BTreeMap<TokenKey, Arc<Slot>>>,
-    /// There is a new date to look at.
-    changed: Notify,
+struct TokenCache {
+    entries: Mutex<BTreeMap<TokenKey, Arc<TokenEntry>>>,
+    /// A renewal time was set: the timer computes its next wake-up again.
+    renewal_changed: Notify,
 }
 
-/// One token. Who asks while it is being fetched waits for that.
+/// One token. Requests made during a fetch wait for its result.
 #[derive(Default)]
-struct Slot {
+struct TokenEntry {
     token: tokio::sync::Mutex<Option<Token>>,
-    /// When its pod is told that it is to be renewed; `None`: it is not there yet.
-    look_at: Mutex<Option<Instant>>,
+    /// When the pod is notified that the token is due for renewal; `None`: not fetched yet.
+    notify_at: Mutex<Option<Instant>>,
 }
 
 #[derive(Clone)]
 struct Token {
     text: Arc<String>,
     renew_at: Instant,
-    ends_at: Instant,
+    expires_at: Instant,
 }
 
 impl fmt::Debug for Tokens {
@@ -72,42 +72,43 @@ impl fmt::Debug for Tokens {
 
 impl Drop for Tokens {
     fn drop(&mut self) {
-        self.renewer.abort();
+        self.renewal_timer.abort();
     }
 }
 
 impl Tokens {
-    pub(crate) fn new(cluster: Cluster, events: mpsc::Sender<Event>) -> Self {
-        let kept = Arc::new(Kept::default());
-        let renewer = tokio::spawn(remind(Arc::clone(&kept), events)).abort_handle();
-        Self { cluster, kept, renewer }
+    pub(crate) fn new(client: ApiClient, events: mpsc::Sender<Event>) -> Self {
+        let cache = Arc::new(TokenCache::default());
+        let renewal_timer = tokio::spawn(notify_renewals(Arc::clone(&cache), events)).abort_handle();
+        Self { client, cache, renewal_timer }
     }
 
-    /// The token, renewed if it is time. One that can't be renewed is given until it ends.
+    /// The token, renewed if it is due. A token that can't be renewed is returned until it expires.
     pub async fn get(&self, key: &TokenKey) -> Result<Arc<String>, ApiError> {
-        let slot = {
-            let mut slots = self.kept.slots.lock().expect("nobody panics with it");
-            if slots.len() >= TOKENS_MAX && !slots.contains_key(key) {
+        let entry = {
+            let mut entries = self.cache.entries.lock().expect("no panic under this lock");
+            if entries.len() >= TOKENS_MAX && !entries.contains_key(key) {
                 return Err(ApiError::Unreachable(format!("more than {TOKENS_MAX} tokens are needed here")));
             }
-            Arc::clone(slots.entry(key.clone()).or_default())
+            Arc::clone(entries.entry(key.clone()).or_default())
         };
-        let mut token = slot.token.lock().await;
+        let mut token = entry.token.lock().await;
         let now = Instant::now();
-        if let Some(good) = token.as_ref().filter(|token| now < token.renew_at) {
-            return Ok(Arc::clone(&good.text));
+        if let Some(fresh) = token.as_ref().filter(|token| now < token.renew_at) {
+            return Ok(Arc::clone(&fresh.text));
         }
         match self.fetch(key).await {
             Ok(new) => {
                 let text = Arc::clone(&new.text);
-                self.look_at(&slot, new.renew_at);
+                self.notify_at(&entry, new.renew_at);
                 *token = Some(new);
                 Ok(text)
             }
-            Err(error) => match token.as_ref().filter(|token| now < token.ends_at) {
+            Err(error) => match token.as_ref().filter(|token| now < token.expires_at) {
                 Some(old) => {
-                    tracing::warn!(%error, pod = key.pod, account = key.account, "a token is not renewed yet");
-                    self.look_at(&slot, now + RETRY);
+                    let pod = format!("{}/{}", key.namespace, key.pod);
+                    tracing::warn!(pod, account = key.account, %error, "token renewal failed: using the previous token");
+                    self.notify_at(&entry, now + RETRY);
                     Ok(Arc::clone(&old.text))
                 }
                 None => Err(error),
@@ -115,17 +116,17 @@ impl Tokens {
         }
     }
 
-    fn look_at(&self, slot: &Slot, at: Instant) {
-        *slot.look_at.lock().expect("nobody panics with it") = Some(at);
-        self.kept.changed.notify_one();
+    fn notify_at(&self, entry: &TokenEntry, at: Instant) {
+        *entry.notify_at.lock().expect("no panic under this lock") = Some(at);
+        self.cache.renewal_changed.notify_one();
     }
 
     pub(crate) fn release(&self, uid: &PodUid) {
-        self.kept.slots.lock().expect("nobody panics with it").retain(|key, _| key.uid != *uid);
+        self.cache.entries.lock().expect("no panic under this lock").retain(|key, _| key.uid != *uid);
     }
 
     async fn fetch(&self, key: &TokenKey) -> Result<Token, ApiError> {
-        let (namespace, account) = (checked(&key.namespace)?, checked(&key.account)?);
+        let (namespace, account) = (path_segment(&key.namespace)?, path_segment(&key.account)?);
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
         let audiences: &[&str] = if key.audience.is_empty() { &[] } else { &[&key.audience] };
         let body = json!({
@@ -137,45 +138,45 @@ impl Tokens {
         });
         let body = body.to_string().into_bytes();
         let send = || request(Method::POST, &path, Some(("application/json", body.clone())));
-        let asked_at = Instant::now();
-        let answer = patiently(|| self.cluster.call(send(), READ_MAX)).await?;
-        let answer: Granted = serde_json::from_slice(&answer).map_err(|error| ApiError::Garbage(where_in(&error)))?;
-        if answer.status.token.is_empty() {
-            return Err(ApiError::Garbage("it grants no token".into()));
+        let requested_at = Instant::now();
+        let response = retry_forbidden(|| self.client.call(send(), READ_TIMEOUT)).await?;
+        let response: TokenResponse = serde_json::from_slice(&response).map_err(|error| decode_error(&error))?;
+        if response.status.token.is_empty() {
+            return Err(ApiError::Malformed("a TokenRequest without token".into()));
         }
-        // The server may grant another time than was asked for.
-        let life = answer.spec.expiration_seconds.unwrap_or(key.expiration_seconds);
-        let life = Duration::from_secs(u64::try_from(life).unwrap_or(0)).max(LIFE_MIN);
+        // The server may grant another lifetime than was requested.
+        let lifetime = response.spec.expiration_seconds.unwrap_or(key.expiration_seconds);
+        let lifetime = Duration::from_secs(u64::try_from(lifetime).unwrap_or(0)).max(LIFETIME_MIN);
         Ok(Token {
-            text: Arc::new(answer.status.token),
-            renew_at: asked_at + renew_after(key, life),
-            ends_at: asked_at + life,
+            text: Arc::new(response.status.token),
+            renew_at: requested_at + renew_after(key, lifetime),
+            expires_at: requested_at + lifetime,
         })
     }
 }
 
-/// Kubernetes: after 80 % of its life, at most a day; a little earlier for each by its own measure.
-fn renew_after(key: &TokenKey, life: Duration) -> Duration {
+/// Kubernetes (token manager, requiresRefresh): after 80 % of the lifetime, at most a day; minus a jitter that depends on the key.
+fn renew_after(key: &TokenKey, lifetime: Duration) -> Duration {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
     let part = u32::try_from(hasher.finish() % 1024).unwrap_or(0);
-    let early = JITTER_MAX.min(life / 10).mul_f64(f64::from(part) / 1024.0);
-    (life * 4 / 5).min(DAY).saturating_sub(early)
+    let jitter = JITTER_MAX.min(lifetime / 10).mul_f64(f64::from(part) / 1024.0);
+    (lifetime * 4 / 5).min(DAY).saturating_sub(jitter)
 }
 
-/// Tells pods whose tokens are to be renewed; setting up their volumes again renews them.
-async fn remind(kept: Arc<Kept>, events: mpsc::Sender<Event>) {
+/// Notifies pods whose tokens are due for renewal; setting up their volumes again renews them.
+async fn notify_renewals(cache: Arc<TokenCache>, events: mpsc::Sender<Event>) {
     loop {
         let now = Instant::now();
         let (mut due, mut next) = (Vec::new(), None);
-        for (key, slot) in &*kept.slots.lock().expect("nobody panics with it") {
-            let mut look_at = slot.look_at.lock().expect("nobody panics with it");
-            if look_at.is_some_and(|at| at <= now) {
+        for (key, entry) in &*cache.entries.lock().expect("no panic under this lock") {
+            let mut notify_at = entry.notify_at.lock().expect("no panic under this lock");
+            if notify_at.is_some_and(|at| at <= now) {
                 due.push(key.uid.clone());
-                // Should nobody come for it, it is told again.
-                *look_at = Some(now + RETRY);
+                // The pod is notified again if it does not request the token by then.
+                *notify_at = Some(now + RETRY);
             }
-            next = next.into_iter().chain(*look_at).min();
+            next = next.into_iter().chain(*notify_at).min();
         }
         due.dedup();
         for uid in due {
@@ -184,36 +185,36 @@ async fn remind(kept: Arc<Kept>, events: mpsc::Sender<Event>) {
             }
         }
         let next = next.unwrap_or(now + DAY);
-        let _ = tokio::time::timeout_at(next, kept.changed.notified()).await;
+        let _ = tokio::time::timeout_at(next, cache.renewal_changed.notified()).await;
     }
 }
 
 #[derive(Deserialize)]
-struct Granted {
+struct TokenResponse {
     #[serde(default)]
-    spec: GrantedSpec,
-    status: GrantedStatus,
+    spec: TokenResponseSpec,
+    status: TokenResponseStatus,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct GrantedSpec {
+struct TokenResponseSpec {
     expiration_seconds: Option<i64>,
 }
 
 #[derive(Deserialize)]
-struct GrantedStatus {
+struct TokenResponseStatus {
     #[serde(default)]
     token: String,
 }
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const JITTER_MAX: Duration = Duration::from_secs(10);
-/// A server that grants less is not asked without end.
-const LIFE_MIN: Duration = Duration::from_secs(10);
+/// Lower bound of a granted lifetime, so that tokens are not requested in a tight loop.
+const LIFETIME_MIN: Duration = Duration::from_secs(10);
 /// After a renewal that failed.
 const RETRY: Duration = Duration::from_secs(30);
-/// Far more than the pods of a node can ask for.
+/// Far more than the pods of a node can request.
 const TOKENS_MAX: usize = 10_000;
 
 #[cfg(test)]
@@ -221,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_renewed_in_time_and_not_together() {
+    fn tokens_are_renewed_before_they_expire_and_at_different_times() {
         let key = |uid: &str| TokenKey {
             uid: uid.into(),
             pod: "p".into(),

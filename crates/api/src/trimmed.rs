@@ -1,5 +1,5 @@
-//! Objects as they are kept: read straight into what is used, so that `managedFields` (half of an ordinary pod) is never
-//! allocated, not even for a moment.
+//! Decodes objects without the fields we never use, so that `managedFields` (half of an ordinary pod) is not even allocated
+//! temporarily.
 
 use std::collections::BTreeMap;
 
@@ -8,43 +8,39 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use podwright_core::model::Pod;
 use serde::Deserialize;
 
-/// A pod.
-pub fn pod(json: &[u8]) -> Result<Pod, serde_json::Error> {
+/// Decodes a pod.
+pub(crate) fn pod(json: &[u8]) -> Result<Pod, serde_json::Error> {
     let read: TrimmedPod = serde_json::from_slice(json)?;
     Ok(Pod { metadata: read.metadata.into(), spec: read.spec, status: read.status })
 }
 
-/// A node.
-pub fn node(json: &[u8]) -> Result<Node, serde_json::Error> {
+/// Decodes a node.
+pub(crate) fn node(json: &[u8]) -> Result<Node, serde_json::Error> {
     let read: TrimmedNode = serde_json::from_slice(json)?;
     Ok(Node { metadata: read.metadata.into(), spec: read.spec, status: read.status })
 }
 
-/// Who an object is, when the rest of it can't be read.
+/// The metadata that identifies an object. Decodable even if the rest of the object is not.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Who {
-    /// Its name.
-    pub name: String,
-    /// Its namespace.
-    pub namespace: String,
-    /// Its UID.
-    pub uid: String,
-    /// Its version.
-    pub resource_version: String,
+pub(crate) struct ObjectIdentity {
+    pub(crate) name: String,
+    pub(crate) namespace: String,
+    pub(crate) uid: String,
+    pub(crate) resource_version: String,
 }
 
-/// Only who it is.
-pub fn who(json: &[u8]) -> Result<Who, serde_json::Error> {
+/// Decodes only the identifying metadata.
+pub(crate) fn identity(json: &[u8]) -> Result<ObjectIdentity, serde_json::Error> {
     #[derive(Deserialize)]
     struct Object {
-        metadata: Who,
+        metadata: ObjectIdentity,
     }
     serde_json::from_slice::<Object>(json).map(|object| object.metadata)
 }
 
-/// What an object says it is.
-pub fn kind(json: &[u8]) -> Result<String, serde_json::Error> {
+/// Decodes only the `kind` field.
+pub(crate) fn kind(json: &[u8]) -> Result<String, serde_json::Error> {
     #[derive(Deserialize)]
     struct Object {
         kind: String,
@@ -67,10 +63,10 @@ struct TrimmedNode {
     status: Option<NodeStatus>,
 }
 
-/// `ObjectMeta` without `managedFields` and without what nobody sets any more.
+/// `ObjectMeta` without `managedFields` and the obsolete `selfLink`.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(crate) struct Meta {
+struct Meta {
     annotations: Option<BTreeMap<String, String>>,
     creation_timestamp: Option<Time>,
     deletion_grace_period_seconds: Option<i64>,
@@ -137,12 +133,12 @@ mod tests {
     }
 
     #[test]
-    fn who_it_is_can_be_read_of_what_else_makes_no_sense() {
+    fn the_identity_of_a_malformed_object_can_be_decoded() {
         let object = json!({"metadata": {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "9"},
                             "spec": {"containers": "none"}})
         .to_string();
         assert!(pod(object.as_bytes()).is_err());
-        let who = who(object.as_bytes()).unwrap();
-        assert_eq!((who.uid.as_str(), who.resource_version.as_str()), ("u", "9"));
+        let identity = identity(object.as_bytes()).unwrap();
+        assert_eq!((identity.uid.as_str(), identity.resource_version.as_str()), ("u", "9"));
     }
 }

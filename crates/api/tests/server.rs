@@ -1,4 +1,4 @@
-//! Everything that speaks to an API server, against one that can be made to do anything.
+//! All API clients of this crate against a scripted API server.
 
 #[path = "server/fake.rs"]
 mod fake;

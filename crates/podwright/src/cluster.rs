@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use podwright_agent::event_loop::Handle;
 use podwright_agent::object_store::PodObjectStore;
-use podwright_api::node::Registered;
+use podwright_api::node::RegisteredNode;
 use podwright_api::pod_objects::PodObjects;
-use podwright_api::{Cluster, events as event_sink, lease, node, pods};
+use podwright_api::{ApiClient, events as event_sink, lease, node, pods};
 use podwright_core::model::{Event, ObjectRequest, ObjectResult, Source, SourceChange};
 use podwright_cri::{BoxFuture, ImageService};
 use podwright_tasks::Tasks;
@@ -29,7 +29,7 @@ pub(crate) struct ClusterDependencies {
 }
 
 /// The API server as the store of pod objects.
-pub(crate) fn object_store(cluster: &Cluster) -> Arc<dyn PodObjectStore> {
+pub(crate) fn object_store(cluster: &ApiClient) -> Arc<dyn PodObjectStore> {
     Arc::new(ApiObjectStore(Arc::new(PodObjects::new(cluster.clone()))))
 }
 
@@ -43,7 +43,7 @@ impl PodObjectStore for ApiObjectStore {
 }
 
 /// Starts registration, lease, pod watch and event upload. An unreachable server blocks nothing else.
-pub(crate) fn start(cluster: Cluster, config: &AgentConfig, parts: ClusterDependencies, tasks: &Tasks) {
+pub(crate) fn start(cluster: ApiClient, config: &AgentConfig, parts: ClusterDependencies, tasks: &Tasks) {
     let Some(settings) = config.cluster.clone() else { return };
     let facts = node_facts::node_facts(config, settings.taints, settings.images_max);
     let name = facts.name.clone();
@@ -53,12 +53,12 @@ pub(crate) fn start(cluster: Cluster, config: &AgentConfig, parts: ClusterDepend
     tasks.service("event-forwarding", events::forward(parts.handle.state().follow_events(), occurrences));
     tasks.service("event-sink", event_sink::run(cluster.clone(), name.clone(), occurred));
     tasks.service("node-object", report_node_object(object.clone(), parts.handle.clone()));
-    tasks.service("node-lease", lease::run(cluster.another(), name.clone(), settings.lease, object.clone()));
+    tasks.service("node-lease", lease::run(cluster.new_connection(), name.clone(), settings.lease, object.clone()));
     tasks.service("pod-watch", pods::run(cluster.clone(), name.clone(), object, parts.changes));
     let (check_every, report_every) = (settings.check_every, settings.report_every);
     let (node_events, events) = mpsc::channel(events::QUEUE_MAX);
     let (register, events_to) = (settings.register, Some(node_events));
-    let registration = node::Registration { facts, register, check_every, report_every, events: events_to };
+    let registration = node::NodeRegistration { facts, register, check_every, report_every, events: events_to };
     tasks.service("node-events", events::report_node_events(name, events, parts.handle.clone()));
     tasks.service("node-status", async move {
         // Usually the runtime's state is known before the first status is sent.
@@ -69,11 +69,11 @@ pub(crate) fn start(cluster: Cluster, config: &AgentConfig, parts: ClusterDepend
 }
 
 /// Reports the Node object to core: its UID owns mirror pods unless it is being deleted, its labels decide admission.
-async fn report_node_object(mut object: watch::Receiver<Option<Registered>>, handle: Handle) {
+async fn report_node_object(mut object: watch::Receiver<Option<RegisteredNode>>, handle: Handle) {
     while object.changed().await.is_ok() {
         let object = object.borrow_and_update().clone();
         let labels = object.as_ref().map(|object| object.labels.clone());
-        let uid = object.filter(|object| !object.is_going).map(|object| object.uid);
+        let uid = object.filter(|object| !object.deleting).map(|object| object.uid);
         handle.send(Event::NodeKnown { uid, labels }).await;
     }
 }

@@ -23,7 +23,7 @@ use podwright_agent::observe::{Observer, check_cgroup_driver, supports_supplemen
 use podwright_agent::perform::{CallExecutor, CallExecutorConfig, SharedFeatures};
 use podwright_agent::recorder::{self, Recorder};
 use podwright_agent::sources::{self, Changes};
-use podwright_api::Cluster;
+use podwright_api::ApiClient;
 use podwright_core::model::{KubeEvent, PodRecord, Source};
 use podwright_core::{Node, NodeConfig};
 use podwright_cri::RemoteRuntime;
@@ -81,7 +81,7 @@ struct Opened {
     runtime: Arc<RemoteRuntime>,
     images: Arc<RemoteRuntime>,
     cgroups: Option<CgroupTree>,
-    cluster: Option<Cluster>,
+    cluster: Option<ApiClient>,
 }
 
 impl Opened {
@@ -102,7 +102,7 @@ impl Opened {
             true => Some(CgroupTree::detect().context("find the cgroup hierarchies")?),
             false => None,
         };
-        let cluster = config.cluster.as_ref().map(|cluster| Cluster::open(&cluster.kubeconfig)).transpose()?;
+        let cluster = config.cluster.as_ref().map(|cluster| ApiClient::open(&cluster.kubeconfig)).transpose()?;
         Ok(Self { journal, records, socket, listener, runtime, images, cgroups, cluster })
     }
 }

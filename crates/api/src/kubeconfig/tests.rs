@@ -1,4 +1,4 @@
-//! Files as people write them, and as they break them.
+//! Kubeconfig files as users write them, valid and invalid.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ contexts: [{name: c, context: {cluster: k, user: u}}]
 clusters: [{name: k, cluster: {server: 'https://127.0.0.1:6443'}}]
 ";
 
-/// A directory with a certificate and its key, and a kubeconfig of these words.
+/// A directory with a certificate, its key, a token file and a kubeconfig.
 struct Dir {
     dir: tempfile::TempDir,
 }
@@ -44,7 +44,7 @@ impl Dir {
         self.read(&format!("{CLUSTER}users: [{{name: u, user: {user}}}]\n"))
     }
 
-    /// An exec plugin that does this.
+    /// Writes a credential plugin with this script; returns the kubeconfig user that runs it.
     fn plugin(&self, script: &str) -> String {
         let path = self.dir.path().join("plugin");
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -60,7 +60,7 @@ fn header(access: &Access) -> &str {
 }
 
 #[tokio::test]
-async fn certificates_and_tokens_are_found_inline_and_in_files() {
+async fn certificates_and_tokens_are_read_inline_and_from_files() {
     let dir = Dir::new();
     let access = dir.with_user("{token: abc}").unwrap().access().await.unwrap();
     assert_eq!(header(&access), "Bearer abc");
@@ -68,7 +68,7 @@ async fn certificates_and_tokens_are_found_inline_and_in_files() {
     assert_eq!(header(&both), "Bearer from-a-file");
     let config = dir.with_user("{tokenFile: token}").unwrap();
     assert_eq!(header(&config.access().await.unwrap()), "Bearer from-a-file");
-    // Another token in the file is seen by whoever asks again.
+    // A token that was replaced in the file is read by the next call.
     fs::write(dir.dir.path().join("token"), "newer").unwrap();
     assert_eq!(header(&config.access().await.unwrap()), "Bearer newer");
 
@@ -85,7 +85,7 @@ async fn certificates_and_tokens_are_found_inline_and_in_files() {
 }
 
 #[tokio::test]
-async fn a_plugin_gives_a_token_with_an_end_and_its_words_stay_secret() {
+async fn a_plugin_returns_a_token_with_an_expiry_and_its_output_stays_secret() {
     let dir = Dir::new();
     let user = dir.plugin(
         r#"case "$KUBERNETES_EXEC_INFO" in *'"interactive":false'*) ;; *) exit 3;; esac
@@ -109,12 +109,12 @@ echo "{\"kind\":\"ExecCredential\",\"status\":{\"token\":\"of-$WHO\",\"expiratio
 }
 
 #[tokio::test]
-async fn a_plugin_that_asks_for_it_is_told_of_the_cluster() {
+async fn a_plugin_with_provide_cluster_info_gets_the_cluster() {
     let dir = Dir::new();
-    dir.plugin("printf %s \"$KUBERNETES_EXEC_INFO\" > told; echo '{\"status\": {\"token\": \"t\"}}'");
+    dir.plugin("printf %s \"$KUBERNETES_EXEC_INFO\" > info; echo '{\"status\": {\"token\": \"t\"}}'");
     let plugin = dir.dir.path().join("plugin");
-    let told = dir.dir.path().join("told");
-    let script = fs::read_to_string(&plugin).unwrap().replace("> told", &format!("> {}", told.display()));
+    let info = dir.dir.path().join("info");
+    let script = fs::read_to_string(&plugin).unwrap().replace("> info", &format!("> {}", info.display()));
     fs::write(&plugin, script).unwrap();
     let extension = "{name: client.authentication.k8s.io/exec, extension: {audience: a}}";
     let cluster = format!(
@@ -126,20 +126,20 @@ async fn a_plugin_that_asks_for_it_is_told_of_the_cluster() {
          contexts: [{{name: x, context: {{cluster: c, user: u}}}}], current-context: x}}"
     );
     dir.read(&text).unwrap().access().await.unwrap();
-    let told: serde_json::Value = serde_json::from_str(&fs::read_to_string(told).unwrap()).unwrap();
+    let info: serde_json::Value = serde_json::from_str(&fs::read_to_string(info).unwrap()).unwrap();
     let certificate = fs::read(dir.dir.path().join("cert.pem")).unwrap();
     let wanted = serde_json::json!({"server": "https://127.0.0.1:1", "config": {"audience": "a"},
         "certificate-authority-data": base64::engine::general_purpose::STANDARD.encode(certificate)});
-    assert_eq!(told["spec"]["cluster"], wanted);
+    assert_eq!(info["spec"]["cluster"], wanted);
 }
 
 #[test]
-fn what_is_wrong_is_named_with_file_and_field() {
+fn errors_name_the_file_and_the_field() {
     let dir = Dir::new();
     let user = |user: &str| dir.with_user(user).err().map(|error| error.to_string()).unwrap_or_default();
     let file = |text: &str| dir.read(text).err().map(|error| error.to_string()).unwrap_or_default();
     let cases = [
-        (file("current-context: c\ncontexts: ["), "the document: can't be read as a kubeconfig: line 2 column 11"),
+        (file("current-context: c\ncontexts: ["), "the document: can't be parsed as a kubeconfig: line 2 column 11"),
         (file(""), "current-context: is not set"),
         (file("current-context: x\n"), "there is no context \"x\""),
         (file(&CLUSTER.replace("name: k", "name: j")), "contexts[c].context.cluster: there is no cluster \"k\""),
@@ -148,7 +148,7 @@ fn what_is_wrong_is_named_with_file_and_field() {
         (user("{client-certificate: cert.pem}"), "users[u].user.client-key: is missing"),
         (user("{client-certificate: none.pem, client-key: key.pem}"), "none.pem: No such file"),
         (user("{client-certificate: key.pem, client-key: key.pem}"), "client-certificate: holds no certificate"),
-        (user("{client-certificate-data: '%%', client-key: key.pem}"), "client-certificate-data: is no base64"),
+        (user("{client-certificate-data: '%%', client-key: key.pem}"), "client-certificate-data: is not base64"),
         (user("{tokenFile: none}"), "none: No such file"),
         (user("{username: me, password: s3cret}"), "users[u].user.username"),
         (user("{exec: {apiVersion: client.authentication.k8s.io/v1}}"), "exec.command: is missing"),

@@ -1,4 +1,4 @@
-//! An API server that says what a test wants it to say.
+//! An API server whose responses are scripted by the test.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -13,16 +13,16 @@ use hyper::body::{Frame, Incoming};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use podwright_api::Cluster;
+use podwright_api::ApiClient;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 
-/// One request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedRequest {
     pub(crate) method: String,
     /// Path and query.
     pub(crate) path: String,
@@ -31,29 +31,28 @@ pub(crate) struct Seen {
     pub(crate) body: Value,
 }
 
-/// What the server says.
+/// A scripted response.
 pub(crate) enum Reply {
     Json(u16, Value),
-    /// This, a while later.
+    /// Status 200 after a delay.
     After(Duration, Value),
     Text(u16, Vec<(&'static str, String)>, String),
-    /// What is sent into the channel, until it is dropped.
+    /// A body of the chunks sent into the channel; ends when the sender is dropped.
     Stream(mpsc::Receiver<Bytes>),
-    /// Nothing.
+    /// No response at all.
     Hang,
 }
 
-type Script = dyn Fn(&Seen) -> Reply + Send + Sync;
+type Script = dyn Fn(&ReceivedRequest) -> Reply + Send + Sync;
 
-/// The server.
-pub(crate) struct Fake {
-    pub(crate) seen: Arc<Mutex<Vec<Seen>>>,
+pub(crate) struct FakeApiServer {
+    pub(crate) seen: Arc<Mutex<Vec<ReceivedRequest>>>,
     pub(crate) dir: tempfile::TempDir,
 }
 
-impl Fake {
-    /// It answers by this script; gone with the test.
-    pub(crate) async fn start(script: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Self {
+impl FakeApiServer {
+    /// Serves this script until the test ends.
+    pub(crate) async fn start(script: impl Fn(&ReceivedRequest) -> Reply + Send + Sync + 'static) -> Self {
         let script: Arc<Script> = Arc::new(script);
         let seen = Arc::new(Mutex::new(vec![]));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -62,7 +61,7 @@ impl Fake {
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (script, log) = (Arc::clone(&script), Arc::clone(&log));
-                let service = service_fn(move |request| answer(request, Arc::clone(&script), Arc::clone(&log)));
+                let service = service_fn(move |request| respond(request, Arc::clone(&script), Arc::clone(&log)));
                 let connection =
                     http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service);
                 tokio::spawn(connection);
@@ -71,40 +70,40 @@ impl Fake {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("token"), "first").unwrap();
         let kubeconfig = format!(
-            "current-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
-             clusters: [{{name: k, cluster: {{server: 'http://127.0.0.1:{port}'}}}}]\n\
+            "current-context: c\ncontexts: [{{name: c, context: {{client: k, user: u}}}}]\n\
+             clusters: [{{name: k, client: {{server: 'http://127.0.0.1:{port}'}}}}]\n\
              users: [{{name: u, user: {{tokenFile: token}}}}]\n"
         );
         std::fs::write(dir.path().join("kubeconfig"), kubeconfig).unwrap();
         Self { seen, dir }
     }
 
-    pub(crate) fn cluster(&self) -> Cluster {
-        Cluster::open(&self.kubeconfig()).unwrap()
+    pub(crate) fn client(&self) -> ApiClient {
+        ApiClient::open(&self.kubeconfig()).unwrap()
     }
 
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.dir.path().join("kubeconfig")
     }
 
-    /// Requests of this method whose path begins so.
-    pub(crate) fn requests(&self, method: &str, path: &str) -> Vec<Seen> {
+    /// Received requests of this method whose path has this prefix.
+    pub(crate) fn requests(&self, method: &str, path: &str) -> Vec<ReceivedRequest> {
         let seen = self.seen.lock().unwrap();
         seen.iter().filter(|seen| seen.method == method && seen.path.starts_with(path)).cloned().collect()
     }
 }
 
-async fn answer(
+async fn respond(
     request: Request<Incoming>,
     script: Arc<Script>,
-    log: Arc<Mutex<Vec<Seen>>>,
+    log: Arc<Mutex<Vec<ReceivedRequest>>>,
 ) -> Result<Response<BoxBody<Bytes, Infallible>>, Infallible> {
     let header = |name: &str| request.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
     let (content_type, authorization) = (header("content-type"), header("authorization"));
     let (method, path) = (request.method().to_string(), request.uri().path_and_query().unwrap().to_string());
     let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let body = serde_json::from_slice(&body).unwrap_or_default();
-    let seen = Seen { method, path, content_type, authorization, body };
+    let seen = ReceivedRequest { method, path, content_type, authorization, body };
     log.lock().unwrap().push(seen.clone());
     let whole = |text: String| Full::new(Bytes::from(text)).boxed();
     let (code, headers, body) = match script(&seen) {
@@ -127,7 +126,7 @@ async fn answer(
     Ok(response.body(body).unwrap())
 }
 
-/// A pod of node `n` as the server has it.
+/// A pod of node `n` as the server stores it.
 pub(crate) fn pod(uid: &str, version: u64) -> Value {
     json!({"kind": "Pod", "apiVersion": "v1",
            "metadata": {"name": uid, "namespace": "ns", "uid": uid, "resourceVersion": version.to_string(),
@@ -140,20 +139,20 @@ pub(crate) fn list(version: u64, items: &[Value]) -> Value {
     json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": version.to_string()}, "items": items})
 }
 
-/// A line of a watch.
+/// A watch event as a line.
 pub(crate) fn line(kind: &str, object: &Value) -> Bytes {
     Bytes::from(format!("{}\n", json!({"type": kind, "object": object})))
 }
 
-/// A failure as Kubernetes words it.
+/// A failure as a Kubernetes Status object.
 pub(crate) fn status(code: u16, reason: &str, message: &str) -> Reply {
     Reply::Json(code, json!({"kind": "Status", "code": code, "reason": reason, "message": message}))
 }
 
-/// Wait until it is so.
-pub(crate) async fn until(what: &str, is: impl Fn() -> bool) {
+/// Waits until the condition holds; panics after 10 s.
+pub(crate) async fn wait_until(what: &str, condition: impl Fn() -> bool) {
     for _ in 0..1000 {
-        if is() {
+        if condition() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

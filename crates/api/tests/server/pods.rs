@@ -1,53 +1,53 @@
-//! The pods of a node, from an API server that does what real ones seldom do.
+//! The pods of a node, from an API server with rare failures.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::fake::{Fake, Reply, Seen, line, list, pod, status};
+use crate::fake::{FakeApiServer, ReceivedRequest, Reply, line, list, pod, status};
 use bytes::Bytes;
-use podwright_api::node::Registered;
+use podwright_api::node::RegisteredNode;
 use podwright_api::pods;
 use podwright_core::model::{Source, SourceChange};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
-/// Lists and watches are answered from two queues; when one is empty, the request hangs.
+/// Responses to lists and watches, in order; when a queue is empty, the request hangs.
 #[derive(Default)]
-struct Answers {
+struct Replies {
     lists: VecDeque<Reply>,
     watches: VecDeque<Reply>,
 }
 
-/// A server, the source that follows it, and what it says.
-struct Followed {
-    server: Fake,
+/// A server, and the changes of the pod source that lists and watches it.
+struct PodSourceTest {
+    server: FakeApiServer,
     changes: mpsc::Receiver<(Source, SourceChange)>,
-    node: watch::Sender<Option<Registered>>,
+    node: watch::Sender<Option<RegisteredNode>>,
 }
 
-impl Followed {
+impl PodSourceTest {
     async fn new(lists: Vec<Reply>, watches: Vec<Reply>) -> Self {
-        let answers = Arc::new(Mutex::new(Answers { lists: lists.into(), watches: watches.into() }));
-        let server = Fake::start(move |seen: &Seen| {
-            let mut answers = answers.lock().unwrap();
-            let queue = if seen.path.contains("watch=true") { &mut answers.watches } else { &mut answers.lists };
+        let replies = Arc::new(Mutex::new(Replies { lists: lists.into(), watches: watches.into() }));
+        let server = FakeApiServer::start(move |seen: &ReceivedRequest| {
+            let mut replies = replies.lock().unwrap();
+            let queue = if seen.path.contains("watch=true") { &mut replies.watches } else { &mut replies.lists };
             queue.pop_front().unwrap_or(Reply::Hang)
         })
         .await;
         let (sender, changes) = mpsc::channel(16);
         let (node, known) = watch::channel(None);
-        tokio::spawn(pods::run(server.cluster(), "n".into(), known, sender));
+        tokio::spawn(pods::run(server.client(), "n".into(), known, sender));
         Self { server, changes, node }
     }
 
-    async fn begun(lists: Vec<Reply>, watches: Vec<Reply>) -> Self {
-        let followed = Self::new(lists, watches).await;
-        followed.node.send_replace(Some(Registered::default()));
-        followed
+    async fn start(lists: Vec<Reply>, watches: Vec<Reply>) -> Self {
+        let test = Self::new(lists, watches).await;
+        test.node.send_replace(Some(RegisteredNode::default()));
+        test
     }
 
-    /// The next change, in short.
+    /// The next change in short form.
     async fn next(&mut self) -> String {
         let next = tokio::time::timeout(Duration::from_secs(10), self.changes.recv()).await;
         let (source, change) = next.expect("a change within 10 s").unwrap();
@@ -64,12 +64,12 @@ impl Followed {
             }
             SourceChange::Put(manifest) => format!("put {}", name(&manifest.pod)),
             SourceChange::Remove(uid) => format!("remove {uid}"),
-            SourceChange::Reconnected => "back".into(),
-            SourceChange::HistoryReset => "anew".into(),
+            SourceChange::Reconnected => "reconnected".into(),
+            SourceChange::HistoryReset => "history reset".into(),
         }
     }
 
-    async fn says_nothing(&mut self) {
+    async fn expect_no_change(&mut self) {
         let next = tokio::time::timeout(Duration::from_millis(300), self.changes.recv()).await;
         assert!(next.is_err(), "{next:?}");
     }
@@ -84,7 +84,7 @@ impl Followed {
     }
 }
 
-/// A watch that says this and goes on until the sender is dropped.
+/// A watch that sends these chunks and stays open until the sender is dropped.
 fn watch_of(chunks: Vec<Bytes>) -> (mpsc::Sender<Bytes>, Reply) {
     let (sender, receiver) = mpsc::channel(64);
     for chunk in chunks {
@@ -102,58 +102,58 @@ fn ok(value: Value) -> Reply {
 }
 
 #[tokio::test]
-async fn nothing_is_asked_before_the_node_is_there_and_pages_are_put_together() {
+async fn nothing_is_requested_before_the_node_exists_and_pages_are_combined() {
     let mut first = list(10, &[pod("a", 1)]);
     first["metadata"]["continue"] = json!("next/page");
     let (_keep, stream) = watch_of(vec![]);
-    let mut followed = Followed::new(vec![ok(first), ok(list(10, &[pod("b", 2)]))], vec![stream]).await;
-    followed.says_nothing().await;
-    assert!(followed.server.seen.lock().unwrap().is_empty());
-    followed.node.send_replace(Some(Registered::default()));
-    assert_eq!(followed.next().await, "set a,b");
-    let seen = followed.server.requests("GET", "/api/v1/pods");
+    let mut test = PodSourceTest::new(vec![ok(first), ok(list(10, &[pod("b", 2)]))], vec![stream]).await;
+    test.expect_no_change().await;
+    assert!(test.server.seen.lock().unwrap().is_empty());
+    test.node.send_replace(Some(RegisteredNode::default()));
+    assert_eq!(test.next().await, "set a,b");
+    let seen = test.server.requests("GET", "/api/v1/pods");
     assert!(seen[0].path.contains("fieldSelector=spec.nodeName%3Dn"), "{}", seen[0].path);
     assert!(seen[1].path.ends_with("&continue=next%2Fpage"), "{}", seen[1].path);
     assert_eq!(seen[0].authorization, "Bearer first");
 }
 
 #[tokio::test]
-async fn a_watch_that_is_cut_goes_on_where_it_was() {
+async fn a_disconnected_watch_resumes_at_its_last_version() {
     let cut = line("MODIFIED", &pod("a", 13)).slice(..20);
     let (keep, stream) = watch_of(vec![line("ADDED", &pod("b", 11)), bookmark(12), cut]);
     let (_keep, second) = watch_of(vec![line("MODIFIED", &pod("a", 13)), line("DELETED", &pod("b", 14))]);
-    let mut followed = Followed::begun(vec![ok(list(10, &[pod("a", 5)]))], vec![stream, second]).await;
-    assert_eq!(followed.next().await, "set a");
-    assert_eq!(followed.next().await, "put b");
+    let mut test = PodSourceTest::start(vec![ok(list(10, &[pod("a", 5)]))], vec![stream, second]).await;
+    assert_eq!(test.next().await, "set a");
+    assert_eq!(test.next().await, "put b");
     drop(keep);
-    assert_eq!(followed.next().await, "back");
-    assert_eq!(followed.next().await, "put a");
-    assert_eq!(followed.next().await, "remove b");
-    let watches = followed.watches();
+    assert_eq!(test.next().await, "reconnected");
+    assert_eq!(test.next().await, "put a");
+    assert_eq!(test.next().await, "remove b");
+    let watches = test.watches();
     assert!(watches[0].contains("resourceVersion=10&") || watches[0].ends_with("resourceVersion=10"), "{watches:?}");
     assert!(watches[1].ends_with("resourceVersion=12"), "{watches:?}");
-    assert_eq!(followed.lists(), 1);
+    assert_eq!(test.lists(), 1);
 }
 
 #[tokio::test]
-async fn gone_means_a_new_list_and_one_that_is_older_is_not_believed() {
+async fn gone_causes_a_new_list_and_an_older_list_is_ignored() {
     let gone = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"});
     let (_keep, stream) = watch_of(vec![line("ADDED", &pod("b", 20)), line("ERROR", &gone)]);
     let old = list(15, &[pod("a", 5)]);
     let new = list(21, &[pod("a", 5), pod("b", 20), pod("c", 21)]);
     let (_keep2, second) = watch_of(vec![line("MODIFIED", &pod("b", 19)), line("MODIFIED", &pod("c", 22))]);
     let lists = vec![ok(list(10, &[pod("a", 5)])), ok(old), ok(new)];
-    let mut followed = Followed::begun(lists, vec![stream, second]).await;
-    assert_eq!(followed.next().await, "set a");
-    assert_eq!(followed.next().await, "put b");
-    assert_eq!(followed.next().await, "set a,b,c");
-    // The word of version 19 is old news.
-    assert_eq!(followed.next().await, "put c");
-    assert_eq!(followed.lists(), 3);
+    let mut test = PodSourceTest::start(lists, vec![stream, second]).await;
+    assert_eq!(test.next().await, "set a");
+    assert_eq!(test.next().await, "put b");
+    assert_eq!(test.next().await, "set a,b,c");
+    // The event of version 19 is stale.
+    assert_eq!(test.next().await, "put c");
+    assert_eq!(test.lists(), 3);
 }
 
 #[tokio::test]
-async fn garbage_throttling_and_errors_cost_time_only() {
+async fn malformed_responses_throttling_and_errors_only_cause_delay() {
     let lists = vec![
         Reply::Text(200, vec![], "<html>a proxy's page</html>".into()),
         Reply::Text(429, vec![("retry-after", "1".into())], "slow down".into()),
@@ -168,30 +168,30 @@ async fn garbage_throttling_and_errors_cost_time_only() {
     let (_keep2, second) = watch_of(vec![line("ADDED", &pod("b", 12))]);
     let watches = vec![status(503, "ServiceUnavailable", "later"), nonsense, second];
     let begun = tokio::time::Instant::now();
-    let mut followed = Followed::begun(lists, watches).await;
-    assert_eq!(followed.next().await, "set a");
-    assert!(begun.elapsed() >= Duration::from_secs(1), "the server wanted a second");
-    assert_eq!(followed.next().await, "back");
-    // What was in the nonsense is not known: a list tells.
-    assert_eq!(followed.next().await, "set a");
-    assert_eq!(followed.next().await, "put b");
+    let mut test = PodSourceTest::start(lists, watches).await;
+    assert_eq!(test.next().await, "set a");
+    assert!(begun.elapsed() >= Duration::from_secs(1), "Retry-After was one second");
+    assert_eq!(test.next().await, "reconnected");
+    // The unknown event may have been a change: list.
+    assert_eq!(test.next().await, "set a");
+    assert_eq!(test.next().await, "put b");
 }
 
 #[tokio::test]
-async fn a_server_that_gives_no_watch_is_asked_for_lists() {
+async fn a_server_that_refuses_watches_is_polled_with_lists() {
     let lists = vec![ok(list(10, &[pod("a", 5)])), ok(list(12, &[pod("a", 5), pod("b", 12)]))];
-    let watches = (0..4).map(|_| status(500, "InternalError", "no watch to be had"));
+    let watches = (0..4).map(|_| status(500, "InternalError", "watch is not available"));
     let (_keep, nowhere) = watch_of(vec![line("ADDED", &json!({"metadata": {"name": "c", "uid": "c"}}))]);
     let lists = lists.into_iter().chain([ok(list(13, &[pod("b", 12)]))]).collect();
-    let mut followed = Followed::begun(lists, watches.chain([nowhere]).collect()).await;
-    assert_eq!(followed.next().await, "set a");
-    assert_eq!(followed.next().await, "set a,b");
-    // What has no version has no place in the history: a list tells.
-    assert_eq!(followed.next().await, "set b");
+    let mut test = PodSourceTest::start(lists, watches.chain([nowhere]).collect()).await;
+    assert_eq!(test.next().await, "set a");
+    assert_eq!(test.next().await, "set a,b");
+    // An event without version can't be ordered: list.
+    assert_eq!(test.next().await, "set b");
 }
 
 #[tokio::test]
-async fn large_strange_and_foreign_pods_are_taken_for_what_they_are() {
+async fn large_pods_and_unknown_fields_are_accepted_and_malformed_and_foreign_pods_ignored() {
     let mut large = pod("large", 11);
     large["metadata"]["annotations"] = json!({"much": "x".repeat(1_500_000)});
     let mut strange = pod("strange", 12);
@@ -204,31 +204,34 @@ async fn large_strange_and_foreign_pods_are_taken_for_what_they_are() {
     let (_keep, stream) = watch_of(all.into_iter().chain([line("ADDED", &pod("last", 15))]).collect());
     let mut in_list = pod("known", 9);
     in_list["spec"]["containers"] = json!(7);
-    let mut followed = Followed::begun(vec![ok(list(10, &[in_list, pod("a", 3)]))], vec![stream]).await;
-    assert_eq!(followed.next().await, "set a broken api:ns/known");
-    assert_eq!(followed.next().await, "put large");
-    assert_eq!(followed.next().await, "put strange");
-    assert_eq!(followed.next().await, "put last");
+    let mut test = PodSourceTest::start(vec![ok(list(10, &[in_list, pod("a", 3)]))], vec![stream]).await;
+    assert_eq!(test.next().await, "set a broken api:ns/known");
+    assert_eq!(test.next().await, "put large");
+    assert_eq!(test.next().await, "put strange");
+    assert_eq!(test.next().await, "put last");
 }
 
 #[tokio::test]
-async fn a_history_that_was_set_back_is_believed_in_the_end() {
-    let (_keep, deaf) = watch_of(vec![]);
+async fn a_history_reset_is_accepted_after_the_replica_lag() {
+    let (_keep, silent) = watch_of(vec![]);
     let (_keep2, second) = watch_of(vec![line("MODIFIED", &pod("b", 11)), line("DELETED", &pod("b", 12))]);
     let restored = (0..1000).map(|_| ok(list(10, &[pod("b", 5)])));
     let lists = [ok(list(1000, &[pod("a", 900), pod("b", 800)]))].into_iter().chain(restored).collect();
-    let mut followed = Followed::begun(lists, vec![deaf, second]).await;
-    assert_eq!(followed.next().await, "set a,b");
+    let mut test = PodSourceTest::start(lists, vec![silent, second]).await;
+    assert_eq!(test.next().await, "set a,b");
     let begun = tokio::time::Instant::now();
-    // Time that nothing happens in passes at once.
+    // Paused time advances at once while no task is ready.
     tokio::time::pause();
-    let next = tokio::time::timeout(Duration::from_secs(1200), followed.changes.recv()).await;
+    let next = tokio::time::timeout(Duration::from_secs(1200), test.changes.recv()).await;
     assert!(matches!(next, Ok(Some((_, SourceChange::HistoryReset)))), "{next:?}");
     let waited = begun.elapsed().as_secs();
-    assert!((750..800).contains(&waited), "a silent watch is doubted while it lasts: {waited} s");
+    assert!(
+        (750..800).contains(&waited),
+        "a silent watch is given up after 150 s, the list accepted 600 s later: {waited} s"
+    );
     tokio::time::resume();
-    assert_eq!(followed.next().await, "set b");
-    assert_eq!(followed.next().await, "put b");
-    assert_eq!(followed.next().await, "remove b");
-    assert!(followed.watches()[1].ends_with("resourceVersion=10"), "{:?}", followed.watches());
+    assert_eq!(test.next().await, "set b");
+    assert_eq!(test.next().await, "put b");
+    assert_eq!(test.next().await, "remove b");
+    assert!(test.watches()[1].ends_with("resourceVersion=10"), "{:?}", test.watches());
 }

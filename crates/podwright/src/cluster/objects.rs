@@ -7,19 +7,19 @@ use podwright_agent::objects::{
     ClaimWithVolume, GetObjectError, NoApiServer, ObjectClient, ObjectFuture, Redacted, TokenSpec,
 };
 use podwright_api::token::TokenKey;
-use podwright_api::{ApiError, Cluster};
+use podwright_api::{ApiClient, ApiError};
 use podwright_core::model::{Event, Pod, PodUid};
 use tokio::sync::mpsc;
 
 /// The objects that pods refer to. Their changes go to `events`.
-pub(crate) fn objects(cluster: Option<&Cluster>, events: mpsc::Sender<Event>) -> Arc<dyn ObjectClient> {
+pub(crate) fn objects(cluster: Option<&ApiClient>, events: mpsc::Sender<Event>) -> Arc<dyn ObjectClient> {
     match cluster {
-        Some(cluster) => Arc::new(ApiObjects(podwright_api::Objects::new(cluster, events))),
+        Some(cluster) => Arc::new(ApiObjects(podwright_api::ReferencedObjects::new(cluster, events))),
         None => Arc::new(NoApiServer),
     }
 }
 
-struct ApiObjects(podwright_api::Objects);
+struct ApiObjects(podwright_api::ReferencedObjects);
 
 impl ObjectClient for ApiObjects {
     fn config_map<'a>(
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn missing_objects_have_the_kubelets_error_messages() {
-        let error = |code| ApiError::Answer { code, reason: "R".into(), message: "why".into(), retry_after: None };
+        let error = |code| ApiError::Status { code, reason: "R".into(), message: "why".into(), retry_after: None };
         assert_eq!(object_error(&error(404), "configmap", "n/c").to_string(), "configmap \"c\" not found");
         assert_eq!(object_error(&error(403), "secret", "n/s").to_string(), "couldn't get secret n/s: 403 R: why");
     }

@@ -1,4 +1,4 @@
-//! More objects than a connection has streams.
+//! More watched objects than a connection has streams.
 
 use super::*;
 
@@ -8,63 +8,63 @@ fn path(n: usize) -> String {
     format!("/api/v1/namespaces/n/configmaps/c{n}")
 }
 
-/// Every object is asked for by a pod of its own.
-async fn ask_for_all(objects: &Objects) {
-    let asks = (0..MANY).map(|n| async move {
+/// Each object is requested by a different pod.
+async fn request_all(objects: &ReferencedObjects) {
+    let requests = (0..MANY).map(|n| async move {
         objects.config_map(&format!("p{n}").as_str().into(), "n", &format!("c{n}")).await.unwrap();
     });
-    futures::future::join_all(asks).await;
+    futures::future::join_all(requests).await;
 }
 
 #[tokio::test]
-async fn all_are_watched_and_an_edit_of_any_is_seen_at_once() {
+async fn all_objects_are_watched_and_a_change_of_any_is_seen_at_once() {
     let server = Server::default();
-    let (objects, mut heard, _dir) = server.start().await;
+    let (objects, mut events, _dir) = server.start().await;
     for n in 0..MANY {
         server.put(&path(n), Some(json!({"data": {"k": "1"}})));
     }
-    ask_for_all(&objects).await;
+    request_all(&objects).await;
     for n in 0..MANY {
         server.is_watched(&path(n)).await;
     }
-    assert_eq!(server.0.lock().unwrap().connections, 4, "one for reads, and three for as many watches");
+    assert_eq!(server.0.lock().unwrap().connections, 4, "one for lists, three for the watches");
     for n in 0..MANY {
         server.put(&path(n), Some(json!({"data": {"k": "2"}})));
     }
     let mut pods = std::collections::BTreeSet::new();
     for _ in 0..MANY {
-        pods.insert(told(&mut heard).await);
+        pods.insert(notified_pod(&mut events).await);
     }
     assert_eq!(pods.len(), MANY);
     let status = request(Method::PATCH, "/api/v1/namespaces/n/pods/x/status", Some(("application/json", vec![])));
-    objects.inner.cluster.call(status, Duration::from_secs(1)).await.expect("a status is not held up");
+    objects.inner.client.call(status, Duration::from_secs(1)).await.expect("a status patch is not delayed");
 }
 
 #[tokio::test]
-async fn a_crowd_of_slow_reads_leaves_room_for_a_status() {
+async fn many_lists_hang_do_not_delay_a_status_patch() {
     let server = Server::default();
-    let (objects, _heard, _dir) = server.start().await;
-    server.0.lock().unwrap().slow_lists = true;
-    let cluster = objects.inner.cluster.clone();
-    tokio::spawn(async move { ask_for_all(&objects).await });
-    until(async || server.asked("GET") >= 20).await;
+    let (objects, _events, _dir) = server.start().await;
+    server.0.lock().unwrap().lists_hang = true;
+    let client = objects.inner.client.clone();
+    tokio::spawn(async move { request_all(&objects).await });
+    wait_until(async || server.received("GET") >= 20).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     let status = request(Method::PATCH, "/api/v1/namespaces/n/pods/x/status", Some(("application/json", vec![])));
-    cluster.call(status, Duration::from_secs(1)).await.expect("a status is not held up");
+    client.call(status, Duration::from_secs(1)).await.expect("a status patch is not delayed");
 }
 
 #[tokio::test]
-async fn what_has_no_watch_that_opens_is_read_from_time_to_time() {
+async fn an_object_whose_watch_does_not_open_is_polled() {
     let server = Server::default();
-    let (objects, mut heard, _dir) = server.start().await;
+    let (objects, mut events, _dir) = server.start().await;
     server.put(MAP, Some(json!({"data": {"k": "1"}})));
-    server.0.lock().unwrap().no_watches = true;
+    server.0.lock().unwrap().watches_hang = true;
     objects.config_map(&"p".into(), "n", "c").await.unwrap();
-    until(async || server.asked("watch") == 1).await;
+    wait_until(async || server.received("watch") == 1).await;
     server.put(MAP, Some(json!({"data": {"k": "2"}})));
-    // Time that nothing happens in passes at once.
+    // Paused time advances at once while no task is ready.
     tokio::time::pause();
-    let told = tokio::time::timeout(Duration::from_secs(60), heard.recv()).await.expect("within a minute");
-    assert!(matches!(told, Some(Event::ObjectsChanged { .. })));
+    let event = tokio::time::timeout(Duration::from_secs(60), events.recv()).await.expect("within a minute");
+    assert!(matches!(event, Some(Event::ObjectsChanged { .. })));
     assert_eq!(value(&objects.config_map(&"p".into(), "n", "c").await.unwrap()), "2");
 }

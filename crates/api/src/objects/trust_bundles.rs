@@ -1,4 +1,4 @@
-//! ClusterTrustBundles: certificates that pods are told to trust, followed like ConfigMaps. A server may not have any such thing.
+//! ClusterTrustBundles: CA certificates that projected volumes show to pods, watched like ConfigMaps. A server may not serve this API.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,13 +7,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use podwright_core::model::PodUid;
 use serde::Deserialize;
 
-use super::Objects;
-use super::cacheable::{Cacheable, metadata};
-use super::watch_cache::{Selection, not_found};
+use super::ReferencedObjects;
 use crate::error::ApiError;
-use crate::trimmed::Who;
+use crate::trimmed::ObjectIdentity;
+use crate::watch_cache::{Cacheable, Selection, metadata, not_found};
 
-/// Some certificates.
+/// A ClusterTrustBundle's metadata and its PEM text.
 pub(super) struct TrustBundle {
     metadata: ObjectMeta,
     certificates: String,
@@ -21,12 +20,12 @@ pub(super) struct TrustBundle {
 
 impl Cacheable for TrustBundle {
     const RESOURCE: &'static str = "clustertrustbundles";
-    const TOLD: bool = true;
+    const NOTIFY_CHANGES: bool = true;
 
     fn read(json: &[u8]) -> Result<Self, serde_json::Error> {
         #[derive(Deserialize)]
         struct Trimmed {
-            metadata: Who,
+            metadata: ObjectIdentity,
             spec: Spec,
         }
         #[derive(Deserialize)]
@@ -35,8 +34,8 @@ impl Cacheable for TrustBundle {
             #[serde(default)]
             trust_bundle: String,
         }
-        let Trimmed { metadata: who, spec } = serde_json::from_slice(json)?;
-        Ok(Self { metadata: metadata(who), certificates: spec.trust_bundle })
+        let Trimmed { metadata: identity, spec } = serde_json::from_slice(json)?;
+        Ok(Self { metadata: metadata(identity), certificates: spec.trust_bundle })
     }
 
     fn metadata(&self) -> &ObjectMeta {
@@ -52,36 +51,36 @@ impl Cacheable for TrustBundle {
     }
 }
 
-impl Objects {
+impl ReferencedObjects {
     /// The certificates of the bundle of this name.
     pub async fn trust_bundle(&self, uid: &PodUid, name: &str) -> Result<String, ApiError> {
         let found = self.inner.trust_bundles.selected(uid, Selection::named(PATH, name)?).await?;
         found.get(name).map(|bundle| distinct([bundle])).ok_or_else(|| not_found(TrustBundle::RESOURCE, name))
     }
 
-    /// The certificates of all bundles of a signer that a selector takes; none selected is not found.
+    /// The certificates of all bundles of a signer that match the selector; a 404 error if none does.
     pub async fn trust_bundles_of(
         &self,
         uid: &PodUid,
         signer: &str,
         labels: Option<&LabelSelector>,
     ) -> Result<String, ApiError> {
-        // Kubernetes: no selector takes nothing, an empty one everything.
-        let Some(labels) = labels else { return Err(nothing(signer)) };
+        // Kubernetes: no selector matches nothing, an empty one matches everything.
+        let Some(labels) = labels else { return Err(none_selected(signer)) };
         let labels = selector(labels)?;
         let path = format!("{PATH}?fieldSelector=spec.signerName%3D{}&labelSelector={labels}", escaped(signer));
         let found = self.inner.trust_bundles.selected(uid, Selection::at(path)).await?;
-        if found.is_empty() { Err(nothing(signer)) } else { Ok(distinct(found.values())) }
+        if found.is_empty() { Err(none_selected(signer)) } else { Ok(distinct(found.values())) }
     }
 }
 
-/// Every certificate once, whichever bundles have it.
+/// The certificates of all bundles without duplicates.
 fn distinct<'a>(bundles: impl IntoIterator<Item = &'a Arc<TrustBundle>>) -> String {
     let mut blocks = BTreeSet::new();
     for bundle in bundles {
         let parts = bundle.certificates.split_inclusive("-----END CERTIFICATE-----").map(str::to_owned);
-        let begun = parts.filter_map(|part| part.find("-----BEGIN").map(|at| part[at..].to_owned()));
-        blocks.extend(begun);
+        let pem = parts.filter_map(|part| part.find("-----BEGIN").map(|at| part[at..].to_owned()));
+        blocks.extend(pem);
     }
     blocks.into_iter().map(|block| block + "\n").collect()
 }
@@ -96,7 +95,7 @@ fn selector(labels: &LabelSelector) -> Result<String, ApiError> {
             "NotIn" => format!("{} notin ({values})", rule.key),
             "Exists" => rule.key.clone(),
             "DoesNotExist" => format!("!{}", rule.key),
-            other => return Err(ApiError::Garbage(format!("label selector operator {other:?}"))),
+            other => return Err(ApiError::Malformed(format!("label selector operator {other:?}"))),
         });
     }
     Ok(escaped(&terms.join(",")))
@@ -107,9 +106,9 @@ fn escaped(text: &str) -> String {
     text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
 
-fn nothing(signer: &str) -> ApiError {
-    let message = format!("no ClusterTrustBundle of signer {signer:?} is selected");
-    ApiError::Answer { code: 404, reason: "NotFound".into(), message, retry_after: None }
+fn none_selected(signer: &str) -> ApiError {
+    let message = format!("no ClusterTrustBundle of signer {signer:?} matches the selector");
+    ApiError::Status { code: 404, reason: "NotFound".into(), message, retry_after: None }
 }
 
 const PATH: &str = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
@@ -119,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn certificates_are_told_once() {
+    fn duplicate_certificates_are_removed() {
         let cert = |n: u8| format!("-----BEGIN CERTIFICATE-----\n{n}\n-----END CERTIFICATE-----");
         let bundle = |certificates: String| Arc::new(TrustBundle { metadata: ObjectMeta::default(), certificates });
         let all = distinct(&[bundle(format!("{}\n{}\n", cert(1), cert(2))), bundle(format!("note\n{}", cert(1)))]);
@@ -127,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_are_said_as_queries() {
+    fn a_label_selector_is_encoded_as_a_query_parameter() {
         let labels = serde_json::from_value(serde_json::json!({
             "matchLabels": {"a": "1"}, "matchExpressions": [{"key": "b", "operator": "In", "values": ["x", "y"]}]}));
         assert_eq!(selector(&labels.unwrap()).unwrap(), "a%3D1%2Cb%20in%20%28x%2Cy%29");

@@ -1,4 +1,4 @@
-//! What can be followed, and how it is read: into what is used and nothing else.
+//! The kinds of objects that can be cached, and how each is decoded: only the fields that are used.
 
 use std::collections::BTreeMap;
 
@@ -7,29 +7,29 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 
-use crate::trimmed::Who;
+use crate::trimmed::ObjectIdentity;
 
-/// An object that is kept while pods need it.
+/// A kind of object that a `WatchCache` can hold.
 pub(crate) trait Cacheable: Sized + Send + Sync + 'static {
-    /// Its name in paths.
+    /// The resource name in API paths, e.g. `configmaps`.
     const RESOURCE: &'static str;
-    /// Pods hear of every change, not only of it being there at last.
-    const TOLD: bool;
+    /// Whether pods are notified of every change, or only when an object exists that was missing before.
+    const NOTIFY_CHANGES: bool;
 
-    /// From the server's JSON.
+    /// Decodes the server's JSON.
     fn read(json: &[u8]) -> Result<Self, serde_json::Error>;
-    /// Who it is, and its version.
+    /// Name, namespace, UID and version; other fields are not decoded.
     fn metadata(&self) -> &ObjectMeta;
-    /// It shows the same, whatever its version.
+    /// Whether the content is equal, whatever the version.
     fn is_same(&self, other: &Self) -> bool;
-    /// It can't change any more.
+    /// Whether the content can never change (`immutable: true`).
     fn is_immutable(&self) -> bool;
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Trimmed<D> {
-    metadata: Who,
+    metadata: ObjectIdentity,
     data: Option<BTreeMap<String, D>>,
     binary_data: Option<BTreeMap<String, ByteString>>,
     immutable: Option<bool>,
@@ -37,19 +37,20 @@ struct Trimmed<D> {
     type_: Option<String>,
 }
 
-pub(super) fn metadata(who: Who) -> ObjectMeta {
+/// The decoded part of an object's metadata.
+pub(crate) fn metadata(identity: ObjectIdentity) -> ObjectMeta {
     ObjectMeta {
-        name: Some(who.name),
-        namespace: Some(who.namespace),
-        uid: Some(who.uid),
-        resource_version: Some(who.resource_version),
+        name: Some(identity.name),
+        namespace: Some(identity.namespace),
+        uid: Some(identity.uid),
+        resource_version: Some(identity.resource_version),
         ..ObjectMeta::default()
     }
 }
 
 impl Cacheable for ConfigMap {
     const RESOURCE: &'static str = "configmaps";
-    const TOLD: bool = true;
+    const NOTIFY_CHANGES: bool = true;
 
     fn read(json: &[u8]) -> Result<Self, serde_json::Error> {
         let read: Trimmed<String> = serde_json::from_slice(json)?;
@@ -72,7 +73,7 @@ impl Cacheable for ConfigMap {
 
 impl Cacheable for Secret {
     const RESOURCE: &'static str = "secrets";
-    const TOLD: bool = true;
+    const NOTIFY_CHANGES: bool = true;
 
     fn read(json: &[u8]) -> Result<Self, serde_json::Error> {
         let read: Trimmed<ByteString> = serde_json::from_slice(json)?;
@@ -95,19 +96,19 @@ impl Cacheable for Secret {
 
 impl Cacheable for Service {
     const RESOURCE: &'static str = "services";
-    /// A container keeps the environment it was started with.
-    const TOLD: bool = false;
+    /// A container keeps the environment that it was started with.
+    const NOTIFY_CHANGES: bool = false;
 
     fn read(json: &[u8]) -> Result<Self, serde_json::Error> {
         #[derive(Deserialize)]
         struct Trimmed {
-            metadata: Who,
+            metadata: ObjectIdentity,
             spec: Option<ServiceSpec>,
         }
-        let Trimmed { metadata: who, spec } = serde_json::from_slice(json)?;
+        let Trimmed { metadata: identity, spec } = serde_json::from_slice(json)?;
         let used =
             |spec: ServiceSpec| ServiceSpec { cluster_ip: spec.cluster_ip, ports: spec.ports, ..Default::default() };
-        Ok(Self { metadata: metadata(who), spec: spec.map(used), status: None })
+        Ok(Self { metadata: metadata(identity), spec: spec.map(used), status: None })
     }
 
     fn metadata(&self) -> &ObjectMeta {
