@@ -1,63 +1,76 @@
-//! What a call on a runtime can come back with, and whether its effect may have happened all the same.
+//! The errors of runtime calls, whether the effect may have happened nevertheless, and the messages of containerd that carry a
+//! meaning without a code of their own.
 
 use std::fmt;
 
-/// A call on the runtime that did not succeed.
+/// A failed runtime call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{call}: {message}")]
 pub struct CriError {
-    /// What kind of failure.
+    /// The kind of failure.
     pub code: Code,
     /// The call, in the protocol's spelling: "RunPodSandbox".
     pub call: &'static str,
-    /// The runtime's words, or ours about it; at most [`MESSAGE_BYTES_MAX`].
+    /// The runtime's message, or ours if it sent none; at most [`MESSAGE_BYTES_MAX`].
     pub message: String,
     in_doubt: bool,
 }
 
-/// The kinds of failure the agent tells apart.
+/// The kinds of failure that the agent distinguishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Code {
-    /// There is no such object: for a stop or a removal that is success.
+    /// The object does not exist: for a stop or a removal that is success.
     NotFound,
-    /// The name is taken: an earlier call in doubt did succeed.
+    /// The name is taken: an earlier call in doubt succeeded.
     AlreadyExists,
-    /// The time was up, here or in the runtime.
+    /// The timeout expired, here or in the runtime.
     DeadlineExceeded,
-    /// The runtime is not there, went away, or is not ready yet.
+    /// The runtime is unreachable, exited, or is not ready yet.
     Unavailable,
     /// The runtime is too old for this call.
     Unimplemented,
     /// Too many, or too large.
     ResourceExhausted,
-    /// The runtime does not accept what was asked.
+    /// The runtime refuses the request as invalid.
     InvalidArgument,
-    /// The runtime gave the call up.
+    /// The runtime cancelled the call.
     Cancelled,
-    /// Everything else; most failures of real runtimes carry no code of their own.
+    /// Everything else; most failures of real runtimes have no specific code.
     Other,
 }
 
 impl CriError {
-    /// A failure of `call`. What is in doubt follows from the code: a deadline, a lost runtime, a cancelled call.
+    /// A failure of `call`. Whether it is in doubt follows from the code: DeadlineExceeded, Unavailable and Cancelled are.
     pub fn new(code: Code, call: &'static str, message: impl Into<String>) -> Self {
         let in_doubt = matches!(code, Code::DeadlineExceeded | Code::Unavailable | Code::Cancelled);
         Self { code, call, message: bounded(message.into()), in_doubt }
     }
 
-    /// The call never left: nobody was there to take it.
+    /// The request was never sent, because the connection failed: not in doubt.
     pub fn not_sent(call: &'static str, message: impl Into<String>) -> Self {
         Self { in_doubt: false, ..Self::new(Code::Unavailable, call, message) }
     }
 
-    /// The runtime answered, and the answer makes no sense. Whatever was asked may have been done.
+    /// The runtime's response is invalid. The effect may have happened.
     pub fn malformed(call: &'static str, message: impl Into<String>) -> Self {
         Self { in_doubt: true, ..Self::new(Code::Other, call, message) }
     }
 
-    /// This runtime does not have the call.
+    /// This runtime does not implement the call.
     pub fn unimplemented(call: &'static str) -> Self {
         Self::new(Code::Unimplemented, call, "the runtime does not implement it")
+    }
+
+    /// The name of the sandbox or container is taken: an earlier call for the same object is in progress or succeeded. containerd
+    /// reports it with a message only (internal/registrar: "name %q is reserved for %q").
+    pub fn name_is_reserved(&self) -> bool {
+        self.code == Code::AlreadyExists || self.message.contains("is reserved for")
+    }
+
+    /// An earlier start of the container is still in progress. containerd reports it with a message only (container_start.go:
+    /// setContainerStarting).
+    pub fn start_is_under_way(&self) -> bool {
+        self.message.contains("already in starting state")
     }
 
     /// The object does not exist.
@@ -65,26 +78,15 @@ impl CriError {
         self.code == Code::NotFound
     }
 
-    /// The name of the new sandbox or container is taken: an earlier call for the very same thing made it, or is about to.
-    /// Containerd reports a name that is still being used by such a call without a code of its own.
-    pub fn name_is_reserved(&self) -> bool {
-        self.code == Code::AlreadyExists || self.message.contains("is reserved for")
-    }
-
-    /// An earlier StartContainer of this container is still under way.
-    pub fn start_is_under_way(&self) -> bool {
-        self.message.contains("already in starting state")
-    }
-
-    /// The effect may have happened, or may still happen: look before the call is made again.
+    /// The effect may have happened, or may still happen: observe the object before the call is repeated.
     pub fn in_doubt(&self) -> bool {
         self.in_doubt
     }
 
-    /// What a failed gRPC call means.
+    /// From the status of a failed gRPC call.
     pub(crate) fn from_status(call: &'static str, status: &tonic::Status) -> Self {
         use tonic::Code as Grpc;
-        // A status the peer sent has no source; one that tonic made of a broken transport has.
+        // A status from the peer has no source; one that tonic made from a transport error has.
         if let Some(source) = std::error::Error::source(status) {
             return Self::from_transport(call, status.message(), source);
         }
@@ -102,16 +104,16 @@ impl CriError {
         let message = if status.message().is_empty() { status.code().description() } else { status.message() };
         let mut error = Self::new(code, call, message);
         error.in_doubt |= match status.code() {
-            // Also what tonic says of an answer that is too large or cannot be decoded.
+            // Also tonic's codes for a response that is too large or can't be decoded.
             Grpc::Internal | Grpc::DataLoss | Grpc::OutOfRange => true,
-            // Some runtimes pass the end of their Go context on without its code.
+            // Some runtimes return the error of their Go context without its code.
             Grpc::Unknown => message.contains("context deadline exceeded") || message.contains("context canceled"),
             _ => false,
         };
         error
     }
 
-    /// The connection failed, before the call or under it.
+    /// From a transport error, before the request was sent or during the call.
     fn from_transport(call: &'static str, message: &str, source: &(dyn std::error::Error + 'static)) -> Self {
         let mut cause = Some(source);
         let mut deepest = String::new();
@@ -120,7 +122,7 @@ impl CriError {
                 return Self::not_sent(call, connect.to_string());
             }
             if error.is::<tonic::TimeoutExpired>() {
-                return Self::new(Code::DeadlineExceeded, call, "the deadline passed");
+                return Self::new(Code::DeadlineExceeded, call, "the deadline expired");
             }
             deepest = error.to_string();
             cause = error.source();
@@ -128,7 +130,7 @@ impl CriError {
         Self::new(Code::Unavailable, call, format!("connection lost: {message}: {deepest}"))
     }
 
-    /// The status that tells a peer this error.
+    /// The gRPC status for this error.
     pub(crate) fn to_status(&self) -> tonic::Status {
         use tonic::Code as Grpc;
         let code = match self.code {
@@ -140,7 +142,7 @@ impl CriError {
             Code::ResourceExhausted => Grpc::ResourceExhausted,
             Code::InvalidArgument => Grpc::InvalidArgument,
             Code::Cancelled => Grpc::Cancelled,
-            // So that the doubt survives the wire.
+            // So that `in_doubt` is preserved on the wire.
             Code::Other if self.in_doubt => Grpc::Internal,
             Code::Other => Grpc::Unknown,
         };
@@ -154,7 +156,7 @@ impl fmt::Display for Code {
     }
 }
 
-/// Cuts a message that a runtime made too long, at a character's edge.
+/// Truncates a long message at a character boundary.
 fn bounded(mut message: String) -> String {
     if message.len() > MESSAGE_BYTES_MAX {
         message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX - ELLIPSIS.len()));
@@ -164,7 +166,7 @@ fn bounded(mut message: String) -> String {
     message
 }
 
-/// Enough for runc's longest stories; what a runtime says ends up in statuses, events and records.
+/// Enough for runc's longest messages; they are stored in pod statuses, events and the journal.
 pub const MESSAGE_BYTES_MAX: usize = 4096;
 
 const ELLIPSIS: &str = "…";
@@ -174,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_doubt_follows_from_the_status() {
+    fn whether_a_call_is_in_doubt_follows_from_the_status() {
         let doubt = |code, message: &str| CriError::from_status("X", &tonic::Status::new(code, message)).in_doubt();
         use tonic::Code as Grpc;
         for code in [Grpc::DeadlineExceeded, Grpc::Unavailable, Grpc::Cancelled, Grpc::Internal, Grpc::OutOfRange] {
@@ -184,12 +186,12 @@ mod tests {
             assert!(!doubt(code, "exec: no such file"), "{code:?}");
         }
         assert!(doubt(Grpc::Unknown, "stop container: context deadline exceeded"));
-        assert!(!CriError::not_sent("X", "nobody there").in_doubt());
+        assert!(!CriError::not_sent("X", "connection refused").in_doubt());
         assert!(CriError::malformed("X", "no id").in_doubt());
     }
 
     #[test]
-    fn every_code_and_its_doubt_survive_the_wire() {
+    fn every_code_and_its_doubt_are_preserved_on_the_wire() {
         use Code::*;
         for code in [NotFound, AlreadyExists, DeadlineExceeded, Unavailable, Unimplemented, ResourceExhausted] {
             let error = CriError::new(code, "X", "why");
@@ -204,10 +206,21 @@ mod tests {
     }
 
     #[test]
-    fn a_long_message_is_cut_between_characters() {
+    fn a_long_message_is_truncated_at_a_character_boundary() {
         let error = CriError::new(Code::Other, "X", "ä".repeat(MESSAGE_BYTES_MAX));
         assert!(error.message.len() <= MESSAGE_BYTES_MAX && error.message.len() > MESSAGE_BYTES_MAX - 4);
         assert!(error.message.ends_with("ä…"));
         assert_eq!(CriError::new(Code::Other, "X", "short").message, "short");
+    }
+
+    #[test]
+    fn containerds_messages_are_recognised() {
+        let error = |message: &str| CriError::new(Code::Other, "X", message);
+        assert!(
+            error("failed to reserve container name \"a_0\": name \"a_0\" is reserved for \"c\"").name_is_reserved()
+        );
+        assert!(CriError::new(Code::AlreadyExists, "X", "taken").name_is_reserved());
+        assert!(error("failed to set starting state: container is already in starting state").start_is_under_way());
+        assert!(!error("no such image").name_is_reserved() && !error("no such image").start_is_under_way());
     }
 }

@@ -1,6 +1,6 @@
-//! The names under which a kubelet finds its own sandboxes and containers again: labels say whose they are, annotations
-//! what is needed to end them when the pod itself is no longer known. They are the Go kubelet's, so that either can
-//! take the other's node over.
+//! The labels and annotations of the kubelet on sandboxes and containers: labels identify the pod, annotations hold what is
+//! needed to terminate a container when the pod itself is no longer known. They are those of the Go kubelet, so that either can
+//! take over the other's node.
 
 use std::collections::BTreeMap;
 
@@ -17,22 +17,22 @@ pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 
 /// Container annotation: the hash of the container's spec, in hexadecimal.
 pub const CONTAINER_HASH: &str = "io.kubernetes.container.hash";
-/// Container annotation: how often it was started before, in decimal.
+/// Container annotation: the restart count, in decimal.
 pub const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
-/// Container annotation: where in the container its last words are.
+/// Container annotation: the path of the termination message in the container.
 pub const TERMINATION_MESSAGE_PATH: &str = "io.kubernetes.container.terminationMessagePath";
 /// Container annotation: "File" or "FallbackToLogsOnError".
 pub const TERMINATION_MESSAGE_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
-/// Container annotation: the preStop handler as JSON; absent without one.
+/// Container annotation: the preStop handler as JSON; absent if there is none.
 pub const PRE_STOP_HANDLER: &str = "io.kubernetes.container.preStopHandler";
-/// Container annotation: the container's ports as JSON; absent without any.
+/// Container annotation: the container's ports as JSON; absent if there are none.
 pub const CONTAINER_PORTS: &str = "io.kubernetes.container.ports";
-/// Container annotation: the pod's deletionGracePeriodSeconds, when it had one at creation.
+/// Container annotation: the pod's deletionGracePeriodSeconds, if it was set when the container was created.
 pub const POD_DELETION_GRACE_PERIOD: &str = "io.kubernetes.pod.deletionGracePeriod";
 /// Container annotation: the pod's terminationGracePeriodSeconds.
 pub const POD_TERMINATION_GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
 
-/// Whose sandbox or container it is. Borrowed from its labels.
+/// The pod, and container, that a sandbox or container belongs to. Borrowed from its labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner<'a> {
     /// The pod's name.
@@ -46,7 +46,7 @@ pub struct Owner<'a> {
 }
 
 impl<'a> Owner<'a> {
-    /// Reads the labels. Nothing when one of the pod's three is missing or empty: then it is not a kubelet's.
+    /// Reads the labels. `None` if one of the pod's three is missing or empty: then no kubelet created it.
     pub fn of(labels: &'a BTreeMap<String, String>) -> Option<Self> {
         let label = |key| labels.get(key).map(String::as_str).filter(|value| !value.is_empty());
         Some(Self {
@@ -57,7 +57,7 @@ impl<'a> Owner<'a> {
         })
     }
 
-    /// The labels that say this.
+    /// The labels for this owner.
     pub fn to_labels(self) -> BTreeMap<String, String> {
         let pod = [(POD_NAME, self.name), (POD_NAMESPACE, self.namespace), (POD_UID, self.uid)];
         let container = self.container.map(|name| (CONTAINER_NAME, name));
@@ -65,12 +65,12 @@ impl<'a> Owner<'a> {
     }
 }
 
-/// Lets a pod's sandboxes through, whatever their state.
+/// A filter for a pod's sandboxes in any state.
 pub fn sandboxes_of_pod(uid: &str) -> PodSandboxFilter {
     PodSandboxFilter { label_selector: [(POD_UID.to_owned(), uid.to_owned())].into(), ..Default::default() }
 }
 
-/// Lets a pod's containers through, of all its sandboxes and whatever their state.
+/// A filter for a pod's containers in any state, of all its sandboxes.
 pub fn containers_of_pod(uid: &str) -> ContainerFilter {
     ContainerFilter { label_selector: [(POD_UID.to_owned(), uid.to_owned())].into(), ..Default::default() }
 }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_owner_survives_its_labels() {
+    fn an_owner_is_read_back_from_its_labels() {
         let web = Owner { name: "shop", namespace: "default", uid: "u-1", container: Some("web") };
         assert_eq!(Owner::of(&web.to_labels()), Some(web));
         let sandbox = Owner { container: None, ..web };
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lacks_a_pod_label_is_not_ours() {
+    fn without_a_pod_label_there_is_no_owner() {
         let whole = Owner { name: "shop", namespace: "default", uid: "u-1", container: Some("web") }.to_labels();
         for key in [POD_NAME, POD_NAMESPACE, POD_UID] {
             let mut labels = whole.clone();

@@ -1,4 +1,4 @@
-//! The seam to a container runtime: what the agent asks of any of them, and how it is asked.
+//! The container runtime interface: the traits through which the agent uses any runtime, a client and a server for them.
 //!
 //! ```text
 //!   agent ──▶ dyn RuntimeService, dyn ImageService ◀── sim's fake, the embedded engine (in process)
@@ -8,8 +8,8 @@
 //!               containerd, CRI-O    a unix socket, for crictl and tests
 //! ```
 //!
-//! The traits carry the protocol's own messages ([`v1`]): one method a call, a time limit on each, and errors that say
-//! whether the effect may have happened all the same ([`CriError::in_doubt`]). Nothing here decides or retries.
+//! The traits use the protocol's own messages ([`v1`]): one method per call, a timeout on each, and errors that state whether the
+//! effect may have happened nevertheless ([`CriError::in_doubt`]). Nothing here decides or retries.
 
 pub mod error;
 pub mod labels;
@@ -21,7 +21,7 @@ mod redact;
 
 /// The messages of CRI v1, with tonic's client and server, generated from `proto/runtime/v1/api.proto`.
 ///
-/// Maps are ordered, so that the same answers give the same run.
+/// Maps are ordered, so that equal responses give equal runs.
 #[allow(missing_docs, unreachable_pub, rust_2018_idioms, rustdoc::all, clippy::all, clippy::cast_possible_wrap)]
 pub mod v1 {
     tonic::include_proto!("runtime.v1");
@@ -29,4 +29,4 @@ pub mod v1 {
 
 pub use error::{Code, CriError};
 pub use remote::{EndpointError, RemoteRuntime};
-pub use service::{Answer, BoxFuture, EventStream, ImageService, RuntimeService};
+pub use service::{BoxFuture, CriFuture, EventStream, ImageService, RuntimeService};

@@ -1,4 +1,4 @@
-//! `Debug` of the messages that carry secrets: shape without content, so that requests can be logged whole.
+//! `Debug` of the messages that carry secrets prints no values, so that requests can be logged.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ impl fmt::Debug for AuthConfig {
     }
 }
 
-// Environment values are where Secrets end up.
+// Environment variables often come from Secrets.
 impl fmt::Debug for KeyValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}=<{} bytes>", self.key, self.value.len())

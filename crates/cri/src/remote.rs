@@ -1,8 +1,8 @@
 //! The client of a runtime behind a unix socket: containerd, CRI-O, or our own `serve`.
 //!
-//! One HTTP/2 connection carries all calls. It is made at the first call and made anew after it broke, by the next call
-//! that needs it: a call fails at once while nobody listens, and how soon to try again is the caller's business. Each
-//! call has its time limit twice, here and as the protocol's `grpc-timeout`, so that the runtime gives up as well.
+//! One HTTP/2 connection carries all calls. The first call opens it, and the next call reopens it after it broke. A call fails at
+//! once while the socket has no listener; the caller decides when to retry. Each call has its timeout twice, here and as the
+//! protocol's `grpc-timeout`, so that the runtime gives up as well.
 
 mod endpoint;
 mod images;
@@ -36,13 +36,13 @@ pub struct RemoteRuntime {
 }
 
 impl RemoteRuntime {
-    /// A client for `unix:///path` or `/path`. Nothing is dialled yet: the runtime may come later.
+    /// A client for `unix:///path` or `/path`. Does not connect yet: the runtime may start later.
     ///
     /// # Panics
-    /// Outside a tokio runtime, which the connection lives on.
+    /// Outside a tokio runtime, on which the connection's task runs.
     pub fn connect(endpoint: &str) -> Result<Self, EndpointError> {
         let path = Arc::new(endpoint::socket_path(endpoint)?);
-        // The URI only fills `:authority`, which the runtimes want to be a host name.
+        // The URI only sets `:authority`, which the runtimes require to be a host name.
         let channel = Endpoint::from_static("http://localhost")
             .user_agent(concat!("podwright/", env!("CARGO_PKG_VERSION")))
             .expect("a plain ASCII user agent")
@@ -53,28 +53,25 @@ impl RemoteRuntime {
                 let path = path.clone();
                 async move {
                     let stream = UnixStream::connect(&*path).await.map_err(|error| {
-                        io::Error::new(
-                            error.kind(),
-                            format!("no runtime answers at unix://{}: {error}", path.display()),
-                        )
+                        io::Error::new(error.kind(), format!("connect to unix://{}: {error}", path.display()))
                     })?;
                     Ok::<_, io::Error>(TokioIo::new(stream))
                 }
             }));
         Ok(Self {
             endpoint: endpoint.into(),
-            runtime: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX),
-            images: ImageServiceClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX),
+            runtime: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
+            images: ImageServiceClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX),
         })
     }
 
-    /// The endpoint as it was given.
+    /// The endpoint as passed to `connect`.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
 }
 
-/// The message with its time limit on the wire.
+/// The message with its `grpc-timeout`.
 fn request<T>(message: T, timeout: Duration) -> Request<T> {
     let mut request = Request::new(message);
     request.set_timeout(timeout.min(TIMEOUT_MAX));
@@ -88,54 +85,55 @@ async fn within<T>(
     rpc: impl Future<Output = Result<Response<T>, Status>>,
 ) -> Result<T, CriError> {
     let timeout = timeout.min(TIMEOUT_MAX);
-    let late = || CriError::new(Code::DeadlineExceeded, call, format!("no answer within {timeout:?}"));
+    let timed_out = || CriError::new(Code::DeadlineExceeded, call, format!("no response within {timeout:?}"));
     let started = Instant::now();
-    let answer = async {
+    let result = async {
         tracing::trace!(target: TRACE, call, "sent");
-        let answer = tokio::time::timeout(timeout, rpc).await;
+        let result = tokio::time::timeout(timeout, rpc).await;
         tracing::trace!(target: TRACE, call, "returned");
-        answer
+        tracing::debug!(elapsed_ms = started.elapsed().as_millis(), ok = matches!(result, Ok(Ok(_))), "runtime call");
+        result
     };
-    match answer.instrument(debug_span!("cri", method = call)).await {
+    match result.instrument(debug_span!("cri", method = call)).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) => {
             let error = CriError::from_status(call, &status);
-            // A peer whose own timer is the first to go off calls the same thing cancelled.
+            // A peer whose own timer fires first reports the same timeout as cancelled.
             let expired = error.code == Code::Cancelled && started.elapsed() + WIRE_ROUNDING >= timeout;
-            Err(if expired { late() } else { error })
+            Err(if expired { timed_out() } else { error })
         }
-        Err(_) => Err(late()),
+        Err(_) => Err(timed_out()),
     }
 }
 
-/// An id that later calls will name must be there.
-fn id_given(call: &'static str, id: String) -> Result<String, CriError> {
-    if id.is_empty() { Err(CriError::malformed(call, "the runtime answered without an id")) } else { Ok(id) }
+/// The response must have an id, which later calls use.
+fn require_id(call: &'static str, id: String) -> Result<String, CriError> {
+    if id.is_empty() { Err(CriError::malformed(call, "the runtime's response is without an id")) } else { Ok(id) }
 }
 
-/// The one part of an answer that was asked for must be there.
-fn given<T>(call: &'static str, what: &str, part: Option<T>) -> Result<T, CriError> {
-    part.ok_or_else(|| CriError::malformed(call, format!("the runtime answered without {what}")))
+/// The response must have this part.
+fn require<T>(call: &'static str, what: &str, part: Option<T>) -> Result<T, CriError> {
+    part.ok_or_else(|| CriError::malformed(call, format!("the runtime's response is without {what}")))
 }
 
-/// Where the runtime's time begins and ends: whoever measures ours takes it off.
+/// Marks the start and end of a call; the benchmark subtracts the runtime's time from the total.
 const TRACE: &str = "podwright::trace";
 
-/// The Go client takes 16 MiB, which a node full of long annotations can exceed in one list.
-const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// The Go client accepts 16 MiB, which one list of a node with many long annotations can exceed.
+const RESPONSE_BYTES_MAX: usize = 64 << 20;
 
-/// Room for one list of a full node without waiting for window updates.
+/// Enough for one list of a full node without waiting for window updates.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 
-/// An event stream that nobody reads for a while must not hold the other calls up.
+/// An event stream that is not read for a while must not block the other calls.
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 
-/// A failure's message travels in a header, and runtimes put whole stories in it; past this the failure would reach us
-/// as a broken stream instead.
+/// Error messages are sent in a header, and those of runtimes can be long; beyond this limit the error would appear as a broken
+/// stream instead.
 const HEADER_BYTES_MAX: u32 = 1 << 20;
 
-/// Longer is not sent: the wire form has eight digits.
+/// Upper bound of a timeout: `grpc-timeout` has eight digits.
 const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// What a time limit may lose in its wire form.
+/// What a timeout may lose when it is encoded as `grpc-timeout`.
 const WIRE_ROUNDING: Duration = Duration::from_millis(2);

@@ -1,5 +1,4 @@
-//! Any engine on a unix socket: what implements the traits in process can be reached by crictl, critest, and our own
-//! client in tests.
+//! Serves any implementation of the traits on a unix socket: for crictl, critest, and our own client in tests.
 
 mod adapter;
 mod socket;
@@ -18,17 +17,17 @@ use crate::{
 
 pub use socket::BindError;
 
-/// A socket that is bound and not yet served. The file goes when this does.
+/// A socket that is bound and not yet served. Dropping it removes the file.
 ///
-/// The file goes first: as long as the listener answers, no successor takes the path, so it is not a successor's file
-/// that is removed.
+/// The file is dropped before the listener: while the listener accepts, no other server takes the path, so the removed file is
+/// never another server's.
 #[derive(Debug)]
-pub struct Socket {
+pub struct CriSocket {
     file: socket::SocketFile,
     listener: UnixListener,
 }
 
-/// The server ended by itself.
+/// The server failed.
 #[derive(Debug, thiserror::Error)]
 #[error("serve {path}")]
 pub struct ServeError {
@@ -37,14 +36,14 @@ pub struct ServeError {
     source: tonic::transport::Error,
 }
 
-impl Socket {
-    /// Binds `path`, for this user alone (mode 0600). A socket left by a dead server is replaced, a living one's is not.
+impl CriSocket {
+    /// Binds `path` with mode 0600. The socket of a server that has exited is replaced; that of a running one is an error.
     pub fn bind(path: &Path) -> Result<Self, BindError> {
         let (listener, file) = socket::bind(path)?;
         Ok(Self { file, listener })
     }
 
-    /// Serves until `shutdown`, then lets the calls under way finish for a while ([`DRAIN`]) and ends the event streams.
+    /// Serves until `shutdown`, then ends the event streams and gives running calls [`DRAIN`] to finish.
     pub async fn serve(
         self,
         runtime: Arc<dyn RuntimeService>,
@@ -52,7 +51,7 @@ impl Socket {
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), ServeError> {
         let path = self.file.path().display().to_string();
-        // Dropping this future abandons the calls as well: their tasks are not its own.
+        // Dropping this future must abandon the calls as well: they run in separate tasks.
         let (closing, closed) = (CancellationToken::new(), CancellationToken::new());
         let _abandon = [closing.clone().drop_guard(), closed.clone().drop_guard()];
         let adapter = adapter::Adapter { runtime, images, closing: closing.clone(), closed: closed.clone() };
@@ -71,8 +70,8 @@ impl Socket {
             closing.cancelled().await;
             tokio::time::sleep(DRAIN).await;
             closed.cancel();
-            // The abandoned calls are told; a peer that does not even read is not waited for.
-            tokio::time::sleep(FAREWELL).await;
+            // Time to send the errors of the abandoned calls; a peer that does not read can't block the shutdown.
+            tokio::time::sleep(ABANDON_GRACE).await;
         };
         tokio::select! {
             ended = server => ended.map_err(|source| ServeError { path, source }),
@@ -81,8 +80,8 @@ impl Socket {
     }
 }
 
-/// Accepts for ever. A failed accept is tried again after a pause: out of descriptors, it would fail at once again.
-fn connections(socket: Socket) -> impl futures::Stream<Item = std::io::Result<tokio::net::UnixStream>> {
+/// Accepts for ever. A failed accept is retried after a pause: without free descriptors it would fail again immediately.
+fn connections(socket: CriSocket) -> impl futures::Stream<Item = std::io::Result<tokio::net::UnixStream>> {
     stream::unfold(socket, |socket| async {
         loop {
             match socket.listener.accept().await {
@@ -93,16 +92,16 @@ fn connections(socket: Socket) -> impl futures::Stream<Item = std::io::Result<to
     })
 }
 
-/// How long calls under way may take to finish once the server is told to stop.
+/// How long running calls may take to finish after `shutdown`.
 pub const DRAIN: Duration = Duration::from_secs(5);
 
-/// How long peers have to hear that their calls are abandoned.
-const FAREWELL: Duration = Duration::from_millis(500);
+/// How long the errors of abandoned calls may take to be sent.
+const ABANDON_GRACE: Duration = Duration::from_millis(500);
 
-/// The Go runtimes take 16 MiB.
+/// The limit of the Go runtimes.
 const REQUEST_BYTES_MAX: usize = 16 << 20;
 
-/// A stop may wait a pod's whole grace: a full node that is drained has hundreds of them under way.
+/// A stop may take a pod's whole grace period: a full node that is drained has hundreds of them running.
 const CALLS_PER_CONNECTION_MAX: u32 = 2048;
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

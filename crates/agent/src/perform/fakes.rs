@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use podwright_cri::service::Answer;
+use podwright_cri::service::CriFuture;
 use podwright_cri::{Code, CriError, EventStream, ImageService, RuntimeService, v1};
 use tokio::sync::Notify;
 
@@ -101,28 +101,28 @@ fn labels_match(wanted: &BTreeMap<String, String>, labels: &BTreeMap<String, Str
 }
 
 impl RuntimeService for FakeRuntime {
-    fn version(&self, timeout: Duration) -> Answer<'_, v1::VersionResponse> {
+    fn version(&self, timeout: Duration) -> CriFuture<'_, v1::VersionResponse> {
         Box::pin(async move {
             self.gate("Version", "", timeout).await?;
             Ok(v1::VersionResponse { runtime_name: "fake".into(), ..Default::default() })
         })
     }
 
-    fn status(&self, _: bool, timeout: Duration) -> Answer<'_, v1::StatusResponse> {
+    fn status(&self, _: bool, timeout: Duration) -> CriFuture<'_, v1::StatusResponse> {
         Box::pin(async move {
             self.gate("Status", "", timeout).await?;
             Ok(self.status.lock().unwrap().clone())
         })
     }
 
-    fn runtime_config(&self, timeout: Duration) -> Answer<'_, v1::RuntimeConfigResponse> {
+    fn runtime_config(&self, timeout: Duration) -> CriFuture<'_, v1::RuntimeConfigResponse> {
         Box::pin(async move {
             self.gate("RuntimeConfig", "", timeout).await?;
             self.config.lock().unwrap().ok_or_else(|| CriError::unimplemented("RuntimeConfig"))
         })
     }
 
-    fn run_pod_sandbox(&self, request: v1::RunPodSandboxRequest, timeout: Duration) -> Answer<'_, String> {
+    fn run_pod_sandbox(&self, request: v1::RunPodSandboxRequest, timeout: Duration) -> CriFuture<'_, String> {
         Box::pin(async move {
             let name = request.config.as_ref().and_then(|c| c.metadata.as_ref()).map(|m| m.name.clone());
             self.run_requests.lock().unwrap().push(request);
@@ -131,17 +131,17 @@ impl RuntimeService for FakeRuntime {
         })
     }
 
-    fn stop_pod_sandbox(&self, id: &str, timeout: Duration) -> Answer<'_, ()> {
+    fn stop_pod_sandbox(&self, id: &str, timeout: Duration) -> CriFuture<'_, ()> {
         let id = id.to_owned();
         Box::pin(async move { self.gate("StopPodSandbox", &id, timeout).await })
     }
 
-    fn remove_pod_sandbox(&self, id: &str, timeout: Duration) -> Answer<'_, ()> {
+    fn remove_pod_sandbox(&self, id: &str, timeout: Duration) -> CriFuture<'_, ()> {
         let id = id.to_owned();
         Box::pin(async move { self.gate("RemovePodSandbox", &id, timeout).await })
     }
 
-    fn pod_sandbox_status(&self, id: &str, _: bool, timeout: Duration) -> Answer<'_, v1::PodSandboxStatusResponse> {
+    fn pod_sandbox_status(&self, id: &str, _: bool, timeout: Duration) -> CriFuture<'_, v1::PodSandboxStatusResponse> {
         let id = id.to_owned();
         Box::pin(async move {
             self.gate("PodSandboxStatus", &id, timeout).await?;
@@ -155,7 +155,7 @@ impl RuntimeService for FakeRuntime {
         &self,
         filter: Option<v1::PodSandboxFilter>,
         timeout: Duration,
-    ) -> Answer<'_, Vec<v1::PodSandbox>> {
+    ) -> CriFuture<'_, Vec<v1::PodSandbox>> {
         Box::pin(async move {
             self.gate("ListPodSandbox", "", timeout).await?;
             let labels = filter.unwrap_or_default().label_selector;
@@ -164,7 +164,7 @@ impl RuntimeService for FakeRuntime {
         })
     }
 
-    fn create_container(&self, request: v1::CreateContainerRequest, timeout: Duration) -> Answer<'_, String> {
+    fn create_container(&self, request: v1::CreateContainerRequest, timeout: Duration) -> CriFuture<'_, String> {
         Box::pin(async move {
             let name = request.config.as_ref().and_then(|c| c.metadata.as_ref()).map(|m| m.name.clone());
             self.create_requests.lock().unwrap().push(request);
@@ -173,17 +173,17 @@ impl RuntimeService for FakeRuntime {
         })
     }
 
-    fn start_container(&self, id: &str, timeout: Duration) -> Answer<'_, ()> {
+    fn start_container(&self, id: &str, timeout: Duration) -> CriFuture<'_, ()> {
         let id = id.to_owned();
         Box::pin(async move { self.gate("StartContainer", &id, timeout).await })
     }
 
-    fn stop_container(&self, id: &str, grace: u32, timeout: Duration) -> Answer<'_, ()> {
+    fn stop_container(&self, id: &str, grace: u32, timeout: Duration) -> CriFuture<'_, ()> {
         let subject = format!("{id} {grace}");
         Box::pin(async move { self.gate("StopContainer", &subject, timeout).await })
     }
 
-    fn remove_container(&self, id: &str, timeout: Duration) -> Answer<'_, ()> {
+    fn remove_container(&self, id: &str, timeout: Duration) -> CriFuture<'_, ()> {
         let id = id.to_owned();
         Box::pin(async move { self.gate("RemoveContainer", &id, timeout).await })
     }
@@ -192,7 +192,7 @@ impl RuntimeService for FakeRuntime {
         &self,
         filter: Option<v1::ContainerFilter>,
         timeout: Duration,
-    ) -> Answer<'_, Vec<v1::Container>> {
+    ) -> CriFuture<'_, Vec<v1::Container>> {
         Box::pin(async move {
             self.gate("ListContainers", "", timeout).await?;
             let filter = filter.unwrap_or_default();
@@ -205,7 +205,12 @@ impl RuntimeService for FakeRuntime {
         })
     }
 
-    fn container_status(&self, id: &str, verbose: bool, timeout: Duration) -> Answer<'_, v1::ContainerStatusResponse> {
+    fn container_status(
+        &self,
+        id: &str,
+        verbose: bool,
+        timeout: Duration,
+    ) -> CriFuture<'_, v1::ContainerStatusResponse> {
         let id = id.to_owned();
         Box::pin(async move {
             self.gate("ContainerStatus", &id, timeout).await?;
@@ -218,12 +223,12 @@ impl RuntimeService for FakeRuntime {
         })
     }
 
-    fn reopen_container_log(&self, id: &str, timeout: Duration) -> Answer<'_, ()> {
+    fn reopen_container_log(&self, id: &str, timeout: Duration) -> CriFuture<'_, ()> {
         let id = id.to_owned();
         Box::pin(async move { self.gate("ReopenContainerLog", &id, timeout).await })
     }
 
-    fn exec_sync(&self, request: v1::ExecSyncRequest, timeout: Duration) -> Answer<'_, v1::ExecSyncResponse> {
+    fn exec_sync(&self, request: v1::ExecSyncRequest, timeout: Duration) -> CriFuture<'_, v1::ExecSyncResponse> {
         Box::pin(async move {
             let subject = format!("{} {} {}", request.container_id, request.cmd.join(" "), request.timeout);
             self.gate("ExecSync", &subject, timeout).await?;
@@ -238,14 +243,14 @@ impl RuntimeService for FakeRuntime {
 }
 
 impl ImageService for FakeRuntime {
-    fn list_images(&self, _: Option<v1::ImageFilter>, timeout: Duration) -> Answer<'_, Vec<v1::Image>> {
+    fn list_images(&self, _: Option<v1::ImageFilter>, timeout: Duration) -> CriFuture<'_, Vec<v1::Image>> {
         Box::pin(async move {
             self.gate("ListImages", "", timeout).await?;
             Ok(self.images.lock().unwrap().values().cloned().collect())
         })
     }
 
-    fn image_status(&self, image: v1::ImageSpec, _: bool, timeout: Duration) -> Answer<'_, v1::ImageStatusResponse> {
+    fn image_status(&self, image: v1::ImageSpec, _: bool, timeout: Duration) -> CriFuture<'_, v1::ImageStatusResponse> {
         Box::pin(async move {
             self.gate("ImageStatus", &image.image, timeout).await?;
             let image = self.images.lock().unwrap().get(&image.image).cloned();
@@ -253,7 +258,7 @@ impl ImageService for FakeRuntime {
         })
     }
 
-    fn pull_image(&self, request: v1::PullImageRequest, timeout: Duration) -> Answer<'_, String> {
+    fn pull_image(&self, request: v1::PullImageRequest, timeout: Duration) -> CriFuture<'_, String> {
         Box::pin(async move {
             let image = request.image.clone().unwrap_or_default().image;
             self.pull_requests.lock().unwrap().push(request);
@@ -262,11 +267,11 @@ impl ImageService for FakeRuntime {
         })
     }
 
-    fn remove_image(&self, image: v1::ImageSpec, timeout: Duration) -> Answer<'_, ()> {
+    fn remove_image(&self, image: v1::ImageSpec, timeout: Duration) -> CriFuture<'_, ()> {
         Box::pin(async move { self.gate("RemoveImage", &image.image, timeout).await })
     }
 
-    fn image_fs_info(&self, timeout: Duration) -> Answer<'_, v1::ImageFsInfoResponse> {
+    fn image_fs_info(&self, timeout: Duration) -> CriFuture<'_, v1::ImageFsInfoResponse> {
         Box::pin(async move {
             self.gate("ImageFsInfo", "", timeout).await?;
             let fs_id = Some(v1::FilesystemIdentifier { mountpoint: "/images".into() });

@@ -1,8 +1,8 @@
-//! Where a runtime listens, as people write it: `unix:///run/containerd/containerd.sock`, or the path alone.
+//! The endpoint of a runtime as users write it: `unix:///run/containerd/containerd.sock`, or only the path.
 
 use std::path::PathBuf;
 
-/// An endpoint that cannot be a runtime's.
+/// An invalid runtime endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("container runtime endpoint {endpoint:?}: {problem}")]
 pub struct EndpointError {
@@ -12,35 +12,35 @@ pub struct EndpointError {
 
 /// The path of the socket.
 pub(super) fn socket_path(endpoint: &str) -> Result<PathBuf, EndpointError> {
-    let wrong =
+    let invalid =
         |problem| Err(EndpointError { endpoint: endpoint.chars().take(ENDPOINT_CHARS_SHOWN).collect(), problem });
     let path = match endpoint.split_once("://") {
         Some(("unix", path)) => path,
-        Some(_) => return wrong("only unix sockets are spoken to; write unix:///path/of.sock"),
+        Some(_) => return invalid("only unix sockets are supported: use unix:///path/of.sock"),
         None => endpoint.strip_prefix("unix:").unwrap_or(endpoint),
     };
     if path.is_empty() {
-        return wrong("it names no socket; write unix:///path/of.sock");
+        return invalid("it has no socket path: use unix:///path/of.sock");
     }
     if !path.starts_with('/') {
-        return wrong("the socket's path must be absolute: unix:///path/of.sock, with three slashes");
+        return invalid("the socket's path must be absolute: unix:///path/of.sock, with three slashes");
     }
     if path.ends_with('/') {
-        return wrong("it names a directory, not a socket");
+        return invalid("it is a directory, not a socket");
     }
     if path.contains('\0') {
-        return wrong("the socket's path contains a NUL byte");
+        return invalid("the socket's path contains a NUL byte");
     }
     if path.len() > SOCKET_PATH_BYTES_MAX {
-        return wrong("the socket's path is longer than the 107 bytes the kernel takes");
+        return invalid("the socket's path is longer than the kernel's limit of 107 bytes");
     }
     Ok(PathBuf::from(path))
 }
 
-/// `sun_path` of Linux, without the NUL at its end.
+/// `sun_path` of Linux, without the terminating NUL.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// A mistaken endpoint can be a whole file; enough of it to be recognised.
+/// An invalid endpoint may be a whole file; the error quotes its start.
 const ENDPOINT_CHARS_SHOWN: usize = 200;
 
 #[cfg(test)]
@@ -48,14 +48,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_spellings_name_the_same_socket() {
+    fn url_and_path_are_the_same_socket() {
         for endpoint in ["unix:///run/x.sock", "/run/x.sock", "unix:/run/x.sock"] {
             assert_eq!(socket_path(endpoint), Ok(PathBuf::from("/run/x.sock")), "{endpoint}");
         }
     }
 
     #[test]
-    fn a_wrong_endpoint_is_refused_by_name() {
+    fn an_invalid_endpoint_is_refused_and_quoted() {
         let long = format!("unix:///{}", "x".repeat(107));
         for endpoint in ["", "unix://", "unix://run/x.sock", "tcp://1.2.3.4:5", "run/x.sock", "/run/", "/a\0b", &long] {
             let error = socket_path(endpoint).expect_err(endpoint).to_string();

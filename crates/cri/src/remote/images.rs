@@ -1,12 +1,12 @@
-//! Images over the socket.
+//! `ImageService` over the socket.
 
 use std::time::Duration;
 
-use super::{RemoteRuntime, id_given, request, within};
-use crate::{Answer, ImageService, v1};
+use super::{RemoteRuntime, request, require_id, within};
+use crate::{CriFuture, ImageService, v1};
 
 impl ImageService for RemoteRuntime {
-    fn list_images(&self, filter: Option<v1::ImageFilter>, timeout: Duration) -> Answer<'_, Vec<v1::Image>> {
+    fn list_images(&self, filter: Option<v1::ImageFilter>, timeout: Duration) -> CriFuture<'_, Vec<v1::Image>> {
         let mut client = self.images.clone();
         let request = request(v1::ListImagesRequest { filter }, timeout);
         Box::pin(async move { Ok(within("ListImages", timeout, client.list_images(request)).await?.images) })
@@ -17,28 +17,28 @@ impl ImageService for RemoteRuntime {
         image: v1::ImageSpec,
         verbose: bool,
         timeout: Duration,
-    ) -> Answer<'_, v1::ImageStatusResponse> {
+    ) -> CriFuture<'_, v1::ImageStatusResponse> {
         let mut client = self.images.clone();
         let request = request(v1::ImageStatusRequest { image: Some(image), verbose }, timeout);
         Box::pin(async move { within("ImageStatus", timeout, client.image_status(request)).await })
     }
 
-    fn pull_image(&self, message: v1::PullImageRequest, timeout: Duration) -> Answer<'_, String> {
+    fn pull_image(&self, message: v1::PullImageRequest, timeout: Duration) -> CriFuture<'_, String> {
         let mut client = self.images.clone();
         let request = request(message, timeout);
         Box::pin(async move {
-            let answer = within("PullImage", timeout, client.pull_image(request)).await?;
-            id_given("PullImage", answer.image_ref)
+            let response = within("PullImage", timeout, client.pull_image(request)).await?;
+            require_id("PullImage", response.image_ref)
         })
     }
 
-    fn remove_image(&self, image: v1::ImageSpec, timeout: Duration) -> Answer<'_, ()> {
+    fn remove_image(&self, image: v1::ImageSpec, timeout: Duration) -> CriFuture<'_, ()> {
         let mut client = self.images.clone();
         let request = request(v1::RemoveImageRequest { image: Some(image) }, timeout);
         Box::pin(async move { within("RemoveImage", timeout, client.remove_image(request)).await.map(drop) })
     }
 
-    fn image_fs_info(&self, timeout: Duration) -> Answer<'_, v1::ImageFsInfoResponse> {
+    fn image_fs_info(&self, timeout: Duration) -> CriFuture<'_, v1::ImageFsInfoResponse> {
         let mut client = self.images.clone();
         let request = request(v1::ImageFsInfoRequest {}, timeout);
         Box::pin(async move { within("ImageFsInfo", timeout, client.image_fs_info(request)).await })

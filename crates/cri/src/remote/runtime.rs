@@ -1,32 +1,32 @@
-//! Sandboxes and containers over the socket.
+//! `RuntimeService` over the socket.
 
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt, future, stream};
 
-use super::{RemoteRuntime, given, id_given, request, within};
-use crate::{Answer, CriError, EventStream, RuntimeService, v1};
+use super::{RemoteRuntime, request, require, require_id, within};
+use crate::{CriError, CriFuture, EventStream, RuntimeService, v1};
 
 impl RuntimeService for RemoteRuntime {
-    fn version(&self, timeout: Duration) -> Answer<'_, v1::VersionResponse> {
+    fn version(&self, timeout: Duration) -> CriFuture<'_, v1::VersionResponse> {
         let mut client = self.runtime.clone();
         let request = request(v1::VersionRequest { version: API_VERSION.to_owned() }, timeout);
         Box::pin(async move { within("Version", timeout, client.version(request)).await })
     }
 
-    fn status(&self, verbose: bool, timeout: Duration) -> Answer<'_, v1::StatusResponse> {
+    fn status(&self, verbose: bool, timeout: Duration) -> CriFuture<'_, v1::StatusResponse> {
         let mut client = self.runtime.clone();
         let request = request(v1::StatusRequest { verbose }, timeout);
         Box::pin(async move { within("Status", timeout, client.status(request)).await })
     }
 
-    fn runtime_config(&self, timeout: Duration) -> Answer<'_, v1::RuntimeConfigResponse> {
+    fn runtime_config(&self, timeout: Duration) -> CriFuture<'_, v1::RuntimeConfigResponse> {
         let mut client = self.runtime.clone();
         let request = request(v1::RuntimeConfigRequest {}, timeout);
         Box::pin(async move { within("RuntimeConfig", timeout, client.runtime_config(request)).await })
     }
 
-    fn update_runtime_config(&self, config: v1::RuntimeConfig, timeout: Duration) -> Answer<'_, ()> {
+    fn update_runtime_config(&self, config: v1::RuntimeConfig, timeout: Duration) -> CriFuture<'_, ()> {
         let mut client = self.runtime.clone();
         let request = request(v1::UpdateRuntimeConfigRequest { runtime_config: Some(config) }, timeout);
         Box::pin(async move {
@@ -34,22 +34,22 @@ impl RuntimeService for RemoteRuntime {
         })
     }
 
-    fn run_pod_sandbox(&self, message: v1::RunPodSandboxRequest, timeout: Duration) -> Answer<'_, String> {
+    fn run_pod_sandbox(&self, message: v1::RunPodSandboxRequest, timeout: Duration) -> CriFuture<'_, String> {
         let mut client = self.runtime.clone();
         let request = request(message, timeout);
         Box::pin(async move {
-            let answer = within("RunPodSandbox", timeout, client.run_pod_sandbox(request)).await?;
-            id_given("RunPodSandbox", answer.pod_sandbox_id)
+            let response = within("RunPodSandbox", timeout, client.run_pod_sandbox(request)).await?;
+            require_id("RunPodSandbox", response.pod_sandbox_id)
         })
     }
 
-    fn stop_pod_sandbox(&self, sandbox_id: &str, timeout: Duration) -> Answer<'_, ()> {
+    fn stop_pod_sandbox(&self, sandbox_id: &str, timeout: Duration) -> CriFuture<'_, ()> {
         let mut client = self.runtime.clone();
         let request = request(v1::StopPodSandboxRequest { pod_sandbox_id: sandbox_id.to_owned() }, timeout);
         Box::pin(async move { within("StopPodSandbox", timeout, client.stop_pod_sandbox(request)).await.map(drop) })
     }
 
-    fn remove_pod_sandbox(&self, sandbox_id: &str, timeout: Duration) -> Answer<'_, ()> {
+    fn remove_pod_sandbox(&self, sandbox_id: &str, timeout: Duration) -> CriFuture<'_, ()> {
         let mut client = self.runtime.clone();
         let request = request(v1::RemovePodSandboxRequest { pod_sandbox_id: sandbox_id.to_owned() }, timeout);
         Box::pin(async move { within("RemovePodSandbox", timeout, client.remove_pod_sandbox(request)).await.map(drop) })
@@ -60,19 +60,16 @@ impl RuntimeService for RemoteRuntime {
         sandbox_id: &str,
         verbose: bool,
         timeout: Duration,
-    ) -> Answer<'_, v1::PodSandboxStatusResponse> {
+    ) -> CriFuture<'_, v1::PodSandboxStatusResponse> {
         let mut client = self.runtime.clone();
         let request = request(v1::PodSandboxStatusRequest { pod_sandbox_id: sandbox_id.to_owned(), verbose }, timeout);
         Box::pin(async move {
-            let answer = within("PodSandboxStatus", timeout, client.pod_sandbox_status(request)).await?;
-            let status = given("PodSandboxStatus", "a status", answer.status.as_ref())?;
+            let response = within("PodSandboxStatus", timeout, client.pod_sandbox_status(request)).await?;
+            let status = require("PodSandboxStatus", "a status", response.status.as_ref())?;
             if status.id.is_empty() || status.metadata.is_none() {
-                return Err(CriError::malformed(
-                    "PodSandboxStatus",
-                    "the runtime answered with a status that has no id or no metadata",
-                ));
+                return Err(CriError::malformed("PodSandboxStatus", "the runtime's status has no id or no metadata"));
             }
-            Ok(answer)
+            Ok(response)
         })
     }
 
@@ -80,7 +77,7 @@ impl RuntimeService for RemoteRuntime {
         &self,
         filter: Option<v1::PodSandboxFilter>,
         timeout: Duration,
-    ) -> Answer<'_, Vec<v1::PodSandbox>> {
+    ) -> CriFuture<'_, Vec<v1::PodSandbox>> {
         let mut client = self.runtime.clone();
         let request = request(v1::ListPodSandboxRequest { filter }, timeout);
         Box::pin(async move { Ok(within("ListPodSandbox", timeout, client.list_pod_sandbox(request)).await?.items) })
@@ -90,7 +87,7 @@ impl RuntimeService for RemoteRuntime {
         &self,
         message: v1::UpdatePodSandboxResourcesRequest,
         timeout: Duration,
-    ) -> Answer<'_, ()> {
+    ) -> CriFuture<'_, ()> {
         let mut client = self.runtime.clone();
         let request = request(message, timeout);
         Box::pin(async move {
@@ -98,22 +95,22 @@ impl RuntimeService for RemoteRuntime {
         })
     }
 
-    fn create_container(&self, message: v1::CreateContainerRequest, timeout: Duration) -> Answer<'_, String> {
+    fn create_container(&self, message: v1::CreateContainerRequest, timeout: Duration) -> CriFuture<'_, String> {
         let mut client = self.runtime.clone();
         let request = request(message, timeout);
         Box::pin(async move {
-            let answer = within("CreateContainer", timeout, client.create_container(request)).await?;
-            id_given("CreateContainer", answer.container_id)
+            let response = within("CreateContainer", timeout, client.create_container(request)).await?;
+            require_id("CreateContainer", response.container_id)
         })
     }
 
-    fn start_container(&self, container_id: &str, timeout: Duration) -> Answer<'_, ()> {
+    fn start_container(&self, container_id: &str, timeout: Duration) -> CriFuture<'_, ()> {
         let mut client = self.runtime.clone();
         let request = request(v1::StartContainerRequest { container_id: container_id.to_owned() }, timeout);
         Box::pin(async move { within("StartContainer", timeout, client.start_container(request)).await.map(drop) })
     }
 
-    fn stop_container(&self, container_id: &str, grace_seconds: u32, timeout: Duration) -> Answer<'_, ()> {
+    fn stop_container(&self, container_id: &str, grace_seconds: u32, timeout: Duration) -> CriFuture<'_, ()> {
         let mut client = self.runtime.clone();
         let request = request(
             v1::StopContainerRequest { container_id: container_id.to_owned(), timeout: grace_seconds.into() },
@@ -122,7 +119,7 @@ impl RuntimeService for RemoteRuntime {
         Box::pin(async move { within("StopContainer", timeout, client.stop_container(request)).await.map(drop) })
     }
 
-    fn remove_container(&self, container_id: &str, timeout: Duration) -> Answer<'_, ()> {
+    fn remove_container(&self, container_id: &str, timeout: Duration) -> CriFuture<'_, ()> {
         let mut client = self.runtime.clone();
         let request = request(v1::RemoveContainerRequest { container_id: container_id.to_owned() }, timeout);
         Box::pin(async move { within("RemoveContainer", timeout, client.remove_container(request)).await.map(drop) })
@@ -132,7 +129,7 @@ impl RuntimeService for RemoteRuntime {
         &self,
         filter: Option<v1::ContainerFilter>,
         timeout: Duration,
-    ) -> Answer<'_, Vec<v1::Container>> {
+    ) -> CriFuture<'_, Vec<v1::Container>> {
         let mut client = self.runtime.clone();
         let request = request(v1::ListContainersRequest { filter }, timeout);
         Box::pin(
@@ -145,19 +142,16 @@ impl RuntimeService for RemoteRuntime {
         container_id: &str,
         verbose: bool,
         timeout: Duration,
-    ) -> Answer<'_, v1::ContainerStatusResponse> {
+    ) -> CriFuture<'_, v1::ContainerStatusResponse> {
         let mut client = self.runtime.clone();
         let request = request(v1::ContainerStatusRequest { container_id: container_id.to_owned(), verbose }, timeout);
         Box::pin(async move {
-            let answer = within("ContainerStatus", timeout, client.container_status(request)).await?;
-            let status = given("ContainerStatus", "a status", answer.status.as_ref())?;
+            let response = within("ContainerStatus", timeout, client.container_status(request)).await?;
+            let status = require("ContainerStatus", "a status", response.status.as_ref())?;
             if status.id.is_empty() || status.metadata.is_none() {
-                return Err(CriError::malformed(
-                    "ContainerStatus",
-                    "the runtime answered with a status that has no id or no metadata",
-                ));
+                return Err(CriError::malformed("ContainerStatus", "the runtime's status has no id or no metadata"));
             }
-            Ok(answer)
+            Ok(response)
         })
     }
 
@@ -165,7 +159,7 @@ impl RuntimeService for RemoteRuntime {
         &self,
         message: v1::UpdateContainerResourcesRequest,
         timeout: Duration,
-    ) -> Answer<'_, ()> {
+    ) -> CriFuture<'_, ()> {
         let mut client = self.runtime.clone();
         let request = request(message, timeout);
         Box::pin(async move {
@@ -173,7 +167,7 @@ impl RuntimeService for RemoteRuntime {
         })
     }
 
-    fn reopen_container_log(&self, container_id: &str, timeout: Duration) -> Answer<'_, ()> {
+    fn reopen_container_log(&self, container_id: &str, timeout: Duration) -> CriFuture<'_, ()> {
         let mut client = self.runtime.clone();
         let request = request(v1::ReopenContainerLogRequest { container_id: container_id.to_owned() }, timeout);
         Box::pin(
@@ -181,45 +175,45 @@ impl RuntimeService for RemoteRuntime {
         )
     }
 
-    fn exec_sync(&self, message: v1::ExecSyncRequest, timeout: Duration) -> Answer<'_, v1::ExecSyncResponse> {
+    fn exec_sync(&self, message: v1::ExecSyncRequest, timeout: Duration) -> CriFuture<'_, v1::ExecSyncResponse> {
         let mut client = self.runtime.clone();
         let request = request(message, timeout);
         Box::pin(async move { within("ExecSync", timeout, client.exec_sync(request)).await })
     }
 
-    fn exec(&self, message: v1::ExecRequest, timeout: Duration) -> Answer<'_, String> {
+    fn exec(&self, message: v1::ExecRequest, timeout: Duration) -> CriFuture<'_, String> {
         let mut client = self.runtime.clone();
         let request = request(message, timeout);
         Box::pin(async move {
-            let answer = within("Exec", timeout, client.exec(request)).await?;
-            given("Exec", "a URL", Some(answer.url).filter(|url| !url.is_empty()))
+            let response = within("Exec", timeout, client.exec(request)).await?;
+            require("Exec", "a URL", Some(response.url).filter(|url| !url.is_empty()))
         })
     }
 
-    fn attach(&self, message: v1::AttachRequest, timeout: Duration) -> Answer<'_, String> {
+    fn attach(&self, message: v1::AttachRequest, timeout: Duration) -> CriFuture<'_, String> {
         let mut client = self.runtime.clone();
         let request = request(message, timeout);
         Box::pin(async move {
-            let answer = within("Attach", timeout, client.attach(request)).await?;
-            given("Attach", "a URL", Some(answer.url).filter(|url| !url.is_empty()))
+            let response = within("Attach", timeout, client.attach(request)).await?;
+            require("Attach", "a URL", Some(response.url).filter(|url| !url.is_empty()))
         })
     }
 
-    fn port_forward(&self, message: v1::PortForwardRequest, timeout: Duration) -> Answer<'_, String> {
+    fn port_forward(&self, message: v1::PortForwardRequest, timeout: Duration) -> CriFuture<'_, String> {
         let mut client = self.runtime.clone();
         let request = request(message, timeout);
         Box::pin(async move {
-            let answer = within("PortForward", timeout, client.port_forward(request)).await?;
-            given("PortForward", "a URL", Some(answer.url).filter(|url| !url.is_empty()))
+            let response = within("PortForward", timeout, client.port_forward(request)).await?;
+            require("PortForward", "a URL", Some(response.url).filter(|url| !url.is_empty()))
         })
     }
 
-    fn container_stats(&self, container_id: &str, timeout: Duration) -> Answer<'_, v1::ContainerStats> {
+    fn container_stats(&self, container_id: &str, timeout: Duration) -> CriFuture<'_, v1::ContainerStats> {
         let mut client = self.runtime.clone();
         let request = request(v1::ContainerStatsRequest { container_id: container_id.to_owned() }, timeout);
         Box::pin(async move {
-            let answer = within("ContainerStats", timeout, client.container_stats(request)).await?;
-            given("ContainerStats", "stats", answer.stats)
+            let response = within("ContainerStats", timeout, client.container_stats(request)).await?;
+            require("ContainerStats", "stats", response.stats)
         })
     }
 
@@ -227,7 +221,7 @@ impl RuntimeService for RemoteRuntime {
         &self,
         filter: Option<v1::ContainerStatsFilter>,
         timeout: Duration,
-    ) -> Answer<'_, Vec<v1::ContainerStats>> {
+    ) -> CriFuture<'_, Vec<v1::ContainerStats>> {
         let mut client = self.runtime.clone();
         let request = request(v1::ListContainerStatsRequest { filter }, timeout);
         Box::pin(
@@ -235,12 +229,12 @@ impl RuntimeService for RemoteRuntime {
         )
     }
 
-    fn pod_sandbox_stats(&self, sandbox_id: &str, timeout: Duration) -> Answer<'_, v1::PodSandboxStats> {
+    fn pod_sandbox_stats(&self, sandbox_id: &str, timeout: Duration) -> CriFuture<'_, v1::PodSandboxStats> {
         let mut client = self.runtime.clone();
         let request = request(v1::PodSandboxStatsRequest { pod_sandbox_id: sandbox_id.to_owned() }, timeout);
         Box::pin(async move {
-            let answer = within("PodSandboxStats", timeout, client.pod_sandbox_stats(request)).await?;
-            given("PodSandboxStats", "stats", answer.stats)
+            let response = within("PodSandboxStats", timeout, client.pod_sandbox_stats(request)).await?;
+            require("PodSandboxStats", "stats", response.stats)
         })
     }
 
@@ -248,7 +242,7 @@ impl RuntimeService for RemoteRuntime {
         &self,
         filter: Option<v1::PodSandboxStatsFilter>,
         timeout: Duration,
-    ) -> Answer<'_, Vec<v1::PodSandboxStats>> {
+    ) -> CriFuture<'_, Vec<v1::PodSandboxStats>> {
         let mut client = self.runtime.clone();
         let request = request(v1::ListPodSandboxStatsRequest { filter }, timeout);
         Box::pin(async move {
@@ -256,7 +250,7 @@ impl RuntimeService for RemoteRuntime {
         })
     }
 
-    // No time limit of its own, not even for the subscription: the Go runtimes send their headers with the first event.
+    // No timeout, not even for the subscription: the Go runtimes send their headers with the first event.
     fn container_events(&self) -> EventStream {
         let mut client = self.runtime.clone();
         let failed = |status| CriError::from_status("GetContainerEvents", &status);
@@ -273,5 +267,5 @@ impl RuntimeService for RemoteRuntime {
     }
 }
 
-/// What kubelets have always sent; no runtime looks at it.
+/// The value that kubelets have always sent; runtimes ignore it.
 const API_VERSION: &str = "0.1.0";

@@ -10,31 +10,31 @@ use std::{
 
 use futures::StreamExt;
 
-use self::fake::Fake;
+use self::fake::FakeRuntime;
 use super::*;
 use crate::{
     ImageService, RuntimeService,
-    serve::{BindError, Socket},
+    serve::{BindError, CriSocket},
     v1,
 };
 
-/// Long enough that only a hang reaches it.
+/// Only reached by a call that hangs.
 const LONG: Duration = Duration::from_secs(20);
 
-/// A server with threads of its own, so that it can die as a process does: at once, with everything under way.
-struct Served {
+/// A server with a tokio runtime of its own, so that it can be killed like a process, together with its running calls.
+struct TestServer {
     dir: tempfile::TempDir,
     threads: Option<tokio::runtime::Runtime>,
 }
 
-impl Served {
-    fn start(fake: Arc<Fake>) -> Self {
-        let mut served = Self { dir: tempfile::tempdir().expect("a directory"), threads: None };
-        served.restart(fake);
-        served
+impl TestServer {
+    fn start(fake: Arc<FakeRuntime>) -> Self {
+        let mut server = Self { dir: tempfile::tempdir().expect("a directory"), threads: None };
+        server.restart(fake);
+        server
     }
 
-    fn restart(&mut self, fake: Arc<Fake>) {
+    fn restart(&mut self, fake: Arc<FakeRuntime>) {
         let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let threads = threads.expect("a runtime");
         let _entered = threads.enter();
@@ -44,11 +44,11 @@ impl Served {
         self.threads = Some(threads);
     }
 
-    /// A server that died here, unlike a process, may still be closing its socket.
-    fn bind(&self) -> Socket {
+    /// Retries: unlike a process, a killed tokio runtime may still be closing its socket.
+    fn bind(&self) -> CriSocket {
         let started = Instant::now();
         loop {
-            match Socket::bind(&self.socket()) {
+            match CriSocket::bind(&self.socket()) {
                 Err(BindError::InUse { .. }) if started.elapsed() < LONG => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
@@ -57,8 +57,8 @@ impl Served {
         }
     }
 
-    fn die(&mut self) {
-        self.threads.take().expect("it lives").shutdown_background();
+    fn kill(&mut self) {
+        self.threads.take().expect("running").shutdown_background();
     }
 
     fn socket(&self) -> PathBuf {
@@ -70,19 +70,19 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for TestServer {
     fn drop(&mut self) {
         if self.threads.is_some() {
-            self.die();
+            self.kill();
         }
     }
 }
 
 #[tokio::test]
-async fn calls_and_their_time_limit_reach_the_runtime() {
-    let fake = Arc::new(Fake::default());
-    let served = Served::start(fake.clone());
-    let client = served.client();
+async fn calls_and_their_timeouts_reach_the_runtime() {
+    let fake = Arc::new(FakeRuntime::default());
+    let server = TestServer::start(fake.clone());
+    let client = server.client();
 
     let config = v1::PodSandboxConfig { hostname: "web".into(), ..Default::default() };
     let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler: "kata".into() };
@@ -98,9 +98,9 @@ async fn calls_and_their_time_limit_reach_the_runtime() {
 }
 
 #[tokio::test]
-async fn a_deadline_fires_and_the_call_is_in_doubt() {
-    let served = Served::start(Arc::default());
-    let client = served.client();
+async fn a_call_that_times_out_is_in_doubt() {
+    let server = TestServer::start(Arc::default());
+    let client = server.client();
     client.version(LONG).await.expect("there");
 
     let limit = Duration::from_millis(150);
@@ -109,39 +109,39 @@ async fn a_deadline_fires_and_the_call_is_in_doubt() {
     assert_eq!((error.code, error.call), (Code::DeadlineExceeded, "StartContainer"));
     assert!(error.in_doubt());
     assert!(started.elapsed() >= limit && started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
-    client.version(LONG).await.expect("the connection is as good as before");
+    client.version(LONG).await.expect("the connection still works");
 }
 
 #[tokio::test]
-async fn a_deadline_fires_under_a_runtime_that_takes_the_connection_and_says_nothing() {
+async fn a_call_to_a_runtime_that_accepts_and_never_responds_times_out() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("mute.sock");
-    let _mute = std::os::unix::net::UnixListener::bind(&path).expect("bound");
+    let _silent = std::os::unix::net::UnixListener::bind(&path).expect("bound");
     let client = RemoteRuntime::connect(path.to_str().expect("plain")).expect("a good endpoint");
     let error = client.version(Duration::from_millis(100)).await.expect_err("mute");
     assert_eq!(error.code, Code::DeadlineExceeded);
 }
 
 #[tokio::test]
-async fn a_time_limit_without_end_is_no_accident() {
-    let served = Served::start(Arc::default());
-    served.client().version(Duration::MAX).await.expect("answered");
+async fn an_infinite_timeout_is_accepted() {
+    let server = TestServer::start(Arc::default());
+    server.client().version(Duration::MAX).await.expect("answered");
 }
 
 #[tokio::test]
-async fn a_dropped_call_is_dropped_by_the_runtime_too() {
-    let fake = Arc::new(Fake::default());
-    let served = Served::start(fake.clone());
-    let client = served.client();
+async fn a_dropped_call_is_cancelled_in_the_runtime() {
+    let fake = Arc::new(FakeRuntime::default());
+    let server = TestServer::start(fake.clone());
+    let client = server.client();
     let waited = tokio::time::timeout(Duration::from_millis(200), client.start_container("hangs", LONG)).await;
     assert!(waited.is_err(), "it hangs");
-    tokio::time::timeout(LONG, fake.abandoned.notified()).await.expect("the runtime hears of it");
+    tokio::time::timeout(LONG, fake.abandoned.notified()).await.expect("cancelled in the runtime");
 }
 
 #[tokio::test]
-async fn failures_keep_their_kind() {
-    let served = Served::start(Arc::default());
-    let client = served.client();
+async fn failures_keep_their_code() {
+    let server = TestServer::start(Arc::default());
+    let client = server.client();
 
     let error = client.container_status("gone", false, LONG).await.expect_err("gone");
     assert!(error.is_not_found() && !error.in_doubt(), "{error:?}");
@@ -156,9 +156,9 @@ async fn failures_keep_their_kind() {
 }
 
 #[tokio::test]
-async fn answers_that_make_no_sense_are_errors_in_doubt() {
-    let served = Served::start(Arc::default());
-    let client = served.client();
+async fn malformed_responses_are_errors_in_doubt() {
+    let server = TestServer::start(Arc::default());
+    let client = server.client();
 
     let error = client.run_pod_sandbox(v1::RunPodSandboxRequest::default(), LONG).await.expect_err("no id");
     assert!(error.in_doubt() && error.message.contains("without an id"), "{error:?}");
@@ -168,9 +168,8 @@ async fn answers_that_make_no_sense_are_errors_in_doubt() {
     assert!(error.message.contains("no metadata"), "{error:?}");
 }
 
-/// A peer that speaks no HTTP/2 at all.
 #[tokio::test]
-async fn garbage_on_the_socket_is_an_error_and_not_a_hang() {
+async fn a_peer_that_is_no_http2_server_is_an_error_and_not_a_hang() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("garbage.sock");
     let listener = tokio::net::UnixListener::bind(&path).expect("bound");
@@ -186,47 +185,47 @@ async fn garbage_on_the_socket_is_an_error_and_not_a_hang() {
 }
 
 #[tokio::test]
-async fn a_missing_socket_is_unavailable_by_name_and_not_in_doubt() {
+async fn a_missing_socket_is_unavailable_and_not_in_doubt_and_named_in_the_error() {
     let client = RemoteRuntime::connect("unix:///nowhere/cri.sock").expect("a good endpoint");
-    let error = client.version(LONG).await.expect_err("nobody there");
+    let error = client.version(LONG).await.expect_err("no socket");
     assert_eq!(error.code, Code::Unavailable);
     assert!(!error.in_doubt(), "{error:?}");
     assert!(error.message.contains("unix:///nowhere/cri.sock"), "{error}");
     assert!(error.message.contains("No such file"), "{error}");
 
-    let first = client.container_events().next().await.expect("an item").expect_err("nobody there");
+    let first = client.container_events().next().await.expect("an item").expect_err("no socket");
     assert_eq!((first.code, first.call), (Code::Unavailable, "GetContainerEvents"));
 }
 
 #[tokio::test]
-async fn a_server_that_dies_under_a_call_leaves_it_in_doubt_and_the_next_one_is_found() {
-    let fake = Arc::new(Fake::default());
-    let mut served = Served::start(fake.clone());
-    let client = served.client();
+async fn a_call_is_in_doubt_when_the_server_is_killed_and_the_restarted_server_is_found() {
+    let fake = Arc::new(FakeRuntime::default());
+    let mut server = TestServer::start(fake.clone());
+    let client = server.client();
     let call = tokio::spawn({
         let client = client.clone();
         async move { client.start_container("hangs", LONG).await }
     });
     tokio::time::timeout(LONG, fake.hanging.notified()).await.expect("the call arrived");
-    served.die();
+    server.kill();
     let error = tokio::time::timeout(LONG, call).await.expect("no hang").expect("no panic").expect_err("died");
     assert_eq!(error.code, Code::Unavailable, "{error:?}");
     assert!(error.in_doubt());
 
-    served.restart(fake);
-    // The first call may still meet the broken connection; it says so and makes a new one.
-    let mut tries = 0;
+    server.restart(fake);
+    // The first call may still use the broken connection; it fails, and the next one opens a new connection.
+    let mut attempts = 0;
     while let Err(error) = client.version(LONG).await {
-        tries += 1;
-        assert!(error.code == Code::Unavailable && tries < 10, "{error:?}");
+        attempts += 1;
+        assert!(error.code == Code::Unavailable && attempts < 10, "{error:?}");
     }
 }
 
 #[tokio::test]
-async fn events_come_and_the_stream_ends_when_the_server_dies() {
-    let fake = Arc::new(Fake::default());
-    let mut served = Served::start(fake.clone());
-    let mut events = served.client().container_events();
+async fn events_are_delivered_and_the_stream_ends_when_the_server_is_killed() {
+    let fake = Arc::new(FakeRuntime::default());
+    let mut server = TestServer::start(fake.clone());
+    let mut events = server.client().container_events();
     let first = async {
         tokio::join!(events.next(), async {
             while fake.subscribers() == 0 {
@@ -239,29 +238,29 @@ async fn events_come_and_the_stream_ends_when_the_server_dies() {
     let event = tokio::time::timeout(LONG, first).await.expect("no hang").expect("an event").expect("a good one");
     assert_eq!(event.container_id, "c1");
 
-    served.die();
+    server.kill();
     let rest: Vec<_> = tokio::time::timeout(LONG, events.collect::<Vec<_>>()).await.expect("it ends");
     assert!(rest.len() <= 1 && rest.iter().all(Result::is_err), "{rest:?}");
 }
 
 #[tokio::test]
-async fn a_list_of_a_full_node_with_long_annotations_comes_whole() {
-    let served = Served::start(Arc::default());
-    // 20 000 containers with 1 KiB each: five times what tonic takes by default, more than the Go client does.
+async fn a_list_of_a_full_node_with_long_annotations_is_received() {
+    let server = TestServer::start(Arc::default());
+    // 20 000 containers with 1 KiB each: five times tonic's default limit, and more than that of the Go client.
     let filter = v1::ContainerFilter { id: "20000".into(), ..Default::default() };
-    let containers = served.client().list_containers(Some(filter), LONG).await.expect("listed");
+    let containers = server.client().list_containers(Some(filter), LONG).await.expect("listed");
     assert_eq!(containers.len(), 20_000);
     assert_eq!(containers[19_999].id, "c19999");
 }
 
-/// Error messages travel in headers, which have a limit of their own; `serve` keeps far below it, others do not.
+/// Error messages are sent in headers, which have a separate limit; `serve` stays far below it, others do not.
 #[tokio::test]
-async fn a_failure_that_tells_a_long_story_keeps_its_code() {
+async fn a_failure_with_a_long_message_keeps_its_code() {
     let dir = tempfile::tempdir().expect("a directory");
-    let path = dir.path().join("story.sock");
+    let path = dir.path().join("long.sock");
     let listener = tokio::net::UnixListener::bind(&path).expect("bound");
     let refuse = tower::service_fn(|_| async {
-        let status = Status::invalid_argument("a \u{fffd} story ".repeat(10_000));
+        let status = Status::invalid_argument("a \u{fffd} message ".repeat(10_000));
         Ok::<_, std::convert::Infallible>(status.into_http::<tonic::body::Body>())
     });
     let connections = futures::stream::once(async move { listener.accept().await.map(|(connection, _)| connection) });
@@ -270,24 +269,24 @@ async fn a_failure_that_tells_a_long_story_keeps_its_code() {
     let client = RemoteRuntime::connect(path.to_str().expect("plain")).expect("a good endpoint");
     let error = client.remove_container("c1", LONG).await.expect_err("refused");
     assert_eq!(error.code, Code::InvalidArgument, "{error:?}");
-    assert!(error.message.starts_with("a \u{fffd} story ") && error.message.len() <= crate::error::MESSAGE_BYTES_MAX);
+    assert!(error.message.starts_with("a \u{fffd} message ") && error.message.len() <= crate::error::MESSAGE_BYTES_MAX);
     server.abort();
 }
 
 #[tokio::test]
-async fn a_server_told_to_stop_ends_its_streams_and_removes_its_socket() {
-    let fake = Arc::new(Fake::default());
+async fn shutdown_ends_the_streams_and_removes_the_socket() {
+    let fake = Arc::new(FakeRuntime::default());
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("cri.sock");
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let socket = Socket::bind(&path).expect("bound");
+    let socket = CriSocket::bind(&path).expect("bound");
     let server = tokio::spawn(socket.serve(fake.clone(), fake.clone(), async { drop(stopped.await) }));
     let client = RemoteRuntime::connect(path.to_str().expect("plain")).expect("a good endpoint");
     let events = tokio::spawn(client.container_events().collect::<Vec<_>>());
     while fake.subscribers() == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    stop.send(()).expect("it listens");
+    stop.send(()).expect("the server is running");
     let ended = tokio::time::timeout(LONG, server).await.expect("no hang").expect("no panic");
     ended.expect("a clean end");
     assert!(events.await.expect("no panic").iter().all(Result::is_err), "no event was sent");
@@ -295,19 +294,19 @@ async fn a_server_told_to_stop_ends_its_streams_and_removes_its_socket() {
 }
 
 #[tokio::test]
-async fn a_server_told_to_stop_waits_neither_for_a_call_that_hangs_nor_for_a_mute_peer() {
-    let fake = Arc::new(Fake::default());
+async fn shutdown_waits_neither_for_a_hanging_call_nor_for_a_silent_peer() {
+    let fake = Arc::new(FakeRuntime::default());
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("cri.sock");
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let socket = Socket::bind(&path).expect("bound");
+    let socket = CriSocket::bind(&path).expect("bound");
     let server = tokio::spawn(socket.serve(fake.clone(), fake.clone(), async { drop(stopped.await) }));
-    let _mute = UnixStream::connect(&path).await.expect("taken");
+    let _silent = UnixStream::connect(&path).await.expect("taken");
     let client = RemoteRuntime::connect(path.to_str().expect("plain")).expect("a good endpoint");
     let call = tokio::spawn(async move { client.start_container("hangs", LONG).await });
     tokio::time::timeout(LONG, fake.hanging.notified()).await.expect("the call arrived");
 
-    stop.send(()).expect("it listens");
+    stop.send(()).expect("the server is running");
     let ended = tokio::time::timeout(LONG, server).await.expect("no hang").expect("no panic");
     ended.expect("a clean end");
     let error = call.await.expect("no panic").expect_err("abandoned");

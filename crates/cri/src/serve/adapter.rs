@@ -1,4 +1,4 @@
-//! Each call of the protocol, handed to the engine behind the traits.
+//! The gRPC services: each call of the protocol becomes a call of the traits.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,29 +11,29 @@ use crate::{
     v1::{self, image_service_server, runtime_service_server},
 };
 
-/// One engine, as tonic wants to see it.
+/// Implements tonic's server traits for one runtime.
 #[derive(Clone)]
 pub(super) struct Adapter {
     pub(super) runtime: Arc<dyn RuntimeService>,
     pub(super) images: Arc<dyn ImageService>,
-    /// The server is going down: event streams end.
+    /// Cancelled when the shutdown starts: event streams end.
     pub(super) closing: CancellationToken,
-    /// The server is down: calls are abandoned.
+    /// Cancelled when the drain period is over: calls are abandoned.
     pub(super) closed: CancellationToken,
 }
 
 type Reply<T> = Result<Response<T>, Status>;
 
 impl Adapter {
-    /// The engine's answer, in the protocol's message.
+    /// Waits for the call's result and converts it to the protocol's message.
     async fn reply<A, T>(
         &self,
-        answer: impl Future<Output = Result<A, CriError>>,
+        call: impl Future<Output = Result<A, CriError>>,
         message: impl FnOnce(A) -> T,
     ) -> Reply<T> {
         tokio::select! {
-            answer = answer => answer.map(|a| Response::new(message(a))).map_err(|error| error.to_status()),
-            () = self.closed.cancelled() => Err(Status::unavailable("the server is going down")),
+            result = call => result.map(|value| Response::new(message(value))).map_err(|error| error.to_status()),
+            () = self.closed.cancelled() => Err(Status::unavailable("the server is shutting down")),
         }
     }
 }
@@ -42,17 +42,17 @@ impl Adapter {
 impl runtime_service_server::RuntimeService for Adapter {
     async fn version(&self, request: Request<v1::VersionRequest>) -> Reply<v1::VersionResponse> {
         let (_, timeout) = open(request);
-        self.reply(self.runtime.version(timeout), |answer| answer).await
+        self.reply(self.runtime.version(timeout), |response| response).await
     }
 
     async fn status(&self, request: Request<v1::StatusRequest>) -> Reply<v1::StatusResponse> {
         let (req, timeout) = open(request);
-        self.reply(self.runtime.status(req.verbose, timeout), |answer| answer).await
+        self.reply(self.runtime.status(req.verbose, timeout), |response| response).await
     }
 
     async fn runtime_config(&self, request: Request<v1::RuntimeConfigRequest>) -> Reply<v1::RuntimeConfigResponse> {
         let (_, timeout) = open(request);
-        self.reply(self.runtime.runtime_config(timeout), |answer| answer).await
+        self.reply(self.runtime.runtime_config(timeout), |response| response).await
     }
 
     async fn update_runtime_config(
@@ -94,7 +94,8 @@ impl runtime_service_server::RuntimeService for Adapter {
         request: Request<v1::PodSandboxStatusRequest>,
     ) -> Reply<v1::PodSandboxStatusResponse> {
         let (req, timeout) = open(request);
-        self.reply(self.runtime.pod_sandbox_status(&req.pod_sandbox_id, req.verbose, timeout), |answer| answer).await
+        self.reply(self.runtime.pod_sandbox_status(&req.pod_sandbox_id, req.verbose, timeout), |response| response)
+            .await
     }
 
     async fn list_pod_sandbox(&self, request: Request<v1::ListPodSandboxRequest>) -> Reply<v1::ListPodSandboxResponse> {
@@ -158,7 +159,7 @@ impl runtime_service_server::RuntimeService for Adapter {
         request: Request<v1::ContainerStatusRequest>,
     ) -> Reply<v1::ContainerStatusResponse> {
         let (req, timeout) = open(request);
-        self.reply(self.runtime.container_status(&req.container_id, req.verbose, timeout), |answer| answer).await
+        self.reply(self.runtime.container_status(&req.container_id, req.verbose, timeout), |response| response).await
     }
 
     async fn update_container_resources(
@@ -184,7 +185,7 @@ impl runtime_service_server::RuntimeService for Adapter {
 
     async fn exec_sync(&self, request: Request<v1::ExecSyncRequest>) -> Reply<v1::ExecSyncResponse> {
         let (req, timeout) = open(request);
-        self.reply(self.runtime.exec_sync(req, timeout), |answer| answer).await
+        self.reply(self.runtime.exec_sync(req, timeout), |response| response).await
     }
 
     async fn exec(&self, request: Request<v1::ExecRequest>) -> Reply<v1::ExecResponse> {
@@ -264,7 +265,7 @@ impl image_service_server::ImageService for Adapter {
     async fn image_status(&self, request: Request<v1::ImageStatusRequest>) -> Reply<v1::ImageStatusResponse> {
         let (req, timeout) = open(request);
         let image = req.image.unwrap_or_default();
-        self.reply(self.images.image_status(image, req.verbose, timeout), |answer| answer).await
+        self.reply(self.images.image_status(image, req.verbose, timeout), |response| response).await
     }
 
     async fn pull_image(&self, request: Request<v1::PullImageRequest>) -> Reply<v1::PullImageResponse> {
@@ -280,11 +281,11 @@ impl image_service_server::ImageService for Adapter {
 
     async fn image_fs_info(&self, request: Request<v1::ImageFsInfoRequest>) -> Reply<v1::ImageFsInfoResponse> {
         let (_, timeout) = open(request);
-        self.reply(self.images.image_fs_info(timeout), |answer| answer).await
+        self.reply(self.images.image_fs_info(timeout), |response| response).await
     }
 }
 
-/// The message, and how long its sender waits.
+/// The message, and the timeout of its sender.
 fn open<T>(request: Request<T>) -> (T, Duration) {
     let timeout = sent_timeout(request.metadata()).unwrap_or(TIMEOUT_UNSAID);
     (request.into_inner(), timeout)
@@ -309,7 +310,7 @@ fn sent_timeout(metadata: &MetadataMap) -> Option<Duration> {
     })
 }
 
-/// A grace period from the wire: negative makes no sense, and a hundred years are enough.
+/// A grace period from the wire: negative is invalid, and a hundred years are the maximum.
 fn whole_seconds(sent: i64) -> Result<u32, Status> {
     if sent < 0 {
         return Err(Status::invalid_argument(format!("a stop timeout of {sent} s is negative")));
@@ -317,7 +318,7 @@ fn whole_seconds(sent: i64) -> Result<u32, Status> {
     Ok(u32::try_from(sent).unwrap_or(u32::MAX))
 }
 
-/// For a caller that sets no time limit (a pull of the Go kubelet has none).
+/// For a caller without a timeout (a pull of the Go kubelet has none).
 const TIMEOUT_UNSAID: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]

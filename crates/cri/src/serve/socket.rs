@@ -1,5 +1,5 @@
-//! A unix socket that is never open to others, not even between its birth and its chmod, and that is taken over from the
-//! dead only.
+//! Binds a unix socket that is never accessible to others, not even between bind and chmod, and that replaces only the socket of
+//! a server that has exited.
 
 use std::{
     fs::{self, DirBuilder, Permissions},
@@ -17,33 +17,34 @@ use tokio::net::UnixListener;
 /// Why a socket could not be bound.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Another server answers there.
+    /// Another server accepts connections on it.
     #[error("{path}: another server listens on it")]
     InUse {
-        /// The socket.
+        /// The socket's path.
         path: PathBuf,
     },
-    /// Something else lies there; it is left alone.
-    #[error("{path}: is there and is not a socket")]
+    /// The path exists and is not a socket; it is not replaced.
+    #[error("{path}: exists and is not a socket")]
     NotASocket {
-        /// What is in the way.
+        /// The existing file.
         path: PathBuf,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("bind {path}")]
     Io {
-        /// The socket.
+        /// The socket's path.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         #[source]
         source: io::Error,
     },
 }
 
-/// The file of a bound socket; removed when this goes, unless another has taken its place.
+/// The file of a bound socket; dropping it removes the file unless another file has replaced it.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
+    /// Device and inode.
     identity: (u64, u64),
 }
 
@@ -61,22 +62,23 @@ impl Drop for SocketFile {
     }
 }
 
-/// Binds inside a directory of mode 0700 and renames the finished socket into place: the rename also replaces what a
-/// dead server left.
+/// Binds inside a directory of mode 0700 and renames the socket to `path`: the rename also replaces the socket of a server that
+/// has exited.
 pub(super) fn bind(path: &Path) -> Result<(UnixListener, SocketFile), BindError> {
-    refuse_the_living(path)?;
-    let bound = Nursery::beside(path).and_then(|nursery| {
-        let born = nursery.0.join("s");
-        let listener = UnixListener::bind(&born)?;
-        fs::set_permissions(&born, Permissions::from_mode(0o600))?;
-        let meta = fs::symlink_metadata(&born)?;
-        fs::rename(&born, path)?;
+    check_replaceable(path)?;
+    let bound = PrivateDir::next_to(path).and_then(|dir| {
+        let temporary = dir.0.join("s");
+        let listener = UnixListener::bind(&temporary)?;
+        fs::set_permissions(&temporary, Permissions::from_mode(0o600))?;
+        let meta = fs::symlink_metadata(&temporary)?;
+        fs::rename(&temporary, path)?;
         Ok((listener, SocketFile { path: path.to_owned(), identity: (meta.dev(), meta.ino()) }))
     });
     bound.map_err(|source| BindError::Io { path: path.to_owned(), source })
 }
 
-fn refuse_the_living(path: &Path) -> Result<(), BindError> {
+/// Fails if `path` is the socket of a running server, or not a socket.
+fn check_replaceable(path: &Path) -> Result<(), BindError> {
     let path = path.to_owned();
     match fs::symlink_metadata(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -90,16 +92,16 @@ fn refuse_the_living(path: &Path) -> Result<(), BindError> {
     }
 }
 
-/// The private directory a socket is born in. Its name is short, since a socket's path is.
-struct Nursery(PathBuf);
+/// The private directory in which a socket is bound. Its name is short, because the path of a socket is limited to 107 bytes.
+struct PrivateDir(PathBuf);
 
-impl Nursery {
-    fn beside(path: &Path) -> io::Result<Self> {
+impl PrivateDir {
+    fn next_to(path: &Path) -> io::Result<Self> {
         let parent = path.parent().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-        let turn = BINDS.fetch_add(1, Ordering::Relaxed);
-        let directory = parent.join(format!(".{:x}.{turn:x}", std::process::id()));
+        let number = BINDS.fetch_add(1, Ordering::Relaxed);
+        let directory = parent.join(format!(".{:x}.{number:x}", std::process::id()));
         match DirBuilder::new().mode(0o700).create(&directory) {
-            // Left by a process of the same number that died in here; remove_dir refuses if it is anything more.
+            // Left by a process with the same PID that crashed here; remove_dir fails if it has other contents.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let _ = fs::remove_file(directory.join("s"));
                 fs::remove_dir(&directory)?;
@@ -111,14 +113,14 @@ impl Nursery {
     }
 }
 
-impl Drop for Nursery {
+impl Drop for PrivateDir {
     fn drop(&mut self) {
         let _ = fs::remove_file(self.0.join("s"));
         let _ = fs::remove_dir(&self.0);
     }
 }
 
-/// Keeps the binds of one process out of each other's nursery.
+/// Distinguishes the directories of concurrent binds in one process.
 static BINDS: AtomicU32 = AtomicU32::new(0);
 
 #[cfg(test)]
@@ -133,19 +135,19 @@ mod tests {
         let mode = fs::symlink_metadata(&path).expect("there").mode();
         assert_eq!(mode & 0o777, 0o600);
         assert!(matches!(bind(&path), Err(BindError::InUse { .. })));
-        assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 1, "the nursery is gone");
+        assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 1, "the private directory is removed");
         drop(bound);
         assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 0);
     }
 
     #[tokio::test]
-    async fn a_dead_socket_is_replaced_and_a_file_is_not() {
+    async fn the_socket_of_an_exited_server_is_replaced_and_a_file_is_not() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("cri.sock");
         drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket to be left behind"));
-        let (_listener, file) = bind(&path).expect("taken over");
+        let (_listener, file) = bind(&path).expect("replaced");
 
-        // One who lost the place does not remove its successor's socket.
+        // Dropping a SocketFile whose file was replaced does not remove the new file.
         fs::remove_file(&path).expect("removed");
         fs::write(&path, "mine").expect("written");
         drop(file);
