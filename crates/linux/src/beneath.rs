@@ -1,7 +1,7 @@
-//! Working inside a directory whose content belongs to someone else.
+//! Operations inside a directory whose content is controlled by a container (`openat2` with `RESOLVE_BENEATH`).
 //!
-//! A container may write symlinks into its volumes and swap them while we look. The kernel resolves every path here with
-//! `openat2`, and refuses whatever leads out; what was opened is then used by descriptor, never by path again.
+//! A container may write symlinks into its volumes and swap them at any time. The kernel resolves every path here with `openat2`,
+//! and refuses one that leads out; what was opened is then used by descriptor, never by path again.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -18,32 +18,33 @@ mod usage;
 pub use remove::{RemoveError, remove_tree};
 pub use usage::usage;
 
-/// A directory that nothing opened through it can leave.
+/// A directory; paths opened through it never lead out of it.
 #[derive(Debug)]
-pub struct Root(OwnedFd);
+pub struct ConfinedDir(OwnedFd);
 
-impl Root {
-    /// Opens the directory itself; its own path is trusted and may go through symlinks.
+impl ConfinedDir {
+    /// Opens the directory itself; its own path is trusted and may contain symlinks.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self(open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?))
     }
 
-    /// Works inside a directory that is already open.
+    /// Uses a directory that is already open.
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self(fd)
     }
 
-    /// Opens what lies below. A symlink may lead anywhere inside; one that leads out is refused (`CrossesDevices`).
+    /// Opens a path below. A symlink may point anywhere inside; one that leads out is refused (`CrossesDevices`).
     pub fn open_beneath(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
         resolve(self.0.as_fd(), path, flags, ResolveFlags::BENEATH)
     }
 
-    /// Opens what a process with this directory as its root would open: absolute symlinks begin here, `..` ends here.
+    /// Resolves a path like a process with this directory as its root (`RESOLVE_IN_ROOT`): absolute symlinks start here, `..` stops
+    /// here.
     pub fn open_in_root(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
         resolve(self.0.as_fd(), path, flags, ResolveFlags::IN_ROOT)
     }
 
-    /// Opens a directory below, and makes those parts of its path that are missing, with this very mode whatever the umask.
+    /// Opens a directory below, and creates the missing parts of its path with exactly this mode, whatever the umask.
     pub fn make_dirs(&self, path: &Path, mode: u32) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let mut here = resolve(self.0.as_fd(), Path::new("."), flags, ResolveFlags::BENEATH)?;
@@ -52,10 +53,10 @@ impl Root {
             match part {
                 Component::Normal(name) => prefix.push(name),
                 Component::CurDir => continue,
-                // A path that was meant to stay inside has no business with these.
+                // A path that must stay inside needs none of these.
                 Component::ParentDir | Component::RootDir | Component::Prefix(_) => return Err(Errno::XDEV.into()),
             }
-            // From the root each time, because a symlink on the way may go up as long as it stays inside.
+            // From the root each time, because a symlink on the path may go up while it stays inside.
             here = match self.open_beneath(&prefix, flags) {
                 Ok(fd) => fd,
                 Err(e) if e.kind() == io::ErrorKind::NotFound => make_dir(here.as_fd(), prefix.file_name(), mode)?,
@@ -65,7 +66,7 @@ impl Root {
         Ok(here)
     }
 
-    /// Makes a new file, with this very mode whatever the umask. What is already there, a link included, is an error.
+    /// Creates a new file with exactly this mode, whatever the umask. An existing entry, a link included, is an error.
     pub fn create_file(&self, path: &Path, mode: u32) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
@@ -76,7 +77,7 @@ impl Root {
 
     /// Reads a small file. Anything but a regular file, or more than `max` bytes, is an error.
     pub fn read_file(&self, path: &Path, max: u64) -> io::Result<Vec<u8>> {
-        // Without O_NONBLOCK a pipe put there by someone else would hold us at the open.
+        // Without O_NONBLOCK the open would block on a FIFO that the container created.
         let file: File = self.open_beneath(path, OFlags::RDONLY | OFlags::NONBLOCK)?.into();
         let about = file.metadata()?;
         if !about.is_file() || about.len() > max {
@@ -88,13 +89,13 @@ impl Root {
     }
 }
 
-impl AsFd for Root {
+impl AsFd for ConfinedDir {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// Makes one directory and opens it. A dangling symlink of this name is refused, not filled in behind its back.
+/// Creates one directory and opens it. A dangling symlink of this name is refused, its target is not created.
 fn make_dir(parent: BorrowedFd<'_>, name: Option<&OsStr>, mode: u32) -> io::Result<OwnedFd> {
     let name = Path::new(name.ok_or(Errno::INVAL)?);
     let made = match mkdirat(parent, name, Mode::from_raw_mode(mode)) {
@@ -111,7 +112,7 @@ fn make_dir(parent: BorrowedFd<'_>, name: Option<&OsStr>, mode: u32) -> io::Resu
 }
 
 fn resolve(at: BorrowedFd<'_>, path: &Path, flags: OFlags, how: ResolveFlags) -> io::Result<OwnedFd> {
-    // The kernel answers EAGAIN when something was renamed on the way and it can't be sure that we stayed inside.
+    // The kernel returns EAGAIN if a rename during the lookup makes it uncertain that the path stays inside.
     for _ in 0..RESOLVE_ATTEMPTS_MAX {
         let how = how | ResolveFlags::NO_MAGICLINKS;
         match openat2(at, path, flags | OFlags::CLOEXEC, Mode::empty(), how) {
@@ -122,7 +123,7 @@ fn resolve(at: BorrowedFd<'_>, path: &Path, flags: OFlags, how: ResolveFlags) ->
     Err(Errno::AGAIN.into())
 }
 
-/// Removes a tree by its path: see [`remove_tree`]. The path of its parent is trusted. Not there is success.
+/// Removes a tree by its path: see [`remove_tree`]. The path of its parent is trusted. A missing tree is success.
 pub fn remove_path(path: &Path) -> Result<(), RemoveError> {
     let failed = |source| RemoveError::Remove { path: path.into(), source };
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
@@ -135,7 +136,7 @@ pub fn remove_path(path: &Path) -> Result<(), RemoveError> {
     }
 }
 
-/// Renames that may disturb one look before it is given up.
+/// Renames that may disturb one lookup before it fails.
 const RESOLVE_ATTEMPTS_MAX: usize = 64;
 
 #[cfg(test)]

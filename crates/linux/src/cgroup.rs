@@ -1,12 +1,12 @@
-//! Control groups, v1 and v2, by their files.
+//! Control groups, v1 and v2, through their file systems.
 //!
 //! ```text
 //! v2      one tree:            /sys/fs/cgroup/kubepods/burstable/pod<uid>
-//! v1      a tree a hierarchy:  /sys/fs/cgroup/{cpu,memory,pids,…}/kubepods/burstable/pod<uid>
-//! hybrid  v1, and a v2 tree without controllers beside it: groups are made in v1 only, but looked for and removed in both,
-//!         because a runtime may have made them there
+//! v1      a tree per hierarchy: /sys/fs/cgroup/{cpu,memory,pids,…}/kubepods/burstable/pod<uid>
+//! hybrid  v1, and a v2 tree without controllers: cgroups are created in v1 only, but listed and removed in both, because a
+//!         runtime may have created them there
 //! ```
-//! A group "exists" when it is there in every hierarchy; removing and listing take any hierarchy in which it is.
+//! A cgroup exists if it is in every hierarchy; removing and listing cover every hierarchy that has it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -20,43 +20,43 @@ mod limits;
 #[cfg(test)]
 mod tests;
 
-pub use limits::{Bound, CpuQuota, Limits, cpu_weight};
+pub use limits::{Bound, CgroupResources, CpuQuota, cpu_weight};
 
 use crate::mountinfo::MountInfoError;
 
-/// Which interface the kernel offers for resources here.
+/// The interface that controls resources on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
+pub enum CgroupVersion {
     /// A tree per hierarchy.
     V1,
     /// One tree.
     V2,
 }
 
-/// The place of a group: names from the root down, none of which can leave it.
+/// The path of a cgroup below the root. Its names are checked: none is `..` or contains a slash.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CgroupPath(Vec<String>);
 
-/// All hierarchies of this machine.
+/// All hierarchies of this host.
 #[derive(Clone, Debug)]
 pub struct CgroupTree {
-    version: Version,
+    version: CgroupVersion,
     hierarchies: Vec<Hierarchy>,
-    /// A tree of plain files, for tests: its files are made at the first write and go with their directory.
+    /// A tree of plain files, for tests: its files are created by the first write and removed with their directory.
     plain: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hierarchy {
     root: PathBuf,
-    version: Version,
-    /// v1: what it controls; v2: empty, each group has a file that says so.
+    version: CgroupVersion,
+    /// v1: its controllers; v2: empty, each cgroup lists them in a file.
     controllers: BTreeSet<String>,
-    /// The v2 tree of a hybrid layout: nothing is made in it.
-    bystander: bool,
+    /// The v2 tree of a hybrid layout: we create nothing in it.
+    unmanaged: bool,
 }
 
-/// What went wrong, and where.
+/// A failed operation on cgroups.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
     /// No cgroup file system is mounted.
@@ -65,61 +65,61 @@ pub enum CgroupError {
     /// The mounts can't be read.
     #[error("find the cgroup file systems")]
     Mounts(#[source] MountInfoError),
-    /// A name that is no name of a group.
+    /// Not a valid name of a cgroup.
     #[error("{0:?} cannot be the name of a cgroup")]
     BadName(String),
-    /// The kernel does not offer a controller that is needed.
+    /// A required controller is not available.
     #[error("the {controller} controller is not available in {}", path.display())]
     MissingController {
-        /// Which.
+        /// The name of the controller.
         controller: String,
-        /// Where.
+        /// The cgroup that needs it.
         path: PathBuf,
     },
-    /// A group can't be made.
-    #[error("make cgroup {}", path.display())]
-    Make {
-        /// Where.
+    /// A cgroup can't be created.
+    #[error("create cgroup {}", path.display())]
+    Create {
+        /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The error of mkdir.
         #[source]
         source: io::Error,
     },
     /// A file can't be read.
     #[error("read {}", path.display())]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of open or read.
         #[source]
         source: io::Error,
     },
-    /// A value is refused.
+    /// The kernel refuses a value.
     #[error("write {value:?} to {}", path.display())]
     Write {
-        /// Where.
+        /// The file.
         path: PathBuf,
-        /// What.
+        /// The refused value.
         value: String,
-        /// Why.
+        /// The error of open or write.
         #[source]
         source: io::Error,
     },
-    /// A group can't be removed.
+    /// A cgroup can't be removed.
     #[error("remove cgroup {}", path.display())]
     Remove {
-        /// Which.
+        /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The error of rmdir.
         #[source]
         source: io::Error,
     },
-    /// Processes are still in it after the time given.
+    /// The cgroup still has processes after the time limit.
     #[error("cgroup {} still has processes {pids:?}", path.display())]
     Busy {
-        /// Which.
+        /// The directory.
         path: PathBuf,
-        /// Some of them.
+        /// At most ten of them.
         pids: Vec<u32>,
     },
 }
@@ -132,12 +132,12 @@ impl CgroupPath {
         Self(Vec::new())
     }
 
-    /// Reads `/a/b`; slashes at the ends and in rows count for nothing.
+    /// Parses `/a/b`; leading, trailing and repeated slashes are ignored.
     pub fn parse(text: &str) -> Result<Self, CgroupError> {
         text.split('/').filter(|name| !name.is_empty()).try_fold(Self::root(), |path, name| path.join(name))
     }
 
-    /// One level down.
+    /// The child of this name.
     pub fn join(&self, name: &str) -> Result<Self, CgroupError> {
         let bad =
             name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0', '\n']) || name.len() > 255;
@@ -149,7 +149,7 @@ impl CgroupPath {
         Ok(Self(names))
     }
 
-    /// Its last name.
+    /// The last name; `None` for the root.
     pub fn name(&self) -> Option<&str> {
         self.0.last().map(String::as_str)
     }
@@ -158,7 +158,7 @@ impl CgroupPath {
         self.0.is_empty()
     }
 
-    /// The groups from below the root down to this one.
+    /// The cgroups on the path, from the child of the root down to this one.
     fn steps(&self) -> impl Iterator<Item = CgroupPath> {
         (1..=self.0.len()).map(|n| Self(self.0[..n].to_vec()))
     }
@@ -183,43 +183,43 @@ impl fmt::Debug for CgroupPath {
 // === impl CgroupTree ===
 
 impl CgroupTree {
-    /// How resources are controlled here.
-    pub fn version(&self) -> Version {
+    /// The interface that controls resources on this host.
+    pub fn version(&self) -> CgroupVersion {
         self.version
     }
 
-    /// Makes the group, its parents included, and gives it these limits. What is there already stays, with its limits renewed.
-    pub fn create(&self, path: &CgroupPath, limits: &Limits) -> Result<(), CgroupError> {
-        for hierarchy in self.made() {
+    /// Creates the cgroup and its parents, and sets these limits. Existing cgroups stay, and get the limits.
+    pub fn create(&self, path: &CgroupPath, limits: &CgroupResources) -> Result<(), CgroupError> {
+        for hierarchy in self.managed() {
             for step in path.steps() {
-                self.make_one(hierarchy, &step)?;
+                self.create_one(hierarchy, &step)?;
             }
         }
         self.apply(path, limits)
     }
 
-    /// Sets limits of a group that exists. What `limits` leaves open stays as it is.
-    pub fn apply(&self, path: &CgroupPath, limits: &Limits) -> Result<(), CgroupError> {
+    /// Sets limits of an existing cgroup. CgroupResources that are `None` stay unchanged.
+    pub fn apply(&self, path: &CgroupPath, limits: &CgroupResources) -> Result<(), CgroupError> {
         limits::apply(self, path, limits)
     }
 
-    /// Swap can be limited here. The root of v2 has no limits at all: its children tell.
+    /// Whether swap can be limited on this host. The root of v2 has no limit files, so its children are checked.
     pub fn limits_swap(&self) -> bool {
-        self.made().any(|hierarchy| match hierarchy.version {
-            Version::V1 => hierarchy.root.join("memory.memsw.limit_in_bytes").exists(),
-            Version::V2 => {
+        self.managed().any(|hierarchy| match hierarchy.version {
+            CgroupVersion::V1 => hierarchy.root.join("memory.memsw.limit_in_bytes").exists(),
+            CgroupVersion::V2 => {
                 let groups = subdirs(&hierarchy.root).unwrap_or_default();
                 groups.iter().any(|group| group.join("memory.swap.max").exists())
             }
         })
     }
 
-    /// It is there, in every hierarchy.
+    /// Whether the cgroup exists in every managed hierarchy.
     pub fn exists(&self, path: &CgroupPath) -> bool {
-        self.made().all(|h| path.under(&h.root).is_dir())
+        self.managed().all(|h| path.under(&h.root).is_dir())
     }
 
-    /// The groups directly below, in whichever hierarchy.
+    /// The names of the direct children in any hierarchy.
     pub fn children(&self, path: &CgroupPath) -> Result<BTreeSet<String>, CgroupError> {
         let mut names = BTreeSet::new();
         for hierarchy in &self.hierarchies {
@@ -230,7 +230,7 @@ impl CgroupTree {
         Ok(names)
     }
 
-    /// The processes in the group and below it.
+    /// The processes in the cgroup and its descendants.
     pub fn procs(&self, path: &CgroupPath) -> Result<BTreeSet<u32>, CgroupError> {
         let mut pids = BTreeSet::new();
         for hierarchy in &self.hierarchies {
@@ -241,18 +241,18 @@ impl CgroupTree {
         Ok(pids)
     }
 
-    /// Kills every process in the group and below it, and waits for them to be gone.
+    /// Kills every process in the cgroup and its descendants, and waits until they have exited.
     pub fn kill_all(&self, path: &CgroupPath, limit: Duration) -> Result<(), CgroupError> {
         kill::kill_all(self, path, limit)
     }
 
-    /// Removes the group and all below it, in every hierarchy. Not there is success; a group with processes is not removed.
+    /// Removes the cgroup and its descendants in every hierarchy. A missing cgroup is success; one with processes is not removed.
     pub fn remove(&self, path: &CgroupPath, limit: Duration) -> Result<(), CgroupError> {
         let deadline = Instant::now() + limit;
         if path.is_root() {
             return Err(CgroupError::BadName("/".into()));
         }
-        // Every hierarchy is tried, also when another fails: less is left.
+        // Continues with the other hierarchies after a failure, so that less is left behind.
         let mut failure = None;
         for hierarchy in &self.hierarchies {
             for dir in descend(&path.under(&hierarchy.root))?.iter().rev() {
@@ -265,21 +265,21 @@ impl CgroupTree {
         failure.map_or(Ok(()), Err)
     }
 
-    /// The hierarchies in which groups are made.
-    fn made(&self) -> impl Iterator<Item = &Hierarchy> {
-        self.hierarchies.iter().filter(|h| !h.bystander)
+    /// The hierarchies in which we create cgroups.
+    fn managed(&self) -> impl Iterator<Item = &Hierarchy> {
+        self.hierarchies.iter().filter(|h| !h.unmanaged)
     }
 
-    fn make_one(&self, hierarchy: &Hierarchy, path: &CgroupPath) -> Result<(), CgroupError> {
+    fn create_one(&self, hierarchy: &Hierarchy, path: &CgroupPath) -> Result<(), CgroupError> {
         let dir = path.under(&hierarchy.root);
         let parent = dir.parent().expect("a step lies below the root");
-        if hierarchy.version == Version::V2 {
+        if hierarchy.version == CgroupVersion::V2 {
             limits::enable_controllers(self, parent)?;
         }
         match std::fs::create_dir(&dir) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(source) => return Err(CgroupError::Make { path: dir, source }),
+            Err(source) => return Err(CgroupError::Create { path: dir, source }),
         }
         if hierarchy.controllers.contains("cpuset") {
             limits::inherit_cpuset(self, parent, &dir)?;
@@ -296,11 +296,11 @@ impl CgroupTree {
             match std::fs::remove_dir(dir) {
                 Ok(()) => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-                // The kernel may need a moment to let go of a process that has already exited.
+                // The kernel may need a moment to release a process that has already exited.
                 Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
                     if Instant::now() >= deadline {
                         let pids = read_pids(&dir.join("cgroup.procs")).unwrap_or_default();
-                        let pids = pids.into_iter().take(PIDS_TOLD_MAX).collect();
+                        let pids = pids.into_iter().take(PIDS_SHOWN_MAX).collect();
                         return Err(CgroupError::Busy { path: dir.into(), pids });
                     }
                 }
@@ -330,21 +330,21 @@ fn read(path: &Path) -> Result<String, CgroupError> {
     std::fs::read_to_string(path).map_err(|source| CgroupError::Read { path: path.into(), source })
 }
 
-/// A group that went away meanwhile has no processes.
+/// A cgroup that was removed meanwhile has no processes.
 fn read_pids(path: &Path) -> Result<Vec<u32>, CgroupError> {
     match std::fs::read_to_string(path) {
-        // Zero stands for a process outside of our pid namespace.
+        // Zero is a process outside of our pid namespace.
         Ok(text) => Ok(text.lines().filter_map(|l| l.parse().ok()).filter(|&pid| pid != 0).collect()),
         Err(e) if gone(&e) => Ok(Vec::new()),
         Err(source) => Err(CgroupError::Read { path: path.into(), source }),
     }
 }
 
-/// The group and all below it, parents before children; nothing if it is not there.
+/// The cgroup and its descendants, parents before children.
 fn descend(top: &Path) -> Result<Vec<PathBuf>, CgroupError> {
     let mut found = Vec::new();
     let mut todo = VecDeque::from([top.to_owned()]);
-    // Breadth first, without recursion: how deep it goes is the containers' choice.
+    // Breadth first, without recursion: containers choose the depth.
     while let Some(dir) = todo.pop_front() {
         todo.extend(subdirs(&dir)?);
         found.push(dir);
@@ -369,7 +369,7 @@ fn subdirs(dir: &Path) -> Result<Vec<PathBuf>, CgroupError> {
     Ok(found)
 }
 
-/// ENOENT, or what an open file of a removed group answers (ENODEV).
+/// ENOENT, or ENODEV: the error of an open file of a removed cgroup.
 fn gone(e: &io::Error) -> bool {
     e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error())
 }
@@ -382,8 +382,8 @@ fn remove_plain_files(dir: &Path) {
     }
 }
 
-/// The kernel frees a group within microseconds of its last process; so begin short.
+/// The kernel releases a cgroup within microseconds after its last process, so the first pause is short.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
-/// An error names no more pids than a person reads.
-const PIDS_TOLD_MAX: usize = 10;
+/// Pids in an error message.
+const PIDS_SHOWN_MAX: usize = 10;

@@ -1,14 +1,14 @@
-//! The boot clock, which counts suspended time too, and the name of this boot.
+//! The boot clock, which includes suspended time, and the boot id.
 
 use std::io;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Time since the machine was booted, suspended time included.
+/// Time since the host was booted, suspended time included.
 pub fn boot_time() -> Duration {
     let t = clock_gettime(ClockId::Boottime);
-    // The kernel gives neither a negative time since boot nor nanoseconds beyond a second.
+    // The kernel returns neither a negative time since boot nor nanoseconds beyond a second.
     Duration::new(u64::try_from(t.tv_sec).unwrap_or(0), u32::try_from(t.tv_nsec).unwrap_or(0))
 }
 
@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn boot_time_is_what_proc_says_and_goes_on() {
+    fn boot_time_equals_proc_uptime_and_advances() {
         let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
         let uptime: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
         let first = boot_time();
@@ -31,7 +31,7 @@ mod tests {
     }
 
     #[test]
-    fn a_boot_has_one_id() {
+    fn the_boot_id_is_constant() {
         let id = boot_id().unwrap();
         assert_eq!(id.len(), 36);
         assert_eq!(id, boot_id().unwrap());

@@ -1,4 +1,4 @@
-//! Huge pages: which sizes this kernel has, and how many of each are set aside.
+//! Huge pages: the sizes that this kernel has, and how many of each are reserved.
 
 use std::fs;
 use std::path::Path;
@@ -8,17 +8,17 @@ use std::path::Path;
 pub struct HugePages {
     /// Bytes in one page.
     pub size: u64,
-    /// How many there are.
+    /// `nr_hugepages`.
     pub count: u64,
 }
 
-/// All sizes of this machine, the smallest first; none where the kernel has no huge pages.
+/// All sizes of this host, the smallest first; empty if the kernel has no huge pages.
 pub fn read() -> Vec<HugePages> {
     read_in(Path::new("/sys/kernel/mm/hugepages"))
 }
 
-/// A size as the kernel spells it in the names of its files: the largest unit that divides it.
-pub fn spelled(size: u64) -> String {
+/// A size as in the kernel's file names (`2MB`): in the largest unit that divides it.
+pub fn size_name(size: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)];
     let unit = UNITS.iter().find(|(_, unit)| size.is_multiple_of(*unit));
     unit.map_or_else(|| format!("{size}B"), |(name, unit)| format!("{}{name}", size / unit))
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_spelled_as_the_kernel_does() {
-        assert_eq!([64 << 10, 2 << 20, 1 << 30, 1500].map(spelled), ["64KB", "2MB", "1GB", "1500B"]);
+    fn sizes_have_the_kernels_names() {
+        assert_eq!([64 << 10, 2 << 20, 1 << 30, 1500].map(size_name), ["64KB", "2MB", "1GB", "1500B"]);
     }
 }

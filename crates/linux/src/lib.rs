@@ -1,8 +1,8 @@
-//! Where the kernel is spoken to: cgroups, mounts, opens that cannot escape, pidfds, clocks.
+//! Kernel interfaces: cgroups, mounts, confined opens (`openat2`), pidfds, clocks.
 //!
-//! Everything here is synchronous and may block in the kernel: callers run it where a hung file system costs only
-//! themselves. Unsafe code is allowed in this crate alone, module by module: so far in [`memory`]; for all else the safe
-//! wrappers of `rustix` were enough.
+//! Everything here is synchronous and may block in the kernel: callers run it on threads where a hung file system blocks only
+//! themselves. Unsafe code is allowed in this crate alone, per module: so far in [`memory`]; elsewhere the safe wrappers of
+//! `rustix` suffice.
 
 pub mod beneath;
 pub mod cgroup;

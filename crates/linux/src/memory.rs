@@ -1,19 +1,20 @@
-//! The process' own memory: how much it takes, and giving back what it no longer needs.
+//! The memory of this process: how much it uses, and returning freed memory to the kernel.
 //!
-//! An allocator keeps what was freed for the next burst. An agent has one burst, at its start, and then idles for months: what
-//! it took then belongs to the pods.
+//! An allocator keeps freed memory for the next burst. An agent has one burst, at its start, and then idles for months: the memory
+//! should then be available to pods.
 
-// glibc has no safe way to its own settings.
+// glibc's settings have no safe wrapper.
 #![allow(unsafe_code)]
 
 use std::io;
 
-/// Let threads share this many heaps, instead of eight for each core. Heaps that are made stay: call it before the first thread.
-pub fn limit_heaps(count: i32) -> bool {
+/// CgroupResources malloc to this many arenas for all threads, instead of eight per core. Existing arenas stay: call it before the first
+/// thread starts. Returns whether the limit was set.
+pub fn limit_malloc_arenas(count: i32) -> bool {
     #[cfg(target_env = "gnu")]
     {
-        // SAFETY: mallopt reads its two integers and changes a setting under glibc's own lock; any value is valid, what it
-        // can't use is refused by its answer.
+        // SAFETY: mallopt reads its two integers and changes a setting under glibc's own lock; any value is valid, one that it
+        // can't use is refused by the return value.
         unsafe { libc::mallopt(libc::M_ARENA_MAX, count) == 1 }
     }
     #[cfg(not(target_env = "gnu"))]
@@ -23,8 +24,8 @@ pub fn limit_heaps(count: i32) -> bool {
     }
 }
 
-/// Give freed memory back to the machine. True if there was any.
-pub fn give_back() -> bool {
+/// Returns freed memory to the kernel. True if there was any.
+pub fn trim_heap() -> bool {
     #[cfg(target_env = "gnu")]
     {
         // SAFETY: malloc_trim takes glibc's locks like any free() and returns only pages that hold no allocation; zero is
@@ -37,8 +38,8 @@ pub fn give_back() -> bool {
     }
 }
 
-/// The memory that is this process' alone (`RssAnon`), in bytes.
-pub fn anonymous() -> io::Result<u64> {
+/// The anonymous resident memory of this process (`RssAnon`), in bytes.
+pub fn anonymous_rss() -> io::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
@@ -50,16 +51,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_freed_is_given_back() {
-        assert!(limit_heaps(2) || cfg!(not(target_env = "gnu")));
-        // Small pieces with one in between that stays: nothing the allocator returns by itself.
+    fn freed_memory_is_returned_to_the_kernel() {
+        assert!(limit_malloc_arenas(2) || cfg!(not(target_env = "gnu")));
+        // Small allocations with a live one at the end: the allocator does not return them without a trim.
         let mut pieces: Vec<Vec<u8>> = (0..20_000).map(|n| vec![1; 1000 + n % 7]).collect();
         let last = pieces.pop();
-        let full = anonymous().unwrap();
+        let full = anonymous_rss().unwrap();
         drop(pieces);
-        let held = anonymous().unwrap();
-        give_back();
-        let after = anonymous().unwrap();
+        let held = anonymous_rss().unwrap();
+        trim_heap();
+        let after = anonymous_rss().unwrap();
         assert!(last.is_some() && full > 19 << 20);
         if cfg!(target_env = "gnu") {
             assert!(held > full / 2 && after + (10 << 20) < held, "full {full}, held {held}, after {after}");

@@ -1,4 +1,4 @@
-//! Mounting and unmounting, by descriptor where the path could be moved under us.
+//! Mounts and unmounts, by descriptor where the path could be replaced meanwhile.
 
 use std::ffi::CString;
 use std::io;
@@ -9,10 +9,10 @@ use rustix::mount::{
     MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, move_mount, open_tree, unmount as umount,
 };
 
-/// A file system in memory.
+/// The options of a tmpfs.
 #[derive(Clone, Copy, Debug)]
 pub struct Tmpfs {
-    /// At most this many bytes; `None`: the kernel's default, half of the machine's memory.
+    /// Maximum size in bytes; `None`: the kernel's default, half of the host's memory.
     pub size: Option<u64>,
     /// Mode of its root directory.
     pub mode: u32,
@@ -28,9 +28,9 @@ pub fn tmpfs(target: &Path, tmpfs: &Tmpfs) -> io::Result<()> {
     Ok(mount("tmpfs", target, "tmpfs", MountFlags::empty(), options.as_c_str())?)
 }
 
-/// A second view of an open file or directory, not yet attached anywhere. It follows no path any more: whatever is renamed
-/// or linked from now on, this stays the same inode.
-pub fn clone_tree(of: impl AsFd) -> io::Result<OwnedFd> {
+/// A detached bind mount of an open file or directory. It does not depend on a path any more: whatever is renamed or linked
+/// later, it stays the same inode.
+fn clone_tree(of: impl AsFd) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     Ok(open_tree(of, c"", flags)?)
 }
@@ -42,12 +42,12 @@ pub fn bind(source: impl AsFd, target: impl AsFd) -> io::Result<()> {
     Ok(move_mount(tree, c"", target, c"", flags)?)
 }
 
-/// Unmounts. May wait for the file system behind it for as long as that takes.
+/// Unmounts. Blocks as long as the file system does.
 pub fn unmount(target: &Path) -> io::Result<()> {
     Ok(umount(target, UnmountFlags::NOFOLLOW)?)
 }
 
-/// Takes the mount out of the tree now and lets the kernel clean up when its last user is gone.
+/// Detaches the mount from the tree now; the kernel cleans up after its last user (`MNT_DETACH`).
 pub fn detach(target: &Path) -> io::Result<()> {
     Ok(umount(target, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?)
 }
@@ -60,7 +60,7 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     #[test]
-    fn a_tmpfs_has_its_size_and_mode_and_goes_again() {
+    fn a_tmpfs_has_its_size_and_mode_and_can_be_unmounted() {
         let dir = tempfile::tempdir().unwrap();
         tmpfs(dir.path(), &Tmpfs { size: Some(64 * 1024), mode: 0o1777 }).unwrap();
         assert_eq!(fs::metadata(dir.path()).unwrap().permissions().mode() & 0o7777, 0o1777);
@@ -82,7 +82,7 @@ mod tests {
         fs::create_dir(&target).unwrap();
         let held = File::open(&source).unwrap();
         let inode = held.metadata().unwrap().ino();
-        // The swap an attacker would make between check and use.
+        // The swap that an attacker would make between check and use.
         fs::rename(&source, dir.path().join("moved")).unwrap();
         std::os::unix::fs::symlink("/etc", &source).unwrap();
         bind(&held, File::open(&target).unwrap()).unwrap();

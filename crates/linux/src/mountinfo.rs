@@ -1,7 +1,7 @@
-//! What is mounted where, from `/proc/self/mountinfo`.
+//! Reads the mounts from `/proc/self/mountinfo`.
 //!
-//! This file answers without touching any of the file systems it names. Asking the mount points themselves (`stat`) hangs
-//! for as long as one of them does.
+//! The kernel produces this file without calling the mounted file systems. `stat` on a mount point hangs as long as its file
+//! system does.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -10,27 +10,27 @@ use std::path::{Path, PathBuf};
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Its id.
+    /// The mount id; reused by later mounts.
     pub id: u64,
-    /// The mount it sits on.
+    /// The id of the parent mount.
     pub parent: u64,
     /// Device number, `major:minor`.
     pub device: String,
-    /// Which part of the file system is seen here.
+    /// The directory of the file system that is mounted (not `/` for a bind mount of a part).
     pub root: PathBuf,
-    /// Where it is seen.
+    /// The mount point.
     pub point: PathBuf,
     /// Options of this mount.
     pub options: String,
     /// `ext4`, `tmpfs`, …
     pub fstype: String,
-    /// What is mounted.
+    /// The device, or another name of the source.
     pub source: PathBuf,
     /// Options of the file system.
     pub super_options: String,
 }
 
-/// Why there is no answer.
+/// Why the mounts can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum MountInfoError {
     /// The file can't be read.
@@ -41,12 +41,12 @@ pub enum MountInfoError {
     Malformed(usize),
 }
 
-/// Everything mounted in this process's mount namespace, in the order of mounting.
+/// All mounts of this process's mount namespace, in the order of mounting.
 pub fn read() -> Result<Vec<Mount>, MountInfoError> {
     parse(&std::fs::read("/proc/thread-self/mountinfo").map_err(MountInfoError::Read)?)
 }
 
-/// Reads the file's text.
+/// Parses the text of the file.
 pub fn parse(text: &[u8]) -> Result<Vec<Mount>, MountInfoError> {
     text.split(|&b| b == b'\n')
         .enumerate()
@@ -58,14 +58,14 @@ pub fn parse(text: &[u8]) -> Result<Vec<Mount>, MountInfoError> {
 /// The mounts at or below a path, deepest and then newest first: the order in which they can be unmounted.
 pub fn under<'a>(mounts: &'a [Mount], prefix: &Path) -> Vec<&'a Mount> {
     let mut found: Vec<_> = mounts.iter().rev().filter(|m| m.point.starts_with(prefix)).collect();
-    // Ids are reused, so that the order of the file alone may name a parent after its child. The sort is stable.
+    // Ids are reused, so a parent may follow its child in the file. The sort is stable.
     found.sort_by_key(|m| std::cmp::Reverse(m.point.components().count()));
     found
 }
 
-/// The mount a path lies on, judged by the text of the path alone.
+/// The mount that contains a path, by comparing the paths only.
 pub fn holding<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
-    // Of several mounts on the same point the newest is the one that is seen; `max_by_key` takes the last of equals.
+    // Of several mounts on the same point the newest is visible; `max_by_key` returns the last of equals.
     mounts.iter().filter(|m| path.starts_with(&m.point)).max_by_key(|m| m.point.as_os_str().len())
 }
 
@@ -77,7 +77,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let root = path(fields.next()?);
     let point = path(fields.next()?);
     let options = text(fields.next()?)?;
-    // Any number of optional fields, ended by a dash.
+    // Any number of optional fields, terminated by a dash.
     fields.find(|f| *f == b"-")?;
     let fstype = text(fields.next()?)?;
     let source = path(fields.next()?);
@@ -97,7 +97,7 @@ fn path(field: &[u8]) -> PathBuf {
     OsString::from_vec(unescape(field)).into()
 }
 
-/// Blank, tab, newline, backslash and `#` arrive as a backslash and three octal digits.
+/// Blank, tab, newline, backslash and `#` are escaped as a backslash and three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn under_is_deepest_first_and_not_fooled_by_a_longer_name() {
+    fn under_is_deepest_first_and_compares_whole_names() {
         let mounts = parse(SAMPLE).unwrap();
         let points: Vec<_> = under(&mounts, Path::new("/mnt/x")).iter().map(|m| m.id).collect();
         assert_eq!(points, [32, 31]);
@@ -151,14 +151,14 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_line_is_named() {
+    fn a_malformed_line_is_reported_with_its_number() {
         let bad = b"22 1 254:0 / / rw - ext4 /dev/vda rw\nnonsense\n";
         assert!(matches!(parse(bad), Err(MountInfoError::Malformed(2))));
         assert!(matches!(parse(b"1 2 3:4 / / rw shared:1"), Err(MountInfoError::Malformed(1))));
     }
 
     #[test]
-    fn this_machine_has_a_root() {
+    fn the_host_has_a_root_mount() {
         assert!(read().unwrap().iter().any(|m| m.point == Path::new("/")));
     }
 }

@@ -1,4 +1,4 @@
-//! Processes held by a descriptor, so that a reused pid is never mistaken for the one that was meant.
+//! Processes identified by a descriptor, so that a reused pid is never mistaken for the intended process.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,16 +13,16 @@ use rustix::time::Timespec;
 pub struct PidFd(OwnedFd);
 
 impl PidFd {
-    /// Holds the process that has this pid now.
+    /// Opens the process that has this pid now.
     pub fn open(pid: u32) -> io::Result<Self> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
         Ok(Self(pidfd_open(pid, PidfdFlags::empty())?))
     }
 
-    /// Holds the process only if it is the one that was started then (see [`start_time`]); otherwise `NotFound`.
+    /// Opens the process only if it has this start time (see [`start_time`]); otherwise `NotFound`.
     pub fn open_started(pid: u32, started: u64) -> io::Result<Self> {
         let held = Self::open(pid)?;
-        // Asked after the open: the pid cannot change hands while it is held and alive.
+        // Read after the open: the pid is not reused while the descriptor is open and the process runs.
         if start_time(pid)? != started {
             return Err(io::Error::new(io::ErrorKind::NotFound, format!("pid {pid} is another process now")));
         }
@@ -48,7 +48,7 @@ impl PidFd {
         }
     }
 
-    /// The plain descriptor, for whoever waits on many.
+    /// The descriptor, for callers that poll many.
     pub fn into_fd(self) -> OwnedFd {
         self.0
     }
@@ -60,13 +60,13 @@ impl AsFd for PidFd {
     }
 }
 
-/// When the process was started, in clock ticks since boot: with the pid it names one process for the whole boot.
+/// The start time of the process in clock ticks since boot: together with the pid it identifies a process during one boot.
 pub fn start_time(pid: u32) -> io::Result<u64> {
     let stat = std::fs::read(format!("/proc/{pid}/stat"))?;
     parse_start_time(&stat).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat")))
 }
 
-/// Field 22. The command's name comes before it, in parentheses, and may itself hold blanks and parentheses.
+/// Field 22. The command name before it is in parentheses and may itself contain blanks and parentheses.
 fn parse_start_time(stat: &[u8]) -> Option<u64> {
     let after_name = stat.iter().rposition(|&b| b == b')')? + 1;
     let rest = std::str::from_utf8(&stat[after_name..]).ok()?;
@@ -79,7 +79,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn an_exit_makes_it_ready() {
+    fn the_descriptor_is_readable_after_the_exit() {
         let mut child = Command::new("sleep").arg("100").spawn().unwrap();
         let held = PidFd::open(child.id()).unwrap();
         assert!(!held.wait_exit(Duration::from_millis(1)).unwrap());
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_name_with_parentheses_is_no_trap() {
+    fn a_command_name_with_parentheses_is_parsed() {
         let stat = b"7 (a) b) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 99 1";
         assert_eq!(parse_start_time(stat), Some(4242));
         assert_eq!(parse_start_time(b"7 (a"), None);

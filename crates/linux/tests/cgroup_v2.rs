@@ -1,11 +1,11 @@
-//! The whole cgroup v2 tree, on a machine of its own: it must be root there and nothing else may use the tree.
+//! The whole cgroup v2 tree, in a VM: needs root, and nothing else may use the tree.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use podwright_linux::cgroup::{Bound, CgroupError, CgroupPath, CgroupTree, CpuQuota, Limits, Version};
+use podwright_linux::cgroup::{Bound, CgroupError, CgroupPath, CgroupResources, CgroupTree, CgroupVersion, CpuQuota};
 use podwright_linux::mountinfo;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -19,7 +19,7 @@ struct Group {
 impl Group {
     fn new(name: &str) -> Self {
         let tree = CgroupTree::detect().expect("a cgroup file system is mounted");
-        assert_eq!(tree.version(), Version::V2, "these tests are for cgroup v2");
+        assert_eq!(tree.version(), CgroupVersion::V2, "these tests are for cgroup v2");
         let mounts = mountinfo::read().unwrap();
         let root = mounts.iter().find(|m| m.fstype == "cgroup2").unwrap().point.display().to_string();
         let name = format!("podwright-test-{}-{name}", std::process::id());
@@ -33,7 +33,7 @@ impl Group {
 
     fn spawn_in(&self, below: &str, script: &str) -> Child {
         let procs = format!("{}/{below}/cgroup.procs", self.dir);
-        // The shell enters the group itself, so that all its children are born there.
+        // The shell enters the cgroup itself, so that all its children start there.
         Command::new("sh").arg("-c").arg(format!("echo $$ > {procs} && {script}")).spawn().unwrap()
     }
 }
@@ -56,15 +56,15 @@ fn wait_for(what: &str, mut check: impl FnMut() -> bool) {
 }
 
 #[test]
-fn limits_are_in_force_and_children_can_have_them_too() {
+fn limits_are_in_force_and_children_can_have_limits_too() {
     let group = Group::new("limits");
     let pod = group.path.join("burstable").unwrap().join("pod1").unwrap();
-    let limits = Limits {
+    let limits = CgroupResources {
         cpu_shares: Some(1024),
         cpu_quota: Some(CpuQuota { quota: Bound::At(50_000), period: Duration::from_millis(100) }),
         memory: Some(Bound::At(64 << 20)),
         pids: Some(Bound::At(100)),
-        ..Limits::default()
+        ..CgroupResources::default()
     };
     group.tree.create(&pod, &limits).unwrap();
     assert!(group.tree.exists(&pod));
@@ -72,13 +72,13 @@ fn limits_are_in_force_and_children_can_have_them_too() {
     assert_eq!(group.read("burstable/pod1/cpu.max"), "50000 100000");
     assert_eq!(group.read("burstable/pod1/memory.max"), "67108864");
     assert_eq!(group.read("burstable/pod1/pids.max"), "100");
-    // A container's group below the pod's.
+    // A container's cgroup below the pod's.
     group.tree.create(&pod.join("container").unwrap(), &limits).unwrap();
     assert!(group.read("burstable/pod1/cgroup.subtree_control").contains("memory"));
-    let open = Limits {
+    let open = CgroupResources {
         cpu_quota: Some(CpuQuota { quota: Bound::Max, period: Duration::from_millis(100) }),
         memory: Some(Bound::Max),
-        ..Limits::default()
+        ..CgroupResources::default()
     };
     group.tree.apply(&pod, &open).unwrap();
     assert_eq!(group.read("burstable/pod1/cpu.max"), "max 100000");
@@ -88,10 +88,10 @@ fn limits_are_in_force_and_children_can_have_them_too() {
 }
 
 #[test]
-fn a_forking_group_is_killed_whole() {
+fn a_forking_cgroup_is_killed_completely() {
     let group = Group::new("kill");
     let pod = group.path.join("pod1").unwrap();
-    group.tree.create(&pod, &Limits::default()).unwrap();
+    group.tree.create(&pod, &CgroupResources::default()).unwrap();
     let mut parent = group.spawn_in("pod1", "while true; do sleep 1000 & sleep 0.05; done");
     wait_for("children", || group.tree.procs(&group.path).unwrap().len() > 3);
     let busy = group.tree.remove(&group.path, Duration::from_millis(20)).unwrap_err();
@@ -105,10 +105,10 @@ fn a_forking_group_is_killed_whole() {
 }
 
 #[test]
-fn pids_max_stops_a_fork() {
+fn pids_max_limits_forks() {
     let group = Group::new("pids");
     let pod = group.path.join("pod1").unwrap();
-    group.tree.create(&pod, &Limits { pids: Some(Bound::At(3)), ..Limits::default() }).unwrap();
+    group.tree.create(&pod, &CgroupResources { pids: Some(Bound::At(3)), ..CgroupResources::default() }).unwrap();
     let mut shell = group.spawn_in("pod1", "for i in 1 2 3 4 5 6; do sleep 1000 & done; wait");
     wait_for("the limit to be hit", || group.read("pod1/pids.events").split(' ').nth(1) != Some("0"));
     assert!(group.tree.procs(&pod).unwrap().len() <= 3);

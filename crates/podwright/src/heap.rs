@@ -15,7 +15,7 @@ const MIN_GROWTH: u64 = 256 << 10;
 
 /// Must be called before the first thread is started.
 pub(crate) fn limit_malloc_arenas() {
-    memory::limit_heaps(ARENAS);
+    memory::limit_malloc_arenas(ARENAS);
 }
 
 /// Returns free memory to the kernel whenever usage has grown. Ends if usage cannot be read.
@@ -24,10 +24,10 @@ pub(crate) async fn trim_heap_periodically() {
     loop {
         tokio::time::sleep(wait).await;
         wait = PERIOD;
-        let Ok(before) = memory::anonymous() else { return };
+        let Ok(before) = memory::anonymous_rss() else { return };
         if before > after_trim + MIN_GROWTH {
-            memory::give_back();
-            after_trim = memory::anonymous().unwrap_or(before);
+            memory::trim_heap();
+            after_trim = memory::anonymous_rss().unwrap_or(before);
             tracing::debug!(before, after = after_trim, "returned free memory to the kernel");
         }
     }

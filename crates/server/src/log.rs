@@ -23,7 +23,7 @@ use futures::stream::unfold;
 use k8s_openapi::api::core::v1::ContainerStatus;
 use podwright_agent::feed::{PodFeed, PodView};
 use podwright_agent::host::HostPaths;
-use podwright_linux::beneath::Root;
+use podwright_linux::beneath::ConfinedDir;
 use rustix::fs::OFlags;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
@@ -57,8 +57,8 @@ struct LogPath {
 impl LogPath {
     /// Opens the file that has this name now.
     fn open(&self) -> io::Result<File> {
-        let fd =
-            Root::open(&self.root)?.open_beneath(&self.file, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW)?;
+        let fd = ConfinedDir::open(&self.root)?
+            .open_beneath(&self.file, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW)?;
         let file = File::from(fd);
         match file.metadata()?.is_file() {
             true => Ok(file),

@@ -1,4 +1,4 @@
-//! Our own agent as a process, as a user runs it.
+//! Our own agent as a process, started as a user starts it.
 
 use std::env;
 use std::ffi::OsString;
@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 use crate::agent_config::{agent_config, write_config};
 use crate::cache::Cache;
 use crate::containerd::Containerd;
-use crate::http::{Response, free_port, get};
+use crate::http::{HttpResponse, free_port, get};
 use crate::process::Process;
 use crate::scratch::Scratch;
 use crate::wait::wait_until;
 
-/// How an agent will be started.
+/// The arguments of an agent.
 #[derive(Debug)]
 pub struct AgentBuilder {
     scratch: Scratch,
@@ -45,25 +45,25 @@ impl AgentBuilder {
         self.endpoint(&containerd.endpoint())
     }
 
-    /// The runtime's endpoint, for a runtime that is no containerd of ours.
+    /// The runtime's endpoint, for a runtime other than [`Containerd`].
     pub fn endpoint(mut self, endpoint: &str) -> Self {
         endpoint.clone_into(&mut self.endpoint);
         self
     }
 
-    /// The node's name; `node` if not given.
+    /// The node's name; the default is `node`.
     pub fn hostname(mut self, name: &str) -> Self {
         name.clone_into(&mut self.hostname);
         self
     }
 
-    /// Fields of KubeletConfiguration laid over the testbed's.
+    /// Fields of KubeletConfiguration, merged into the testbed's.
     pub fn config(mut self, changes: Value) -> Self {
         self.changes = changes;
         self
     }
 
-    /// Make it a node of a cluster; see [`crate::ControlPlane::node_kubeconfig`].
+    /// Makes it a node of a cluster; see [`crate::ControlPlane::node_kubeconfig`].
     pub fn kubeconfig(self, path: &Path) -> Self {
         self.arg("--kubeconfig").arg(path)
     }
@@ -80,7 +80,7 @@ impl AgentBuilder {
         self
     }
 
-    /// Start it and wait for `/healthz`.
+    /// Starts it and waits for `/healthz`.
     pub fn start(self) -> Result<Agent> {
         let scratch = self.scratch;
         let config = agent_config(&scratch, &self.endpoint, &self.changes)?;
@@ -108,8 +108,8 @@ impl AgentBuilder {
 }
 
 impl Agent {
-    /// Begin to describe an agent of this scratch.
-    #[expect(clippy::new_ret_no_self, reason = "an agent is first described, then started")]
+    /// A builder for an agent of this scratch.
+    #[expect(clippy::new_ret_no_self, reason = "an agent is first configured, then started")]
     pub fn new(scratch: &Scratch) -> AgentBuilder {
         AgentBuilder {
             scratch: scratch.clone(),
@@ -121,12 +121,12 @@ impl Agent {
         }
     }
 
-    /// Where the tested binary is: `PODWRIGHT_BIN`, else beside the test in the target directory.
+    /// The path of the tested binary: `PODWRIGHT_BIN`, else next to the test in the target directory.
     pub fn program() -> Result<PathBuf> {
         if let Some(given) = env::var_os("PODWRIGHT_BIN") {
             return Ok(given.into());
         }
-        program_beside_tests("podwright")
+        program_next_to_tests("podwright")
     }
 
     /// Its process id.
@@ -144,17 +144,17 @@ impl Agent {
         self.process.log_path()
     }
 
-    /// What it has logged, all of its lives together.
+    /// Its log, over all restarts.
     pub fn log(&self) -> String {
         self.process.log()
     }
 
-    /// SIGKILL; containers go on.
+    /// SIGKILL; containers keep running.
     pub fn kill9(&mut self) -> Result<()> {
         self.process.kill9().map(|_| ())
     }
 
-    /// SIGTERM, and wait up to 10 s for its end; containers go on.
+    /// SIGTERM, and wait up to 10 s for its exit; containers keep running.
     pub fn sigterm(&mut self) -> Result<ExitStatus> {
         self.process.terminate(Duration::from_secs(10))
     }
@@ -164,7 +164,7 @@ impl Agent {
         self.process.signal(signal)
     }
 
-    /// Its exit status, if it has ended.
+    /// Its exit status, if it has exited.
     pub fn exited(&mut self) -> Result<Option<ExitStatus>> {
         self.process.exited()
     }
@@ -175,13 +175,13 @@ impl Agent {
         self.wait_healthy()
     }
 
-    /// As [`Self::start_again`], without waiting for anything.
+    /// As [`Self::start_again`], without waiting.
     pub fn launch_again(&mut self) -> Result<()> {
         self.process = launch(&self.scratch, &self.arguments, &self.environment)?;
         Ok(())
     }
 
-    /// End it gracefully and start it again.
+    /// Stops it with SIGTERM and starts it again.
     pub fn restart(&mut self) -> Result<()> {
         self.sigterm()?;
         self.start_again()
@@ -194,15 +194,15 @@ impl Agent {
     }
 
     /// `GET path` on `--listen`.
-    pub fn get(&self, path: &str) -> Result<Response> {
+    pub fn get(&self, path: &str) -> Result<HttpResponse> {
         get(&self.address, path)
     }
 
     /// The v1 PodList of `/pods`.
     pub fn pods(&self) -> Result<Value> {
         let response = self.get("/pods")?;
-        ensure!(response.status == 200, "/pods answers {}: {}", response.status, response.body);
-        serde_json::from_str(&response.body).context("/pods is no JSON")
+        ensure!(response.status == 200, "/pods: status {}: {}", response.status, response.body);
+        serde_json::from_str(&response.body).context("/pods is not JSON")
     }
 
     /// One pod of `/pods`, by its name; names of static pods end with the node's name.
@@ -213,22 +213,22 @@ impl Agent {
     fn wait_healthy(&mut self) -> Result<()> {
         wait_until(Duration::from_secs(30), "the agent to be healthy", || {
             if let Some(status) = self.process.exited()? {
-                // No use in waiting for the dead; the log follows when the panic drops the process.
-                panic!("the agent has ended with {status}");
+                // Waiting is useless; the panic drops the process, which prints its log.
+                panic!("the agent has exited with {status}");
             }
             let status = self.get("/healthz")?.status;
-            ensure!(status == 200, "/healthz answers {status}");
+            ensure!(status == 200, "/healthz: status {status}");
             Ok(())
         });
         Ok(())
     }
 }
 
-/// A program that cargo has built, by its name.
-pub(crate) fn program_beside_tests(name: &str) -> Result<PathBuf> {
+/// The path of a program that cargo has built, by its name.
+pub(crate) fn program_next_to_tests(name: &str) -> Result<PathBuf> {
     let test = env::current_exe()?;
-    let beside = test.ancestors().skip(1).take(2).map(|dir| dir.join(name)).find(|path| path.is_file());
-    beside.with_context(|| {
+    let found = test.ancestors().skip(1).take(2).map(|dir| dir.join(name)).find(|path| path.is_file());
+    found.with_context(|| {
         format!("no program {name} near {}: run `cargo build --workspace --bins`, or set PODWRIGHT_BIN", test.display())
     })
 }

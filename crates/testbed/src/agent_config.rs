@@ -1,4 +1,4 @@
-//! The KubeletConfiguration both agents are started with, ours and the Go kubelet.
+//! The KubeletConfiguration of both agents, ours and the Go kubelet.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::scratch::Scratch;
 
-/// A configuration that keeps the agent inside of its scratch, with `changes` laid over it, field by field at every depth.
+/// A configuration that confines the agent to its scratch, merged with `changes` field by field at every depth.
 pub fn agent_config(scratch: &Scratch, endpoint: &str, changes: &Value) -> Result<Value> {
     let mut config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -21,18 +21,18 @@ pub fn agent_config(scratch: &Scratch, endpoint: &str, changes: &Value) -> Resul
         "failSwapOn": false,
         "staticPodPath": scratch.manifests()?,
         "resolvConf": resolv_conf(scratch)?,
-        // A machine with a full disk must not fail tests that have nothing to do with it.
+        // A full disk of the host must not fail unrelated tests.
         "evictionHard": {"memory.available": "1Mi", "nodefs.available": "0%", "imagefs.available": "0%",
                          "nodefs.inodesFree": "0%", "imagefs.inodesFree": "0%"},
         "imageGCHighThresholdPercent": 100,
         // Without CAP_SYS_RESOURCE a score can't be lowered.
         "oomScoreAdj": 0,
     });
-    lay_over(&mut config, changes);
+    merge(&mut config, changes);
     Ok(config)
 }
 
-/// Write it where the agent finds it; JSON is YAML.
+/// Writes the configuration into the scratch; JSON is valid YAML.
 pub(crate) fn write_config(scratch: &Scratch, name: &str, config: &Value) -> Result<PathBuf> {
     let path = scratch.path().join(name);
     fs::write(&path, serde_json::to_vec_pretty(config)?)?;
@@ -45,11 +45,11 @@ fn resolv_conf(scratch: &Scratch) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn lay_over(base: &mut Value, changes: &Value) {
+fn merge(base: &mut Value, changes: &Value) {
     match (base, changes) {
         (Value::Object(base), Value::Object(changes)) => {
             for (key, change) in changes {
-                lay_over(base.entry(key.clone()).or_insert(Value::Null), change);
+                merge(base.entry(key.clone()).or_insert(Value::Null), change);
             }
         }
         (base, change) => *base = change.clone(),
@@ -61,9 +61,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_are_laid_over_field_by_field() {
+    fn changes_are_merged_field_by_field() {
         let mut base = json!({"a": {"b": 1, "c": 2}, "d": [1]});
-        lay_over(&mut base, &json!({"a": {"c": 3}, "d": [2], "e": true}));
+        merge(&mut base, &json!({"a": {"c": 3}, "d": [2], "e": true}));
         assert_eq!(base, json!({"a": {"b": 1, "c": 3}, "d": [2], "e": true}));
     }
 }

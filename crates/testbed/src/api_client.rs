@@ -1,6 +1,6 @@
-//! A small, blocking client of an API server: HTTPS with a client certificate, connections kept and used again.
+//! A small blocking client of an API server: HTTPS with a client certificate, connections are reused.
 //!
-//! Tests ask in process, since starting kubectl costs more than most questions.
+//! Tests send requests in process, because starting kubectl takes longer than most requests.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -12,23 +12,23 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 
-use crate::http::Response;
+use crate::http::HttpResponse;
 
-/// No answer of a test's API server is larger.
+/// No response of a test's API server is larger.
 const MAX_BODY: usize = 64 << 20;
-/// No answer takes longer, apart from a watch's next line.
+/// No response takes longer, apart from the next line of a watch.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Who asks, and whom it trusts.
+/// A client certificate with its key, and the CA it trusts.
 #[derive(Clone, Debug)]
-pub struct Identity {
+pub struct ClientIdentity {
     pub(crate) authority: CertificateDer<'static>,
     pub(crate) certificate: CertificateDer<'static>,
     pub(crate) key: Arc<PrivateKeyDer<'static>>,
 }
 
-impl Identity {
-    /// TLS as this client, for servers of the same authority.
+impl ClientIdentity {
+    /// The TLS configuration of this client, for servers of the same CA.
     pub(crate) fn client_config(&self) -> Result<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.authority.clone())?;
@@ -42,9 +42,9 @@ impl Identity {
 
 type Connection = BufReader<StreamOwned<ClientConnection, TcpStream>>;
 
-/// A client of one server, for any number of threads.
+/// A client of one server; may be shared by threads.
 #[derive(Debug)]
-pub struct ApiClient {
+pub struct TestApiClient {
     address: String,
     config: Arc<ClientConfig>,
     idle: Mutex<Vec<Connection>>,
@@ -52,19 +52,19 @@ pub struct ApiClient {
 
 /// A running watch: an iterator over its events, which ends with the connection.
 #[derive(Debug)]
-pub struct Watch {
+pub struct ApiWatch {
     connection: Connection,
     pending: Vec<u8>,
 }
 
-impl ApiClient {
+impl TestApiClient {
     /// A client of `127.0.0.1:port`.
-    pub fn new(port: u16, identity: &Identity) -> Result<Self> {
+    pub fn new(port: u16, identity: &ClientIdentity) -> Result<Self> {
         let config = Arc::new(identity.client_config()?);
         Ok(Self { address: format!("127.0.0.1:{port}"), config, idle: Mutex::default() })
     }
 
-    /// The object at `path`; an error unless the server says 200.
+    /// The object at `path`; an error unless the status is 2xx.
     pub fn get(&self, path: &str) -> Result<Value> {
         self.expect("GET", path, None)
     }
@@ -89,12 +89,12 @@ impl ApiClient {
         self.expect("DELETE", path, options)
     }
 
-    /// Any request; whatever the server answers is a response.
-    pub fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Response> {
+    /// Any request; returns the response whatever its status.
+    pub fn request(&self, method: &str, path: &str, body: Option<&Value>) -> Result<HttpResponse> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        // A kept connection may have been closed meanwhile: then a new one is tried.
+        // An idle connection may have been closed by the server: retry on a new one.
         let (connection, response) = match idle {
-            Some(kept) => match self.exchange(kept, method, path, body) {
+            Some(idle) => match self.exchange(idle, method, path, body) {
                 Ok(done) => done,
                 Err(_) => self.exchange(self.connect()?, method, path, body)?,
             },
@@ -104,15 +104,15 @@ impl ApiClient {
         Ok(response)
     }
 
-    /// Watch a collection; `path` has its query, without `watch`. The wait for a line is bounded by `patience`.
-    pub fn watch(&self, path: &str, patience: Duration) -> Result<Watch> {
+    /// Watches a collection; `path` has its query, without `watch`. The watch ends when no line arrives within `line_timeout`.
+    pub fn watch(&self, path: &str, line_timeout: Duration) -> Result<ApiWatch> {
         let mut connection = self.connect()?;
-        let joint = if path.contains('?') { '&' } else { '?' };
-        self.send(&mut connection, "GET", &format!("{path}{joint}watch=1"), None)?;
+        let separator = if path.contains('?') { '&' } else { '?' };
+        self.send(&mut connection, "GET", &format!("{path}{separator}watch=1"), None)?;
         let head = read_head(&mut connection)?;
         ensure!(head.status == 200, "watch of {path}: status {}", head.status);
-        connection.get_ref().get_ref().set_read_timeout(Some(patience))?;
-        Ok(Watch { connection, pending: Vec::new() })
+        connection.get_ref().get_ref().set_read_timeout(Some(line_timeout))?;
+        Ok(ApiWatch { connection, pending: Vec::new() })
     }
 
     fn expect(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
@@ -149,7 +149,7 @@ impl ApiClient {
         method: &str,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<(Connection, Response)> {
+    ) -> Result<(Connection, HttpResponse)> {
         self.send(&mut connection, method, path, body)?;
         let head = read_head(&mut connection)?;
         let mut bytes = Vec::new();
@@ -162,14 +162,14 @@ impl ApiClient {
             None => while read_chunk(&mut connection, &mut bytes)? {},
         }
         let body = String::from_utf8_lossy(&bytes).into_owned();
-        Ok((connection, Response { status: head.status, body }))
+        Ok((connection, HttpResponse { status: head.status, body }))
     }
 }
 
-impl Iterator for Watch {
+impl Iterator for ApiWatch {
     type Item = Value;
 
-    /// The next event; none when the server ends the watch, or says nothing for too long.
+    /// The next event; `None` when the server ends the watch, or sends nothing for too long.
     fn next(&mut self) -> Option<Value> {
         loop {
             if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
@@ -183,7 +183,7 @@ impl Iterator for Watch {
     }
 }
 
-/// What comes before a body. No length: it comes in chunks.
+/// The parsed status line and headers. `length` is `None` for a chunked body.
 struct Head {
     status: u16,
     length: Option<usize>,
@@ -211,7 +211,7 @@ fn read_head(connection: &mut Connection) -> Result<Head> {
     Ok(Head { status, length })
 }
 
-/// One more chunk; false: it was the last one.
+/// Reads one chunk; returns false if it was the last one.
 fn read_chunk(connection: &mut Connection, into: &mut Vec<u8>) -> Result<bool> {
     let mut line = String::new();
     connection.read_line(&mut line)?;

@@ -1,4 +1,4 @@
-//! Where programs come from: the cache filled by `hack/debs` and `hack/peers`.
+//! The cache of programs, filled by `hack/debs` and `hack/peers`.
 
 use std::env;
 use std::ffi::OsString;
@@ -37,19 +37,19 @@ impl Cache {
         present(self.root.join("debian/usr/lib/cni"), "make debs")
     }
 
-    /// A directory for things made once and kept, created if needed.
+    /// A directory for files that are built once, created if needed.
     pub fn kept(&self, name: &str) -> Result<PathBuf> {
         let dir = self.root.join(name);
         std::fs::create_dir_all(&dir)?;
         Ok(dir)
     }
 
-    /// A `PATH` on which cached programs win over the machine's; with the Go peers first if asked.
+    /// A `PATH` with the cached programs before the host's; `with_peers` puts the Go peers first.
     pub(crate) fn search_path(&self, with_peers: bool) -> OsString {
         let mut dirs = if with_peers { vec![self.peers_bin()] } else { Vec::new() };
         dirs.push(self.debian_exec());
         dirs.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
-        // Programs of the system that a user's PATH may lack (mount helpers, ip).
+        // System programs that a user's PATH may lack (mount helpers, ip).
         dirs.extend(["/usr/sbin", "/usr/bin", "/sbin", "/bin"].map(PathBuf::from));
         env::join_paths(dirs).expect("cache paths have no colon")
     }

@@ -1,4 +1,4 @@
-//! A containerd of one's own: Debian's 1.6, which has no event stream for CRI, or 2.x, which has.
+//! A private containerd: Debian's 1.6, which has no CRI event stream, or 2.x, which has one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,18 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::cache::Cache;
+use crate::command::run;
 use crate::containerd_config::{Layout, hosts_toml, network, version_2, version_3};
-use crate::process::{Process, run};
+use crate::process::Process;
 use crate::registry::Registry;
 use crate::scratch::{Scratch, remove_shim_sockets};
 use crate::wait::wait_until;
-use crate::{image, machine};
+use crate::{host_state, image};
 
-/// How long a start may take on a busy machine.
+/// How long a start may take on a busy host.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// Which containerd.
+/// The containerd version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavor {
     /// Debian 12's package, 1.6.
@@ -39,12 +40,12 @@ pub struct Containerd {
 }
 
 impl Containerd {
-    /// Start it in the scratch and import the test images.
+    /// Starts it in the scratch and imports the test images.
     pub fn start(scratch: &Scratch, flavor: Flavor) -> Result<Self> {
         Self::start_on(scratch, flavor, &Cache::find().debian("runc")?)
     }
 
-    /// The pinned 2.x on the pinned runc, which can give pods users of their own. Debian's can't.
+    /// Starts the pinned 2.x with the pinned runc, which supports user namespaces. Debian's does not.
     pub fn start_with_user_namespaces(scratch: &Scratch) -> Result<Self> {
         Self::start_on(scratch, Flavor::V2, &Cache::find().peer("runc")?)
     }
@@ -63,7 +64,7 @@ impl Containerd {
         Ok(containerd)
     }
 
-    /// Which one it is.
+    /// The version it was started with.
     pub fn flavor(&self) -> Flavor {
         self.flavor
     }
@@ -73,7 +74,7 @@ impl Containerd {
         self.home.join("c.sock")
     }
 
-    /// Its socket as `--container-runtime-endpoint` wants it.
+    /// Its socket in the form of `--container-runtime-endpoint`.
     pub fn endpoint(&self) -> String {
         format!("unix://{}", self.socket().display())
     }
@@ -83,17 +84,17 @@ impl Containerd {
         self.process.pid()
     }
 
-    /// What it has logged.
+    /// Its log.
     pub fn log(&self) -> String {
         self.process.log()
     }
 
-    /// SIGKILL; shims and containers go on.
+    /// SIGKILL; shims and containers keep running.
     pub fn kill9(&mut self) -> Result<()> {
         self.process.kill9().map(|_| ())
     }
 
-    /// SIGTERM and wait; shims and containers go on.
+    /// SIGTERM and wait; shims and containers keep running.
     pub fn stop(&mut self) -> Result<()> {
         self.process.terminate(Duration::from_secs(20)).map(|_| ())
     }
@@ -110,24 +111,24 @@ impl Containerd {
         self.start_again()
     }
 
-    /// As after a power cut: containerd, shims and containers dead, mounts, cgroups and everything in /run gone, disks kept.
-    /// containerd stays down until [`Self::start_again`]; the agent must be dead already.
+    /// Simulates a power cut: kills containerd, shims and containers, removes mounts, cgroups and everything in /run, keeps disks.
+    /// containerd stays down until [`Self::start_again`]; the agent must have been killed before.
     pub fn power_cut(&mut self) -> Result<()> {
         self.kill9()?;
         let (path, name) = (self.scratch.path(), self.scratch.name());
-        machine::kill_containers(&name, &path);
+        host_state::kill_containers(&name, &path);
         remove_shim_sockets(&path);
-        machine::unmount_below(&path);
-        machine::remove_cgroup(&name);
-        machine::make_cgroup(&name)?;
-        machine::delete_link(&name);
-        machine::delete_nat_rules(&name);
+        host_state::unmount_below(&path);
+        host_state::remove_cgroup(&name);
+        host_state::make_cgroup(&name)?;
+        host_state::delete_link(&name);
+        host_state::delete_nat_rules(&name);
         for volatile in [self.home.join("state"), self.home.join("runc"), self.scratch.run_dir()?] {
             if volatile.exists() {
                 fs::remove_dir_all(&volatile).with_context(|| format!("remove {}", volatile.display()))?;
             }
         }
-        // Addresses are kept in /var by default and would leak; a real node cleans them at boot through its image.
+        // host-local stores addresses in /var by default, where they would leak; the image of a real node removes them at boot.
         let ipam = self.home.join("ipam");
         if ipam.exists() {
             fs::remove_dir_all(ipam)?;
@@ -135,7 +136,7 @@ impl Containerd {
         Ok(())
     }
 
-    /// Run `ctr` in the CRI namespace and return what it printed.
+    /// Runs `ctr` in the CRI namespace and returns its stdout.
     pub fn ctr(&self, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(&self.ctr);
         command.arg("-a").arg(self.socket()).args(["-n", "k8s.io"]).args(arguments);
@@ -143,15 +144,15 @@ impl Containerd {
         run(&mut command)
     }
 
-    /// Run a container to its end, past CRI; returns its output. `arguments` are its command.
+    /// Runs a container without CRI until it exits and returns its output. `arguments` are its command.
     pub fn ctr_run(&self, image: &str, id: &str, arguments: &[&str]) -> Result<String> {
         let (cgroup, root) = (format!("{}/{id}", self.scratch.cgroup_root()), self.home.join("runc"));
         let (fifos, runc) = (self.scratch.dir("fifos")?, Cache::find().debian("runc")?);
-        let mut words = vec!["run", "--rm", "--cgroup", &cgroup];
+        let mut command = vec!["run", "--rm", "--cgroup", &cgroup];
         let (fifos, root, runc) = (fifos.display().to_string(), root.display().to_string(), runc.display().to_string());
-        words.extend(["--fifo-dir", &fifos, "--runc-root", &root, "--runc-binary", &runc, image, id]);
-        words.extend(arguments);
-        self.ctr(&words)
+        command.extend(["--fifo-dir", &fifos, "--runc-root", &root, "--runc-binary", &runc, image, id]);
+        command.extend(arguments);
+        self.ctr(&command)
     }
 
     /// Import a docker-archive or an OCI archive.
@@ -159,20 +160,20 @@ impl Containerd {
         self.ctr(&["images", "import", &archive.display().to_string()]).map(|_| ())
     }
 
-    /// Make `host` in image references mean this registry. Read at each pull: no restart needed.
+    /// Sends pulls of image references with this `host` to the registry. containerd reads it at each pull: no restart needed.
     pub fn use_registry(&self, host: &str, registry: &Registry) -> Result<()> {
         let dir = self.home.join("certs.d").join(host);
         fs::create_dir_all(&dir)?;
         Ok(fs::write(dir.join("hosts.toml"), hosts_toml(&registry.address()))?)
     }
 
-    /// The ids of the containers it knows, sandboxes included.
+    /// The ids of its containers, sandboxes included.
     pub fn containers(&self) -> Result<Vec<String>> {
         Ok(self.ctr(&["containers", "ls", "-q"])?.lines().map(str::to_owned).collect())
     }
 
     fn wait_ready(&self) -> Result<()> {
-        wait_until(START_LIMIT, "containerd to answer", || {
+        wait_until(START_LIMIT, "containerd to be ready", || {
             let plugins = self.ctr(&["plugins", "ls"])?;
             let cri = plugins.lines().any(|line| line.contains("cri") && line.trim_end().ends_with("ok"));
             if cri { Ok(()) } else { Err(anyhow::anyhow!("no CRI plugin in:\n{plugins}")) }
@@ -180,7 +181,7 @@ impl Containerd {
         Ok(())
     }
 
-    /// CRI learns of an import by an event, a moment later.
+    /// The CRI plugin is notified of an import by an event, a moment later.
     fn wait_images(&self) -> Result<()> {
         wait_until(START_LIMIT, "CRI to know the imported images", || {
             let listed = self.ctr(&["images", "ls"])?;

@@ -1,4 +1,4 @@
-//! What containerd and CNI are told: everything below the instance's own directory.
+//! The configuration of containerd and CNI: all paths are below the instance's directory.
 
 use std::path::Path;
 
@@ -65,7 +65,7 @@ pub(crate) fn version_3(layout: &Layout<'_>) -> String {
     head(layout, 3) + &body + &runtimes(runtime, layout)
 }
 
-/// The pods' network. No masquerading: nothing of a test leaves the machine.
+/// The pods' network. No masquerading: no test traffic leaves the host.
 pub(crate) fn network(name: &str, subnet: &str, home: &Path) -> Value {
     json!({
         "cniVersion": "0.4.0",
@@ -83,7 +83,7 @@ pub(crate) fn network(name: &str, subnet: &str, home: &Path) -> Value {
     })
 }
 
-/// How to reach a registry that is called `host` in references.
+/// The `hosts.toml` that sends pulls to this registry.
 pub(crate) fn hosts_toml(address: &str) -> String {
     format!("server = \"http://{address}\"\n[host.\"http://{address}\"]\n  capabilities = [\"pull\", \"resolve\"]\n")
 }
@@ -108,7 +108,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
     )
 }
 
-/// Without CAP_SYS_RESOURCE nobody may lower an OOM score; the netns belong to the instance, not to /run/netns.
+/// An OOM score can't be lowered without CAP_SYS_RESOURCE; network namespaces are in the instance's directory, not in /run/netns.
 fn common() -> &'static str {
     "restrict_oom_score_adj = true\n  disable_apparmor = true\n  netns_mounts_under_state_dir = true"
 }

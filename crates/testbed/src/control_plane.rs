@@ -1,6 +1,6 @@
-//! A control plane of one's own: etcd, API server, controller manager and scheduler on loopback.
+//! A private control plane: etcd, API server, controller manager and scheduler on loopback.
 //!
-//! As strict as a real one where the node is concerned: the Node authorizer, RBAC and NodeRestriction are on.
+//! Nodes have the same permissions as in a real one: the Node authorizer, RBAC and NodeRestriction are enabled.
 
 mod certificates;
 mod components;
@@ -13,18 +13,19 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::api_client::ApiClient;
+use crate::api_client::TestApiClient;
 use crate::cache::Cache;
+use crate::command::output_of;
 use crate::http::{free_port, post};
-use crate::process::{Process, output_of};
+use crate::process::Process;
 use crate::proxy::Proxy;
 use crate::scratch::Scratch;
 use crate::wait::wait_until;
-use certificates::{Authority, service_account_keys};
+use certificates::{CertificateAuthority, service_account_keys};
 pub use components::Component;
 use components::Settings;
 
-/// How long a start may take on a busy machine.
+/// How long a start may take on a busy host.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// A running control plane.
@@ -32,17 +33,17 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 pub struct ControlPlane {
     scratch: Scratch,
     settings: Settings,
-    authority: Authority,
-    admin: ApiClient,
+    authority: CertificateAuthority,
+    admin: TestApiClient,
     admin_kubeconfig: PathBuf,
     running: Mutex<[Option<Process>; Component::ALL.len()]>,
 }
 
 impl ControlPlane {
-    /// Start it in the scratch and wait until it answers and makes service accounts.
+    /// Starts it in the scratch and waits until it is ready and creates service accounts.
     pub fn start(scratch: &Scratch) -> Result<Self> {
         let home = scratch.dir("control-plane")?;
-        let authority = Authority::new(&home)?;
+        let authority = CertificateAuthority::new(&home)?;
         service_account_keys(&home)?;
         authority.server("apiserver")?;
         let ports = [free_port()?, free_port()?, free_port()?, free_port()?, free_port()?];
@@ -54,12 +55,12 @@ impl ControlPlane {
                 authority.user(component.name(), &format!("system:{}", component.name()), "system:testbed")?;
             authority.kubeconfig(component.name(), &settings.url(), &pair)?;
         }
-        let admin = ApiClient::new(settings.port(), &identity)?;
+        let admin = TestApiClient::new(settings.port(), &identity)?;
         let plane =
             Self { scratch: scratch.clone(), settings, authority, admin, admin_kubeconfig, running: Mutex::default() };
         plane.launch(Component::Etcd)?;
         plane.launch(Component::ApiServer)?;
-        // The others would be refused before the roles are there, and retry slowly.
+        // Before the RBAC roles exist the others would be refused, and retry slowly.
         plane.wait_ready();
         plane.launch(Component::ControllerManager)?;
         plane.launch(Component::Scheduler)?;
@@ -67,8 +68,8 @@ impl ControlPlane {
         Ok(plane)
     }
 
-    /// The API server, asked by its administrator.
-    pub fn api(&self) -> &ApiClient {
+    /// A client of the API server as its administrator.
+    pub fn api(&self) -> &TestApiClient {
         &self.admin
     }
 
@@ -88,7 +89,7 @@ impl ControlPlane {
         self.authority.kubeconfig(name, &self.settings.url(), &pair)
     }
 
-    /// As [`Self::node_kubeconfig`], with a certificate that ended long ago.
+    /// As [`Self::node_kubeconfig`], with an expired certificate.
     pub fn expired_kubeconfig(&self, name: &str) -> Result<PathBuf> {
         let pair = self.authority.expired(name, &format!("system:node:{name}"), "system:nodes")?;
         self.authority.kubeconfig(name, &self.settings.url(), &pair)
@@ -105,7 +106,7 @@ impl ControlPlane {
         self.authority.kubeconfig(name, &format!("https://127.0.0.1:{port}"), &pair)
     }
 
-    /// A man in the middle on this port, who is the node towards the API server.
+    /// A proxy on this port that authenticates to the API server as the node.
     pub fn proxy(&self, name: &str, port: u16) -> Result<Proxy> {
         let (_, node) =
             self.authority.user(&format!("{name}-proxy"), &format!("system:node:{name}"), "system:nodes")?;
@@ -113,29 +114,29 @@ impl ControlPlane {
         Proxy::start(port, &server, &node, self.settings.port())
     }
 
-    /// The API server, asked by a node.
-    pub fn node_api(&self, name: &str) -> Result<ApiClient> {
-        let file = format!("{name}-asks");
+    /// A client of the API server as a node.
+    pub fn node_api(&self, name: &str) -> Result<TestApiClient> {
+        let file = format!("{name}-client");
         let (_, identity) = self.authority.user(&file, &format!("system:node:{name}"), "system:nodes")?;
-        ApiClient::new(self.settings.port(), &identity)
+        TestApiClient::new(self.settings.port(), &identity)
     }
 
-    /// A namespace, with its service account.
+    /// Creates a namespace and waits for its service account.
     pub fn namespace(&self, name: &str) -> Result<()> {
         self.admin.create("/api/v1/namespaces", &json!({"metadata": {"name": name}}))?;
         self.wait_account(name);
         Ok(())
     }
 
-    /// Run kubectl as the administrator and return what it printed; an error if it fails.
+    /// Runs kubectl as the administrator and returns its stdout; an error if it fails.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         let output = self.kubectl_output(arguments)?;
-        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        ensure!(output.status.success(), "kubectl {arguments:?}: {}{}", said(&output.stdout), said(&output.stderr));
-        Ok(said(&output.stdout))
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        ensure!(output.status.success(), "kubectl {arguments:?}: {}{}", text(&output.stdout), text(&output.stderr));
+        Ok(text(&output.stdout))
     }
 
-    /// Run kubectl as the administrator to its end, whatever that is.
+    /// Runs kubectl as the administrator until it exits with any status.
     pub fn kubectl_output(&self, arguments: &[&str]) -> Result<Output> {
         let mut command = Command::new(Cache::find().peer("kubectl")?);
         command.arg("--kubeconfig").arg(&self.admin_kubeconfig);
@@ -143,38 +144,38 @@ impl ControlPlane {
         output_of(command.args(arguments).env_remove("KUBECONFIG"))
     }
 
-    /// SIGTERM to one part, and SIGKILL if it is still there 2 s later: an API server waits a minute for those who watch.
+    /// SIGTERM to one component, and SIGKILL if it still runs 2 s later: an API server waits a minute for open watches.
     pub fn stop(&self, component: Component) -> Result<()> {
         let process = self.running()[component as usize].take();
-        let mut process = process.context("it does not run")?;
+        let mut process = process.context("the component is not running")?;
         process.terminate(Duration::from_secs(2)).or_else(|_| process.kill9()).map(|_| ())
     }
 
-    /// SIGKILL to one part.
+    /// SIGKILL to one component.
     pub fn kill9(&self, component: Component) -> Result<()> {
         let process = self.running()[component as usize].take();
-        process.context("it does not run")?.kill9().map(|_| ())
+        process.context("the component is not running")?.kill9().map(|_| ())
     }
 
-    /// Start a part again, on the same port and data.
+    /// Starts a component again on the same port and data.
     pub fn start_again(&self, component: Component) -> Result<()> {
         self.launch(component)?;
         self.wait_ready();
         Ok(())
     }
 
-    /// Let etcd forget every revision but the last: who watches from an older one gets 410 Gone.
+    /// Compacts etcd to the last revision: a watch from an older one gets 410 Gone.
     pub fn compact(&self) -> Result<()> {
-        let ask = |path: &str, body: &Value| -> Result<Value> {
+        let call = |path: &str, body: &Value| -> Result<Value> {
             let response = post(&self.settings.etcd_address(), path, &body.to_string())?;
             ensure!(response.status == 200, "etcd: {path}: {} {}", response.status, response.body);
             Ok(serde_json::from_str(&response.body)?)
         };
-        let last = ask("/v3/kv/range", &json!({"key": "AA=="}))?["header"]["revision"].clone();
-        ask("/v3/kv/compaction", &json!({"revision": last, "physical": true})).map(|_| ())
+        let last = call("/v3/kv/range", &json!({"key": "AA=="}))?["header"]["revision"].clone();
+        call("/v3/kv/compaction", &json!({"revision": last, "physical": true})).map(|_| ())
     }
 
-    /// What one part has logged.
+    /// The log of one component.
     pub fn log(&self, component: Component) -> String {
         std::fs::read_to_string(self.scratch.path().join(format!("log/{}.log", component.name()))).unwrap_or_default()
     }
@@ -194,19 +195,19 @@ impl ControlPlane {
         wait_until(START_LIMIT, "the API server to be ready", || {
             for (component, process) in Component::ALL.iter().zip(self.running().iter_mut()) {
                 if let Some(status) = process.as_mut().map(Process::exited).transpose()?.flatten() {
-                    // No use in waiting for the dead; the log follows when the panic drops the process.
-                    panic!("the {} has ended with {status}", component.name());
+                    // Waiting is useless; the panic drops the process, which prints its log.
+                    panic!("{} has exited with {status}", component.name());
                 }
             }
-            let answer = self.admin.request("GET", "/readyz", None)?;
-            ensure!(answer.status == 200, "{}", answer.body);
+            let response = self.admin.request("GET", "/readyz", None)?;
+            ensure!(response.status == 200, "{}", response.body);
             Ok(())
         });
     }
 
-    /// Pods are refused in a namespace without its account.
+    /// Pods are refused in a namespace without a service account.
     fn wait_account(&self, namespace: &str) {
-        wait_until(START_LIMIT, "the namespace to have its account", || {
+        wait_until(START_LIMIT, "the service account of the namespace", || {
             self.admin.get(&format!("/api/v1/namespaces/{namespace}/configmaps/kube-root-ca.crt"))?;
             self.admin.get(&format!("/api/v1/namespaces/{namespace}/serviceaccounts/default"))
         });

@@ -1,4 +1,4 @@
-//! The smallest HTTP client that can read a loopback endpoint, so that tests need no async runtime for it.
+//! A minimal blocking HTTP client for loopback endpoints, so that tests need no async runtime.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Enough for any pod list or page of a test; more is a bug of the server.
+/// Enough for any response in a test; more is a bug of the server.
 const MAX_BODY: u64 = 64 << 20;
 
-/// What a server answered.
+/// An HTTP response.
 #[derive(Clone, Debug)]
-pub struct Response {
+pub struct HttpResponse {
     /// The status code.
     pub status: u16,
     /// The body as text.
@@ -19,24 +19,24 @@ pub struct Response {
 }
 
 /// `GET http://{address}{path}` with a deadline of 5 s per read.
-pub fn get(address: &str, path: &str) -> Result<Response> {
-    ask(address, &format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n"))
-        .with_context(|| format!("answer of {address}{path}"))
+pub fn get(address: &str, path: &str) -> Result<HttpResponse> {
+    exchange(address, &format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n"))
+        .with_context(|| format!("response of {address}{path}"))
 }
 
 /// `POST` a JSON body, with the same deadline.
-pub(crate) fn post(address: &str, path: &str, body: &str) -> Result<Response> {
+pub(crate) fn post(address: &str, path: &str, body: &str) -> Result<HttpResponse> {
     let length = body.len();
     let kind = "Content-Type: application/json";
-    ask(
+    exchange(
         address,
         &format!("POST {path} HTTP/1.0\r\nHost: {address}\r\n{kind}\r\nContent-Length: {length}\r\n\r\n{body}"),
     )
-    .with_context(|| format!("answer of {address}{path}"))
+    .with_context(|| format!("response of {address}{path}"))
 }
 
-/// HTTP/1.0: the answer ends with the connection and is never chunked.
-fn ask(address: &str, request: &str) -> Result<Response> {
+/// HTTP/1.0: the response ends with the connection and is never chunked.
+fn exchange(address: &str, request: &str) -> Result<HttpResponse> {
     let limit = Duration::from_secs(5);
     let socket_address = address.to_socket_addrs()?.next().context("no address")?;
     let mut stream = TcpStream::connect_timeout(&socket_address, limit)?;
@@ -53,10 +53,10 @@ pub fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-fn parse(answer: &str) -> Result<Response> {
-    let (head, body) = answer.split_once("\r\n\r\n").context("no end of the headers")?;
+fn parse(response: &str) -> Result<HttpResponse> {
+    let (head, body) = response.split_once("\r\n\r\n").context("no end of the headers")?;
     let status = head.split_whitespace().nth(1).and_then(|code| code.parse().ok()).context("no status code")?;
-    Ok(Response { status, body: body.to_owned() })
+    Ok(HttpResponse { status, body: body.to_owned() })
 }
 
 #[cfg(test)]
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_split_into_status_and_body() {
+    fn a_response_is_split_into_status_and_body() {
         let response = parse("HTTP/1.0 404 Not Found\r\nA: b\r\n\r\nno\r\n\r\nbody").expect("well formed");
         assert_eq!((response.status, response.body.as_str()), (404, "no\r\n\r\nbody"));
         assert!(parse("HTTP/1.0 200 OK").is_err());

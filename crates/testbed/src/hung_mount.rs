@@ -1,4 +1,4 @@
-//! A file system that never answers: a FUSE mount whose server reads no request.
+//! A file system that hangs: a FUSE mount whose server reads no request.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-/// Hangs everyone who asks it something, until it is dropped.
+/// Every access to it hangs until this is dropped.
 #[derive(Debug)]
 pub struct HungMount {
     server: Option<File>,
@@ -16,7 +16,7 @@ pub struct HungMount {
 }
 
 impl HungMount {
-    /// Mount it; the directory is made if it is missing.
+    /// Mounts it; the directory is created if it is missing.
     pub fn new(point: &Path) -> Result<Self> {
         fs::create_dir_all(point).with_context(|| format!("create {}", point.display()))?;
         let server = File::options().read(true).write(true).open("/dev/fuse").context("open /dev/fuse")?;
@@ -27,7 +27,7 @@ impl HungMount {
         Ok(Self { server: Some(server), point: point.to_owned() })
     }
 
-    /// Where it is mounted. Nobody should look what is there.
+    /// The mount point. Even `stat` on it hangs.
     pub fn point(&self) -> &Path {
         &self.point
     }
@@ -35,10 +35,10 @@ impl HungMount {
 
 impl Drop for HungMount {
     fn drop(&mut self) {
-        // Without its server the kernel fails every request, also those under way.
+        // Without its server the kernel fails every request, also pending ones.
         self.server = None;
         if let Err(error) = unmount(&self.point, UnmountFlags::DETACH) {
-            // Whoever was tested may have detached it, as it should.
+            // The tested program may have detached it, as it should.
             eprintln!("testbed: unmount {}: {error}", self.point.display());
         }
     }
@@ -54,14 +54,14 @@ mod tests {
     use crate::Scratch;
 
     #[test]
-    fn who_asks_waits_until_it_is_gone() {
+    fn an_access_hangs_until_the_mount_is_dropped() {
         let scratch = Scratch::new().expect("a scratch");
         let hung = HungMount::new(&scratch.path().join("hung")).expect("mounted");
-        let (answer, answered) = mpsc::channel();
-        let asked = hung.point().join("x");
-        thread::spawn(move || answer.send(fs::metadata(asked).is_ok()));
-        assert!(answered.recv_timeout(Duration::from_millis(300)).is_err(), "it answers");
+        let (sender, result) = mpsc::channel();
+        let path = hung.point().join("x");
+        thread::spawn(move || sender.send(fs::metadata(path).is_ok()));
+        assert!(result.recv_timeout(Duration::from_millis(300)).is_err(), "it does not hang");
         drop(hung);
-        assert_eq!(answered.recv_timeout(Duration::from_secs(10)), Ok(false));
+        assert_eq!(result.recv_timeout(Duration::from_secs(10)), Ok(false));
     }
 }

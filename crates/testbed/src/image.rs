@@ -1,7 +1,7 @@
-//! Images made here: no registry can be counted on.
+//! The test images, built locally because no registry may be reachable.
 //!
 //! One docker-archive holds them all, `manifest.json` names them; they share one layer, a static busybox with its applets as hard
-//! links. It is made once and kept in the cache.
+//! links. It is built once and stored in the cache.
 
 use std::fs;
 use std::io::Write;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::cache::Cache;
-use crate::process::run;
+use crate::command::run;
 
 /// The sandbox image.
 pub const PAUSE: &str = "localhost/podwright/pause:1";
@@ -22,14 +22,14 @@ pub const PAUSE: &str = "localhost/podwright/pause:1";
 pub const BUSYBOX: &str = "localhost/podwright/busybox:1";
 /// Runs as uid 1000.
 pub const USER_1000: &str = "localhost/podwright/user-1000:1";
-/// Runs as a user given by name (`guest`, uid 1001): its uid is only known inside of the image.
+/// Runs as a user given by name (`guest`, uid 1001): only the image's `/etc/passwd` has the uid.
 pub const USER_GUEST: &str = "localhost/podwright/user-guest:1";
-/// Wants SIGUSR1 instead of SIGTERM.
+/// Has the stop signal SIGUSR1.
 pub const STOPSIGNAL: &str = "localhost/podwright/stopsignal:1";
 /// Entrypoint `/bin/echo entrypoint`, command `default command`, `IMAGE_ENV=image`, working directory `/tmp`.
 pub const ENTRYPOINT: &str = "localhost/podwright/entrypoint:1";
 
-/// All references that the archive holds.
+/// The references of all images in the archive.
 pub const ALL: [&str; 6] = [PAUSE, BUSYBOX, USER_1000, USER_GUEST, STOPSIGNAL, ENTRYPOINT];
 
 const PAUSE_SOURCE: &str = include_str!("pause.c");
@@ -38,17 +38,17 @@ const PASSWD: &str =
     "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::/home:/bin/sh\nguest:x:1001:1001::/home:/bin/sh\n";
 const GROUP: &str = "root:x:0:\nuser:x:1000:\nguest:x:1001:\nextra:x:50000:user\n";
 
-/// The docker-archive with every image, made on first use.
+/// The path of the docker-archive with every image, built on first use.
 pub fn archive() -> Result<PathBuf> {
     let cache = Cache::find();
     let busybox = fs::canonicalize(cache.debian("busybox")?)?;
     let found = fs::metadata(&busybox)?;
-    // Everything that the archive is made of: this file, the C source, and which busybox it is.
+    // Everything that the archive depends on: this file, the C source, and the busybox binary.
     let parts = format!("{}{PAUSE_SOURCE}{} {}", include_str!("image.rs"), found.len(), found.mtime());
     let key = digest(parts.as_bytes()).get(..16).unwrap_or_default().to_owned();
     let kept = cache.kept("images")?.join(format!("{key}.tar"));
     if !kept.exists() {
-        // Renamed when complete: two tests may make it at once.
+        // Renamed when complete: two tests may build it concurrently.
         let aside = kept.with_extension(format!("{}.{:?}", std::process::id(), std::thread::current().id()));
         fs::write(&aside, build(&busybox, &compile_pause(&cache, &key)?)?)?;
         fs::rename(&aside, &kept)?;
@@ -102,7 +102,7 @@ fn build(busybox: &Path, pause: &Path) -> Result<Vec<u8>> {
     archive.finish()
 }
 
-/// Busybox with all its applets, and the few files programs expect of a root.
+/// Busybox with all its applets, and the few files that programs expect in a root file system.
 fn userland(busybox: &Path) -> Result<Vec<u8>> {
     let mut layer = Layer::new();
     for dir in ["bin", "dev", "etc", "home", "proc", "root", "sys", "tmp", "usr", "usr/bin", "var", "var/www"] {
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn the_archive_names_every_image_and_holds_what_it_names() {
-        let mut archive = tar::Archive::new(fs::File::open(archive().expect("made")).expect("there"));
+        let mut archive = tar::Archive::new(fs::File::open(archive().expect("built")).expect("exists"));
         let mut names = Vec::new();
         let mut manifest = Value::Null;
         for entry in archive.entries().expect("a tar") {

@@ -1,7 +1,5 @@
-//! The Go kubelet, alone or in a cluster: what ours is compared with.
+//! The Go kubelet, standalone or in a cluster: the reference for comparisons.
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -13,7 +11,8 @@ use crate::agent::find_pod;
 use crate::agent_config::{agent_config, write_config};
 use crate::cache::Cache;
 use crate::containerd::Containerd;
-use crate::http::{Response, free_port, get};
+use crate::host_settings::{restore_host, save_host_settings};
+use crate::http::{HttpResponse, free_port, get};
 use crate::process::Process;
 use crate::scratch::Scratch;
 use crate::wait::wait_until;
@@ -28,24 +27,8 @@ pub struct GoKubelet {
     scratch: Scratch,
 }
 
-/// Kernel settings it changes at its start, unasked.
-const SYSCTLS: [&str; 6] = [
-    "vm/overcommit_memory",
-    "vm/panic_on_oom",
-    "kernel/panic",
-    "kernel/panic_on_oops",
-    "kernel/keys/root_maxkeys",
-    "kernel/keys/root_maxbytes",
-];
-
-/// Where it keeps device plugins, wherever its root directory is.
-const DEVICE_PLUGINS: &str = "/var/lib/kubelet/device-plugins";
-
-/// The file of an instance that says what the machine was like.
-const NOTE: &str = "machine-before-kubelet";
-
 impl GoKubelet {
-    /// Start it without an API server and wait until it answers. `changes` are laid over the testbed's KubeletConfiguration.
+    /// Starts it without an API server and waits until it responds. `changes` are merged into the testbed's KubeletConfiguration.
     pub fn start_standalone(
         scratch: &Scratch,
         containerd: &Containerd,
@@ -55,7 +38,7 @@ impl GoKubelet {
         Self::start(scratch, containerd, hostname, None, changes)
     }
 
-    /// Start it as a node of a cluster and wait until it answers; see [`crate::ControlPlane::node_kubeconfig`].
+    /// Starts it as a node of a cluster and waits until it responds; see [`crate::ControlPlane::node_kubeconfig`].
     pub fn start_joined(
         scratch: &Scratch,
         containerd: &Containerd,
@@ -80,7 +63,7 @@ impl GoKubelet {
             "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
             "authorization": {"mode": "AlwaysAllow"},
             "enableControllerAttachDetach": false,
-            // Its defaults write into the machine: chains for kube-proxy, a directory in /usr/libexec.
+            // Its defaults change the host: chains for kube-proxy, a directory in /usr/libexec.
             "makeIPTablesUtilChains": false, "volumePluginDir": scratch.dir("kubelet/volume-plugins")?,
         });
         for (key, value) in own.as_object().into_iter().flatten() {
@@ -95,10 +78,10 @@ impl GoKubelet {
             command.arg("--kubeconfig").arg(kubeconfig);
         }
         command.env("PATH", Cache::find().search_path(true));
-        remember_machine(&scratch.path())?;
+        save_host_settings(&scratch.path())?;
         let process = Process::start(scratch, "kubelet", &mut command)?;
         let kubelet = Self { port, process, scratch: scratch.clone() };
-        wait_until(Duration::from_secs(60), "the kubelet to answer", || kubelet.pods());
+        wait_until(Duration::from_secs(60), "the kubelet to respond", || kubelet.pods());
         Ok(kubelet)
     }
 
@@ -107,21 +90,21 @@ impl GoKubelet {
         self.process.pid()
     }
 
-    /// What it has logged.
+    /// Its log.
     pub fn log(&self) -> String {
         self.process.log()
     }
 
     /// `GET path` on its read-only port.
-    pub fn get(&self, path: &str) -> Result<Response> {
+    pub fn get(&self, path: &str) -> Result<HttpResponse> {
         get(&format!("127.0.0.1:{}", self.port), path)
     }
 
     /// The v1 PodList of `/pods`.
     pub fn pods(&self) -> Result<Value> {
         let response = self.get("/pods")?;
-        ensure!(response.status == 200, "/pods answers {}", response.status);
-        serde_json::from_str(&response.body).context("/pods is no JSON")
+        ensure!(response.status == 200, "/pods: status {}", response.status);
+        serde_json::from_str(&response.body).context("/pods is not JSON")
     }
 
     /// One pod of `/pods`, by its name.
@@ -129,12 +112,12 @@ impl GoKubelet {
         Ok(find_pod(&self.pods()?, name))
     }
 
-    /// SIGTERM and wait; containers go on.
+    /// SIGTERM and wait; containers keep running.
     pub fn stop(&mut self) -> Result<()> {
         self.process.terminate(Duration::from_secs(20)).map(|_| ())
     }
 
-    /// SIGKILL; containers go on.
+    /// SIGKILL; containers keep running.
     pub fn kill9(&mut self) -> Result<()> {
         self.process.kill9().map(|_| ())
     }
@@ -142,39 +125,8 @@ impl GoKubelet {
 
 impl Drop for GoKubelet {
     fn drop(&mut self) {
-        // Dead first, or it might write again.
+        // Killed first, or it might change settings again.
         let _ = self.process.kill9();
-        restore_machine(&self.scratch.path());
-    }
-}
-
-/// Note what the machine is like before the first kubelet of an instance.
-fn remember_machine(instance: &Path) -> Result<()> {
-    let note = instance.join(NOTE);
-    if note.exists() {
-        return Ok(());
-    }
-    let sysctl = |name: &str| Some((name.to_owned(), fs::read_to_string(Path::new("/proc/sys").join(name)).ok()?));
-    let sysctls: BTreeMap<String, String> = SYSCTLS.into_iter().filter_map(sysctl).collect();
-    let before = json!({"sysctls": sysctls, "had_device_plugins": Path::new(DEVICE_PLUGINS).exists()});
-    Ok(fs::write(note, before.to_string())?)
-}
-
-/// Make the machine what it was; nothing if no kubelet was started in this instance.
-pub(crate) fn restore_machine(instance: &Path) {
-    let Ok(note) = fs::read_to_string(instance.join(NOTE)) else { return };
-    let before: Value = serde_json::from_str(&note).unwrap_or_default();
-    for (name, value) in before["sysctls"].as_object().into_iter().flatten() {
-        let (path, value) = (Path::new("/proc/sys").join(name), value.as_str().unwrap_or_default());
-        if fs::read_to_string(&path).is_ok_and(|now| now != value) {
-            let _ = fs::write(path, value);
-        }
-    }
-    if before["had_device_plugins"] == false {
-        let _ = fs::remove_dir_all(DEVICE_PLUGINS);
-    }
-    // Only when empty, that is, when nobody else uses them.
-    for dir in ["/var/lib/kubelet", "/var/log/containers"] {
-        let _ = fs::remove_dir(dir);
+        restore_host(&self.scratch.path());
     }
 }

@@ -1,4 +1,4 @@
-//! What is still there when nothing should be.
+//! Finds what pods left behind.
 
 use std::fs;
 use std::path::Path;
@@ -6,37 +6,39 @@ use std::path::Path;
 use anyhow::Result;
 
 use crate::containerd::Containerd;
-use crate::machine;
+use crate::host_state;
 use crate::scratch::Scratch;
 
-/// Cgroups an agent keeps while it lives: they belong to no pod.
+/// Cgroups of the agent itself: they belong to no pod.
 const QOS_CGROUPS: [&str; 3] = ["kubepods", "kubepods/burstable", "kubepods/besteffort"];
 
-/// Everything of pods that remains in this instance, one line each, sorted: mounts, cgroups, processes, network namespaces and addresses,
-/// port maps, pod directories, logs and their links, containers and sandboxes.
+/// Everything of pods that remains in this instance, one line each, sorted: mounts, cgroups, processes, network namespaces,
+/// addresses, port maps, pod directories, logs and their links, containers and sandboxes.
 pub fn leftovers(scratch: &Scratch, containerd: &Containerd) -> Result<Vec<String>> {
     let (path, name) = (scratch.path(), scratch.name());
     let mut found: Vec<String> = Vec::new();
     let mut add = |kind: &str, what: &str| found.push(format!("{kind} {what}"));
 
-    // An agent may bind its root directory onto itself, to share mounts: that belongs to no pod.
+    // An agent may bind-mount its root directory onto itself, to share mounts: that belongs to no pod.
     let root_dirs = [path.join("root"), path.join("kubelet")];
-    let mounts = machine::mounts_below(&path).into_iter().filter(|at| !root_dirs.contains(at));
+    let mounts = host_state::mounts_below(&path).into_iter().filter(|at| !root_dirs.contains(at));
     mounts.for_each(|at| add("mount", &at.display().to_string()));
-    for hierarchy in machine::hierarchies() {
-        for dir in machine::cgroups_below_in(&hierarchy, &name) {
+    for hierarchy in host_state::hierarchies() {
+        for dir in host_state::cgroups_below_in(&hierarchy, &name) {
             let relative = dir.strip_prefix(hierarchy.join(&name)).unwrap_or(&dir);
             if !QOS_CGROUPS.iter().any(|kept| relative == Path::new(kept)) {
                 add("cgroup", &dir.display().to_string());
             }
         }
     }
-    machine::container_processes(&name, &path)
+    host_state::container_processes(&name, &path)
         .iter()
         .for_each(|pid| add("process", &format!("{pid} {}", command(*pid))));
-    machine::nat_rules(&name).iter().for_each(|(chain, rule)| add("port map", &format!("{chain} {}", rule.join(" "))));
-    machine::cni_results(&name).iter().for_each(|file| add("cni result", &file.display().to_string()));
-    machine::log_links_into(&path).iter().for_each(|link| add("log link", &link.display().to_string()));
+    host_state::nat_rules(&name)
+        .iter()
+        .for_each(|(chain, rule)| add("port map", &format!("{chain} {}", rule.join(" "))));
+    host_state::cni_results(&name).iter().for_each(|file| add("cni result", &file.display().to_string()));
+    host_state::log_links_into(&path).iter().for_each(|link| add("log link", &link.display().to_string()));
     for (kind, dir) in [
         ("netns", path.join("containerd/state/io.containerd.grpc.v1.cri/netns")),
         ("netns", path.join("containerd/state/netns")),
@@ -53,13 +55,13 @@ pub fn leftovers(scratch: &Scratch, containerd: &Containerd) -> Result<Vec<Strin
     Ok(found)
 }
 
-/// The command line of a process, for people.
+/// The command line of a process.
 fn command(pid: impl std::fmt::Display) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&line).replace('\0', " ").trim().to_owned()
 }
 
-/// host-local keeps its cursor and its lock.
+/// The cursor and the lock of host-local stay.
 fn is_ipam_bookkeeping(entry: &str) -> bool {
     entry == "lock" || entry.starts_with("last_reserved_ip")
 }

@@ -1,8 +1,8 @@
 //! Real peers for tests and benches: containerd (Debian's and 2.x), a registry, a control plane, the Go kubelet, our own agent.
 //!
-//! Everything a test starts belongs to one [`Scratch`]: its own directory, cgroup root, bridge, subnet and log
-//! directories, so that several run at once without meeting. A scratch takes all of it away when it is dropped; what a
-//! killed test run left is swept by the next one.
+//! Everything a test starts belongs to one [`Scratch`] with its own directory, cgroup root, bridge, subnet and log directories, so
+//! that several can run concurrently. Dropping the scratch removes all of it; what a killed test run left behind is removed by
+//! the next one.
 //!
 //! ```no_run
 //! # fn main() -> anyhow::Result<()> {
@@ -13,7 +13,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Programs come from the cache that `make debs` and `make peers` fill; nothing installed on the machine is used or changed.
+//! Programs come from the cache that `make debs` and `make peers` fill; programs installed on the host are neither used nor changed.
 
 pub mod image;
 
@@ -21,14 +21,16 @@ mod agent;
 mod agent_config;
 mod api_client;
 mod cache;
+mod command;
 mod containerd;
 mod containerd_config;
 mod control_plane;
+mod host_settings;
+mod host_state;
 mod http;
 mod hung_mount;
 mod kubelet;
 mod leftovers;
-mod machine;
 mod process;
 mod proxy;
 mod registry;
@@ -38,16 +40,16 @@ mod wait;
 
 pub use agent::{Agent, AgentBuilder};
 pub use agent_config::agent_config;
-pub use api_client::{ApiClient, Identity, Watch};
+pub use api_client::{ApiWatch, ClientIdentity, TestApiClient};
 pub use cache::Cache;
 pub use containerd::{Containerd, Flavor};
 pub use control_plane::{Component, ControlPlane};
-pub use http::{Response, free_port, get};
+pub use http::{HttpResponse, free_port, get};
 pub use hung_mount::HungMount;
 pub use kubelet::GoKubelet;
 pub use leftovers::leftovers;
 pub use process::Process;
-pub use proxy::{Asked, Fate, Proxy};
+pub use proxy::{ProxiedRequest, Proxy, ProxyAction};
 pub use registry::{PASSWORD, Registry, USER};
 pub use scratch::Scratch;
 pub use wait::wait_until;

@@ -1,9 +1,8 @@
-//! A child that logs into a file, is killed by pid, and shows the end of its log when a test fails.
+//! A child process that logs into a file, is killed when dropped, and prints the end of its log when a test fails.
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::mpsc;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -12,13 +11,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::scratch::Scratch;
 
-/// How much of the log a failing test shows.
+/// Lines of the log that a failing test prints.
 const SHOWN_LINES: usize = 60;
 
-/// No helper program takes this long, also on a slow, busy machine.
-const RUN_LIMIT: Duration = Duration::from_secs(120);
-
-/// One running program of a scratch. Dropped: killed.
+/// A running program of a scratch. Dropping it kills the program.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -27,7 +23,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Start `command` with both outputs appended to `log/{name}.log` of the scratch.
+    /// Starts `command` with stdout and stderr appended to `log/{name}.log` of the scratch.
     pub fn start(scratch: &Scratch, name: &str, command: &mut Command) -> Result<Self> {
         let log = scratch.dir("log")?.join(format!("{name}.log"));
         let out: File = OpenOptions::new().create(true).append(true).open(&log)?;
@@ -47,7 +43,7 @@ impl Process {
         &self.log
     }
 
-    /// All it has written so far.
+    /// Its output so far.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
@@ -98,7 +94,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Errors mean that it is gone already, which is what is wanted.
+        // Errors mean that it has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
@@ -107,33 +103,6 @@ impl Drop for Process {
             eprintln!("---- the last lines of {}", self.name);
             lines.iter().skip(lines.len().saturating_sub(SHOWN_LINES)).for_each(|line| eprintln!("{line}"));
             eprintln!("---- end of {}", self.name);
-        }
-    }
-}
-
-/// Run a program to its end and return what it printed; its error output is part of the error. Killed after two minutes.
-pub(crate) fn run(command: &mut Command) -> Result<String> {
-    let output = output_of(command)?;
-    if !output.status.success() {
-        bail!("{command:?}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// Run a program to its end, whatever that is. Killed after two minutes.
-pub(crate) fn output_of(command: &mut Command) -> Result<Output> {
-    let what = format!("{command:?}");
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = child.spawn().with_context(|| format!("start {what}"))?;
-    let pid = child.id();
-    let (answer, wait) = mpsc::channel();
-    std::thread::spawn(move || answer.send(child.wait_with_output()));
-    match wait.recv_timeout(RUN_LIMIT) {
-        Ok(output) => Ok(output?),
-        Err(_) => {
-            let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).context("a pid fits")?;
-            kill_process(raw, Signal::KILL)?;
-            bail!("{what}: no end after {RUN_LIMIT:?}, killed");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! A man in the middle: an agent asks it instead of the API server, and a test says what becomes of each request.
+//! A fault-injecting proxy between an agent and the API server: the test decides what happens to each request.
 //!
-//! Every connection of the agent has one of its own to the server, made with the node's certificate. Where nothing is
-//! decided, requests and answers pass as they are.
+//! For every connection of the agent it opens one to the server, with the node's certificate. Without a decision requests and
+//! responses pass unchanged.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -24,18 +24,18 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::api_client::Identity;
+use crate::api_client::ClientIdentity;
 
-/// A request as it comes.
+/// A received request.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct ProxiedRequest {
     /// `GET`, `PATCH`, …
     pub method: String,
     /// Path and query.
     pub path: String,
 }
 
-impl Asked {
+impl ProxiedRequest {
     /// A list of the node's pods.
     pub fn is_list_of_pods(&self) -> bool {
         self.method == "GET" && self.path.starts_with("/api/v1/pods?") && !self.path.contains("watch=true")
@@ -52,37 +52,37 @@ impl Asked {
     }
 }
 
-/// What becomes of a request.
+/// What the proxy does with a request.
 #[derive(Clone, Debug)]
-pub enum Fate {
-    /// To the server, and its answer back.
+pub enum ProxyAction {
+    /// Forwards it to the server, and the response back.
     Pass,
-    /// The connection is cut before the server has seen it.
+    /// Closes the connection before the server receives the request.
     CutBefore,
-    /// The server does it, and the connection is cut before it can say so.
+    /// Forwards it to the server, and closes the connection before the response.
     CutAfter,
-    /// Half open: the connection stays, and from now on nobody reads from it or writes to it.
+    /// Half open: the connection stays open, but is neither read nor written any more.
     Freeze,
-    /// This status, header and text; the server has not seen the request.
-    Answer(u16, Option<(&'static str, &'static str)>, String),
-    /// This text before the server's answer.
-    Before(String),
-    /// The server's answer, each part of it changed.
-    Changed(fn(Bytes) -> Bytes),
+    /// Responds with this status, header and text; the server does not receive the request.
+    Respond(u16, Option<(&'static str, &'static str)>, String),
+    /// Sends this text before the server's response.
+    Prepend(String),
+    /// Sends the server's response with each frame rewritten.
+    Rewrite(fn(Bytes) -> Bytes),
 }
 
-type Decide = Box<dyn FnMut(&Asked) -> Fate + Send>;
-type Answer = BoxBody<Bytes, hyper::Error>;
+type Decide = Box<dyn FnMut(&ProxiedRequest) -> ProxyAction + Send>;
+type ResponseBody = BoxBody<Bytes, hyper::Error>;
 
-/// See the module. Dropped: every connection is cut and the port is free.
+/// The proxy. Dropping it closes every connection and frees the port.
 #[derive(Debug)]
 pub struct Proxy {
-    way: Arc<Way>,
+    state: Arc<ProxyState>,
     _runtime: tokio::runtime::Runtime,
 }
 
-/// What all connections share.
-struct Way {
+/// Shared by all connections.
+struct ProxyState {
     acceptor: TlsAcceptor,
     connector: TlsConnector,
     server: (&'static str, u16),
@@ -90,15 +90,15 @@ struct Way {
     cut: Notify,
 }
 
-impl std::fmt::Debug for Way {
+impl std::fmt::Debug for ProxyState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "a way to {}:{}", self.server.0, self.server.1)
+        write!(f, "proxy to {}:{}", self.server.0, self.server.1)
     }
 }
 
 impl Proxy {
-    /// Listen on a port of loopback as `server`, and be `node` towards the server on another one.
-    pub(crate) fn start(port: u16, server: &Identity, node: &Identity, to: u16) -> Result<Self> {
+    /// Listens on `port` of loopback with the certificate of `server`, and connects to port `to` as `node`.
+    pub(crate) fn start(port: u16, server: &ClientIdentity, node: &ClientIdentity, to: u16) -> Result<Self> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut accepting = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
@@ -107,7 +107,7 @@ impl Proxy {
         let mut connecting = node.client_config()?;
         accepting.alpn_protocols = vec![b"h2".to_vec()];
         connecting.alpn_protocols.clone_from(&accepting.alpn_protocols);
-        let way = Arc::new(Way {
+        let state = Arc::new(ProxyState {
             acceptor: Arc::new(accepting).into(),
             connector: Arc::new(connecting).into(),
             server: ("127.0.0.1", to),
@@ -116,57 +116,57 @@ impl Proxy {
         });
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", port)))?;
-        runtime.spawn(accept(listener, Arc::clone(&way)));
-        Ok(Self { way, _runtime: runtime })
+        runtime.spawn(accept(listener, Arc::clone(&state)));
+        Ok(Self { state, _runtime: runtime })
     }
 
-    /// Who says from now on what becomes of a request.
-    pub fn decide(&self, decide: impl FnMut(&Asked) -> Fate + Send + 'static) {
-        *self.way.decide.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(decide));
+    /// Sets the function that decides about each request from now on.
+    pub fn decide(&self, decide: impl FnMut(&ProxiedRequest) -> ProxyAction + Send + 'static) {
+        *self.state.decide.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(decide));
     }
 
-    /// Everything passes from now on.
+    /// Forwards every request from now on.
     pub fn pass(&self) {
-        self.decide(|_| Fate::Pass);
+        self.decide(|_| ProxyAction::Pass);
     }
 
-    /// Cut every connection that is open.
+    /// Closes every open connection.
     pub fn cut(&self) {
-        self.way.cut.notify_waiters();
+        self.state.cut.notify_waiters();
     }
 }
 
-impl Way {
-    fn fate_of(&self, asked: &Asked) -> Fate {
+impl ProxyState {
+    fn action_for(&self, request: &ProxiedRequest) -> ProxyAction {
         let mut decide = self.decide.lock().unwrap_or_else(PoisonError::into_inner);
-        decide.as_mut().map_or(Fate::Pass, |decide| decide(asked))
+        decide.as_mut().map_or(ProxyAction::Pass, |decide| decide(request))
     }
 }
 
-/// How a connection ends before its time.
+/// How the proxy ends a connection early.
 enum End {
     Cut,
     Freeze,
 }
 
-async fn accept(listener: TcpListener, way: Arc<Way>) {
+async fn accept(listener: TcpListener, state: Arc<ProxyState>) {
     while let Ok((stream, _)) = listener.accept().await {
-        let way = Arc::clone(&way);
+        let state = Arc::clone(&state);
         tokio::spawn(async move {
-            // An agent that is killed ends its connections in many ways; none is a fault of the proxy.
-            let _ = serve(stream, way).await;
+            // A killed agent ends its connections in many states; none is an error of the proxy.
+            let _ = serve(stream, state).await;
         });
     }
 }
 
-async fn serve(stream: TcpStream, way: Arc<Way>) -> Result<()> {
-    let cut = way.cut.notified();
-    let stream = way.acceptor.accept(stream).await?;
-    let server = TcpStream::connect(way.server).await?;
-    let server = way.connector.connect(ServerName::try_from(way.server.0)?, server).await?;
+async fn serve(stream: TcpStream, state: Arc<ProxyState>) -> Result<()> {
+    let cut = state.cut.notified();
+    let stream = state.acceptor.accept(stream).await?;
+    let server = TcpStream::connect(state.server).await?;
+    let server = state.connector.connect(ServerName::try_from(state.server.0)?, server).await?;
     let (sender, driver) = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(server)).await?;
     let (end, mut ended) = mpsc::channel(1);
-    let service = service_fn(|request| pass(request, sender.clone(), Arc::clone(&way), end.clone()));
+    let service = service_fn(|request| pass(request, sender.clone(), Arc::clone(&state), end.clone()));
     let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
     let mut connection = pin!(connection.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
@@ -174,7 +174,7 @@ async fn serve(stream: TcpStream, way: Arc<Way>) -> Result<()> {
         lost = driver => lost?,
         () = cut => {}
         how = ended.recv() => if let Some(End::Freeze) = how {
-            // The connection is kept, and never polled again.
+            // The connection stays open, and is never polled again.
             pending::<()>().await;
         },
     }
@@ -184,39 +184,39 @@ async fn serve(stream: TcpStream, way: Arc<Way>) -> Result<()> {
 async fn pass(
     request: Request<Incoming>,
     mut server: SendRequest<Full<Bytes>>,
-    way: Arc<Way>,
+    state: Arc<ProxyState>,
     end: mpsc::Sender<End>,
-) -> Result<Response<Answer>, hyper::Error> {
+) -> Result<Response<ResponseBody>, hyper::Error> {
     let (head, body) = request.into_parts();
     let request = Request::from_parts(head, Full::new(body.collect().await?.to_bytes()));
     let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
-    match way.fate_of(&Asked { method: request.method().to_string(), path }) {
-        Fate::Pass => Ok(server.send_request(request).await?.map(BodyExt::boxed)),
-        Fate::CutBefore => over(&end, End::Cut).await,
-        Fate::CutAfter => {
+    match state.action_for(&ProxiedRequest { method: request.method().to_string(), path }) {
+        ProxyAction::Pass => Ok(server.send_request(request).await?.map(BodyExt::boxed)),
+        ProxyAction::CutBefore => over(&end, End::Cut).await,
+        ProxyAction::CutAfter => {
             server.send_request(request).await?.into_body().collect().await?;
             over(&end, End::Cut).await
         }
-        Fate::Freeze => over(&end, End::Freeze).await,
-        Fate::Answer(status, header, text) => Ok(answer(status, header, text)),
-        Fate::Before(text) => {
-            let answer = changed(server.send_request(request).await?);
-            Ok(answer.map(|rest| Prefixed { first: Some(text.into()), rest }.boxed()))
+        ProxyAction::Freeze => over(&end, End::Freeze).await,
+        ProxyAction::Respond(status, header, text) => Ok(response(status, header, text)),
+        ProxyAction::Prepend(text) => {
+            let response = without_length(server.send_request(request).await?);
+            Ok(response.map(|rest| PrefixedBody { first: Some(text.into()), rest }.boxed()))
         }
-        Fate::Changed(change) => {
-            let answer = changed(server.send_request(request).await?);
-            Ok(answer.map(|body| body.map_frame(move |frame| frame.map_data(change)).boxed()))
+        ProxyAction::Rewrite(change) => {
+            let response = without_length(server.send_request(request).await?);
+            Ok(response.map(|body| body.map_frame(move |frame| frame.map_data(change)).boxed()))
         }
     }
 }
 
-/// Wait for the end of the connection.
+/// Ends the connection; never returns.
 async fn over(end: &mpsc::Sender<End>, how: End) -> ! {
     let _ = end.send(how).await;
     pending().await
 }
 
-fn answer(status: u16, header: Option<(&str, &str)>, text: String) -> Response<Answer> {
+fn response(status: u16, header: Option<(&str, &str)>, text: String) -> Response<ResponseBody> {
     let mut response = Response::builder().status(status);
     if let Some((name, value)) = header {
         response = response.header(name, value);
@@ -225,19 +225,19 @@ fn answer(status: u16, header: Option<(&str, &str)>, text: String) -> Response<A
     response.body(body).expect("a test's status and header are valid")
 }
 
-/// An answer that will have another length.
-fn changed(mut response: Response<Incoming>) -> Response<Incoming> {
+/// Removes the Content-Length of a response whose body will change.
+fn without_length(mut response: Response<Incoming>) -> Response<Incoming> {
     response.headers_mut().remove(hyper::header::CONTENT_LENGTH);
     response
 }
 
-/// A body with something before it.
-struct Prefixed {
+/// A body with a prefix.
+struct PrefixedBody {
     first: Option<Bytes>,
     rest: Incoming,
 }
 
-impl Body for Prefixed {
+impl Body for PrefixedBody {
     type Data = Bytes;
     type Error = hyper::Error;
 

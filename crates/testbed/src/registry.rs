@@ -8,17 +8,18 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 
 use crate::cache::Cache;
+use crate::command::run;
 use crate::http::{free_port, get};
 use crate::image;
-use crate::process::{Process, run};
+use crate::process::Process;
 use crate::scratch::Scratch;
 use crate::wait::wait_until;
 
-/// The user a private registry knows.
+/// The user of a private registry.
 pub const USER: &str = "puller";
 /// The password of [`USER`].
 pub const PASSWORD: &str = "let-me-pull";
-/// bcrypt of [`PASSWORD`]: the only scheme the registry reads.
+/// bcrypt of [`PASSWORD`]: the only scheme that the registry supports.
 const HTPASSWD: &str = "puller:$2y$05$podwrightpodwrightpode3kkHbG/H1ALjaUGCozaMCoFdelB1lVe\n";
 
 /// A running registry.
@@ -30,12 +31,12 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// A registry that anyone may pull from.
+    /// Starts a registry without authentication.
     pub fn start(scratch: &Scratch) -> Result<Self> {
         Self::launch(scratch, false)
     }
 
-    /// A registry that asks for [`USER`] and [`PASSWORD`].
+    /// Starts a registry that requires [`USER`] and [`PASSWORD`].
     pub fn start_private(scratch: &Scratch) -> Result<Self> {
         Self::launch(scratch, true)
     }
@@ -45,12 +46,12 @@ impl Registry {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// What it has logged: one line per request.
+    /// Its log, one line per request.
     pub fn log(&self) -> String {
         self.process.log()
     }
 
-    /// SIGKILL, for tests of pulls that meet a dead registry.
+    /// SIGKILL, for tests of pulls from an unreachable registry.
     pub fn kill9(&mut self) -> Result<()> {
         self.process.kill9().map(|_| ())
     }
@@ -90,7 +91,7 @@ impl Registry {
         let process = Process::start(scratch, &format!("registry-{port}"), command.arg("serve").arg(file))?;
         let registry = Self { port, private, process };
         let open = if private { 401 } else { 200 };
-        wait_until(Duration::from_secs(20), "the registry to answer", || {
+        wait_until(Duration::from_secs(20), "the registry to respond", || {
             let status = get(&registry.address(), "/v2/")?.status;
             ensure!(status == open, "status {status}");
             Ok(())

@@ -1,11 +1,11 @@
-//! The place of one test instance: a directory and the names derived from its number.
+//! One test instance: a directory and the names derived from its number.
 //!
 //! ```text
 //! /tmp/pw/<n>/        short, because a unix socket's path holds 107 bytes
-//! ├─ owner            locked while the owner lives: the kernel forgets the lock, whatever ends the owner
-//! ├─ pids             what was started: pid and start time
-//! ├─ keep             present: belongs to `testbed up`, no sweep takes it
-//! ├─ log/             what the programs print
+//! ├─ owner            locked while the owner runs: the kernel releases the lock, however the owner ends
+//! ├─ pids             started programs: pid and start time
+//! ├─ keep             present: belongs to `testbed up`, not removed by a sweep
+//! ├─ log/             output of the programs
 //! ├─ manifests/ root/ run/ logs/pods/ logs/containers/        the agent's directories
 //! └─ containerd/ …    one directory per peer
 //! ```
@@ -20,13 +20,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::kubelet::restore_machine;
-use crate::machine;
+use crate::host_settings::restore_host;
+use crate::host_state;
 
-/// Instances that can live at once; each has a /24 of 10.200.0.0/16.
+/// Instances that can exist at the same time; each has a /24 of 10.200.0.0/16.
 const MAX_INSTANCES: u32 = 250;
 
-/// A place for one set of peers. Clones share it; the last one dropped cleans up.
+/// An instance for one set of peers. Clones share it; dropping the last one removes everything.
 #[derive(Clone, Debug)]
 pub struct Scratch {
     inner: Arc<Inner>,
@@ -34,19 +34,19 @@ pub struct Scratch {
 
 #[derive(Debug)]
 struct Inner {
-    place: Place,
+    instance: Instance,
     kept: AtomicBool,
     _owner: File,
 }
 
 /// An instance's number, from which all of its names follow.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Instance {
     number: u32,
 }
 
 impl Scratch {
-    /// Take the first free number, after sweeping what dead runs have left.
+    /// Takes the first free number, after removing what killed runs have left behind.
     pub fn new() -> Result<Self> {
         ensure!(
             rustix::process::geteuid().is_root(),
@@ -54,49 +54,49 @@ impl Scratch {
         );
         fs::DirBuilder::new().recursive(true).mode(0o755).create(base())?;
         Self::sweep();
-        // Locked before it gets its number: a sweep never meets a directory that seems to have no owner.
-        let (nursery, owner) = nursery()?;
+        // Locked before it gets its number: a sweep never finds a numbered directory without an owner.
+        let (unnumbered, owner) = unnumbered_dir()?;
         for number in 1..=MAX_INSTANCES {
-            let place = Place { number };
-            if place.subnet_taken() || place.taken_elsewhere() {
+            let instance = Instance { number };
+            if instance.subnet_taken() || instance.taken_elsewhere() {
                 continue;
             }
-            match fs::rename(&nursery, place.path()) {
+            match fs::rename(&unnumbered, instance.path()) {
                 Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty) => {
                     continue;
                 }
-                named => named.with_context(|| format!("create {}", place.path().display()))?,
+                named => named.with_context(|| format!("create {}", instance.path().display()))?,
             }
-            machine::make_cgroup(&place.name())?;
-            return Ok(Self { inner: Arc::new(Inner { place, kept: false.into(), _owner: owner }) });
+            host_state::make_cgroup(&instance.name())?;
+            return Ok(Self { inner: Arc::new(Inner { instance, kept: false.into(), _owner: owner }) });
         }
-        fs::remove_dir_all(&nursery)?;
+        fs::remove_dir_all(&unnumbered)?;
         bail!("all {MAX_INSTANCES} test instances are in use below {}", base().display())
     }
 
-    /// Remove the leftovers of runs whose owner is dead.
+    /// Removes the instances of runs whose owner has exited.
     pub fn sweep() {
-        for place in Place::all() {
-            if !place.path().join("keep").exists()
-                && let Ok(Some(_owner)) = place.lock()
+        for instance in Instance::all() {
+            if !instance.path().join("keep").exists()
+                && let Ok(Some(_owner)) = instance.lock()
             {
-                place.destroy();
+                instance.destroy();
             }
         }
     }
 
-    /// The directories of the instances that [`Scratch::keep`] has left.
+    /// The directories of the instances that were kept with [`Scratch::keep`].
     pub fn kept() -> Vec<PathBuf> {
-        Place::all().iter().map(|place| place.path()).filter(|path| path.join("keep").exists()).collect()
+        Instance::all().iter().map(|instance| instance.path()).filter(|path| path.join("keep").exists()).collect()
     }
 
-    /// Remove one of those.
+    /// Removes a kept instance.
     pub fn remove_kept(dir: &Path) {
-        let kept = Place::all().into_iter().filter(|place| place.path() == dir && dir.join("keep").exists());
-        kept.for_each(|place| place.destroy());
+        let kept = Instance::all().into_iter().filter(|instance| instance.path() == dir && dir.join("keep").exists());
+        kept.for_each(|instance| instance.destroy());
     }
 
-    /// Leave everything running when this process ends, until [`Scratch::remove_kept`].
+    /// Leaves everything running when this process exits, until [`Scratch::remove_kept`].
     pub fn keep(&self) -> Result<()> {
         fs::write(self.path().join("keep"), "")?;
         self.inner.kept.store(true, Ordering::Relaxed);
@@ -105,7 +105,7 @@ impl Scratch {
 
     /// The instance's directory.
     pub fn path(&self) -> PathBuf {
-        self.inner.place.path()
+        self.inner.instance.path()
     }
 
     /// A directory in it, created if needed.
@@ -115,22 +115,22 @@ impl Scratch {
         Ok(dir)
     }
 
-    /// The instance's name: its bridge and its CNI network are called so.
+    /// The instance's name, also that of its bridge and its CNI network.
     pub fn name(&self) -> String {
-        self.inner.place.name()
+        self.inner.instance.name()
     }
 
-    /// The agent's cgroup root, as KubeletConfiguration writes it.
+    /// The agent's cgroup root, in the form of KubeletConfiguration.
     pub fn cgroup_root(&self) -> String {
         format!("/{}", self.name())
     }
 
     /// The pods' subnet.
     pub fn subnet(&self) -> String {
-        format!("10.200.{}.0/24", self.inner.place.number)
+        format!("10.200.{}.0/24", self.inner.instance.number)
     }
 
-    /// Where manifests are dropped.
+    /// The directory of static pod manifests.
     pub fn manifests(&self) -> Result<PathBuf> {
         self.dir("manifests")
     }
@@ -155,7 +155,7 @@ impl Scratch {
         self.dir("logs/containers")
     }
 
-    /// Write a manifest as editors do: beside the directory, then renamed into it.
+    /// Writes a manifest as editors do: outside the directory, then renamed into it.
     pub fn put_manifest(&self, name: &str, pod: &serde_json::Value) -> Result<()> {
         let aside = self.dir("manifests-aside")?.join(name);
         fs::write(&aside, serde_json::to_vec_pretty(pod)?)?;
@@ -167,10 +167,10 @@ impl Scratch {
         Ok(fs::remove_file(self.manifests()?.join(name))?)
     }
 
-    /// Note a child, so that a later run can kill it if this one can't.
+    /// Records a child process, so that a later run can kill it if this one can't.
     pub(crate) fn remember_pid(&self, pid: u32) -> Result<()> {
         let mut pids = OpenOptions::new().create(true).append(true).open(self.path().join("pids"))?;
-        writeln!(pids, "{pid} {}", machine::start_time(pid).unwrap_or_default())?;
+        writeln!(pids, "{pid} {}", host_state::start_time(pid).unwrap_or_default())?;
         Ok(())
     }
 }
@@ -178,12 +178,12 @@ impl Scratch {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !*self.kept.get_mut() {
-            self.place.destroy();
+            self.instance.destroy();
         }
     }
 }
 
-impl Place {
+impl Instance {
     fn all() -> Vec<Self> {
         let entries = fs::read_dir(base()).into_iter().flatten().flatten();
         entries.filter_map(|entry| Some(Self { number: entry.file_name().to_str()?.parse().ok()? })).collect()
@@ -197,17 +197,17 @@ impl Place {
         format!("pw{}", self.number)
     }
 
-    /// The owner's lock if nobody else holds it.
+    /// Takes the owner's lock; `None`: another process holds it.
     fn lock(self) -> Result<Option<File>> {
         lock(&self.path())
     }
 
-    /// Whether an instance below another temporary directory has these names: cgroups and bridges are the whole machine's.
+    /// Whether an instance below another temporary directory has these names: cgroups and bridges are shared by the whole host.
     fn taken_elsewhere(self) -> bool {
-        !self.path().exists() && machine::hierarchies().iter().any(|hierarchy| hierarchy.join(self.name()).exists())
+        !self.path().exists() && host_state::hierarchies().iter().any(|hierarchy| hierarchy.join(self.name()).exists())
     }
 
-    /// Whether the machine itself routes this subnet elsewhere (our own bridge, left by a dead run, doesn't count).
+    /// Whether the host routes this subnet elsewhere (our own bridge, left by a killed run, doesn't count).
     fn subnet_taken(self) -> bool {
         let routes = fs::read_to_string("/proc/net/route").unwrap_or_default();
         let wanted = u32::from_be_bytes([10, 200, u8::try_from(self.number).unwrap_or_default(), 0]);
@@ -215,35 +215,35 @@ impl Place {
             let fields: Vec<&str> = line.split_whitespace().collect();
             let number = |at: usize| Some(u32::from_str_radix(fields.get(at)?, 16).ok()?.swap_bytes());
             let (Some(destination), Some(mask)) = (number(1), number(7)) else { return false };
-            // The table is in network order; a default route has an empty mask and takes nothing.
+            // The table is in network order; a default route has mask 0 and is ignored.
             mask != 0 && wanted & mask == destination & mask && fields[0] != self.name()
         })
     }
 
-    /// Take away everything, in the order in which it depends on one another.
+    /// Removes everything in dependency order.
     fn destroy(self) {
         let (path, name) = (self.path(), self.name());
         for line in fs::read_to_string(path.join("pids")).unwrap_or_default().lines() {
             let mut numbers = line.split(' ').filter_map(|word| word.parse::<u64>().ok());
             if let (Some(pid), started) = (numbers.next().and_then(|pid| u32::try_from(pid).ok()), numbers.next())
-                && machine::start_time(pid) == started
+                && host_state::start_time(pid) == started
             {
-                machine::kill9_and_wait(pid);
+                host_state::kill9_and_wait(pid);
             }
         }
-        machine::kill_containers(&name, &path);
-        restore_machine(&path);
+        host_state::kill_containers(&name, &path);
+        restore_host(&path);
         remove_shim_sockets(&path);
-        machine::unmount_below(&path);
-        machine::remove_cgroup(&name);
-        machine::delete_link(&name);
-        machine::delete_nat_rules(&name);
+        host_state::unmount_below(&path);
+        host_state::remove_cgroup(&name);
+        host_state::delete_link(&name);
+        host_state::delete_nat_rules(&name);
         if Self::all().len() == 1 {
-            machine::delete_empty_nat_chains();
+            host_state::delete_empty_nat_chains();
         }
-        for file in machine::cni_results(&name).into_iter().chain(machine::log_links_into(&path)) {
+        for file in host_state::cni_results(&name).into_iter().chain(host_state::log_links_into(&path)) {
             let _ = fs::remove_file(&file);
-            // Empty: made by the Go kubelet for these links alone.
+            // If it is empty then, the Go kubelet created it for these links.
             let _ = file.parent().map(fs::remove_dir);
         }
         if let Err(error) = fs::remove_dir_all(&path) {
@@ -252,7 +252,7 @@ impl Place {
     }
 }
 
-/// Shims listen in a directory that all containerds share; a killed one leaves its socket there.
+/// Removes the sockets of killed shims, which are in a directory that all containerds share.
 pub(crate) fn remove_shim_sockets(dir: &Path) {
     let tasks = dir.join("containerd/state/io.containerd.runtime.v2.task");
     let bundles = fs::read_dir(tasks).into_iter().flatten().flatten().flat_map(|ns| fs::read_dir(ns.path())).flatten();
@@ -273,8 +273,8 @@ fn lock(dir: &Path) -> Result<Option<File>> {
     }
 }
 
-/// A directory that has an owner but no number yet.
-fn nursery() -> Result<(PathBuf, File)> {
+/// Creates a directory that has an owner but no number yet.
+fn unnumbered_dir() -> Result<(PathBuf, File)> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let (pid, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
     let dir = base().join(format!("new-{pid}-{count}"));
@@ -293,35 +293,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_instance_is_its_own_and_goes_without_a_trace() {
+    fn an_instance_is_separate_and_removed_completely() {
         let (one, two) = (Scratch::new().expect("first"), Scratch::new().expect("second"));
         assert_ne!(one.subnet(), two.subnet());
         let (path, name) = (one.path(), one.name());
-        assert!(machine::hierarchies().iter().all(|hierarchy| hierarchy.join(&name).exists()));
+        assert!(host_state::hierarchies().iter().all(|hierarchy| hierarchy.join(&name).exists()));
         let mut sleeper = std::process::Command::new("sleep");
         let process = crate::Process::start(&one, "sleeper", sleeper.arg("600")).expect("sleep");
         let pid = process.pid();
         std::mem::forget(process); // as if the test had been killed
         drop(one);
         assert!(!path.exists());
-        assert!(!machine::hierarchies().iter().any(|hierarchy| hierarchy.join(&name).exists()));
-        assert!(!machine::container_processes(&name, &path).contains(&pid));
+        assert!(!host_state::hierarchies().iter().any(|hierarchy| hierarchy.join(&name).exists()));
+        assert!(!host_state::container_processes(&name, &path).contains(&pid));
         assert!(two.path().exists());
     }
 
     #[test]
-    fn names_that_are_in_use_elsewhere_are_left_alone() {
-        let elsewhere = Place { number: MAX_INSTANCES };
-        machine::make_cgroup(&elsewhere.name()).expect("made");
+    fn names_in_use_elsewhere_are_not_taken() {
+        let elsewhere = Instance { number: MAX_INSTANCES };
+        host_state::make_cgroup(&elsewhere.name()).expect("made");
         assert!(elsewhere.taken_elsewhere());
-        machine::remove_cgroup(&elsewhere.name());
+        host_state::remove_cgroup(&elsewhere.name());
         assert!(!elsewhere.taken_elsewhere());
     }
 
     #[test]
-    fn a_sweep_leaves_the_living_alone() {
-        let living = Scratch::new().expect("living");
+    fn a_sweep_does_not_remove_instances_in_use() {
+        let in_use = Scratch::new().expect("an instance");
         Scratch::sweep();
-        assert!(living.path().exists());
+        assert!(in_use.path().exists());
     }
 }

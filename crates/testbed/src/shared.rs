@@ -1,36 +1,37 @@
-//! One control plane for all tests of a program.
+//! One control plane shared by all tests of a test program.
 //!
-//! Nothing is dropped when a test program ends, so somebody else takes the shared one away: a process that waits for the end
-//! of ours, however that comes, and sweeps.
+//! Statics are not dropped when a test program exits, so a separate process removes the shared control plane: it waits until ours
+//! has exited, for whatever reason, and then runs `testbed sweep`.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
 
-use crate::agent::program_beside_tests;
+use crate::agent::program_next_to_tests;
 use crate::control_plane::ControlPlane;
 use crate::scratch::Scratch;
 
-/// The instance, its place, and who takes it away. The last is kept for its standard input, which ends with us.
+/// The control plane, and the process that removes it. The child is stored to keep its standard input open until we exit.
 static SHARED: OnceLock<(ControlPlane, Child)> = OnceLock::new();
 
 impl ControlPlane {
-    /// The one that all tests of this program share, started on first use. Take a namespace of your own in it, and don't stop it.
+    /// The control plane that all tests of this program share, started on first use. Each test creates its own namespace and must
+    /// not stop it.
     pub fn shared() -> &'static Self {
         let (plane, _) = SHARED.get_or_init(|| {
-            let undertaker = undertaker().expect("somebody to sweep after the end");
+            let sweeper = start_sweeper().expect("the sweeper starts");
             let scratch = Scratch::new().expect("a scratch");
-            (Self::start(&scratch).expect("the control plane starts"), undertaker)
+            (Self::start(&scratch).expect("the control plane starts"), sweeper)
         });
         plane
     }
 }
 
-fn undertaker() -> Result<Child> {
-    let testbed = program_beside_tests("testbed").context("it takes away what tests share")?;
+fn start_sweeper() -> Result<Child> {
+    let testbed = program_next_to_tests("testbed").context("it removes what tests share")?;
     let mut command = Command::new("sh");
-    // Reads until we are gone; what we leave has no owner then.
+    // Reads until we have exited; what we leave behind has no owner then.
     command.args(["-c", "cat; exec \"$0\" sweep"]).arg(testbed);
     Ok(command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
 }

@@ -1,9 +1,9 @@
-//! Waiting for the world with a deadline and a useful last word.
+//! Waiting for a condition with a deadline and a useful error.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Try until `attempt` is `Ok`; panics after `limit` with what was waited for and the last thing that was seen instead.
+/// Repeats `attempt` until it returns `Ok`; panics after `limit` with `what` and the last error.
 ///
 /// Blocks the thread: tokio tests call it from a multi-threaded runtime or `spawn_blocking`.
 #[track_caller]
@@ -17,7 +17,7 @@ pub fn wait_until<T, E: std::fmt::Display>(
     loop {
         match attempt() {
             Ok(value) => return value,
-            Err(seen) if started.elapsed() >= limit => panic!("waited {limit:?} for {what}; last seen: {seen:#}"),
+            Err(error) if started.elapsed() >= limit => panic!("waited {limit:?} for {what}; last error: {error:#}"),
             Err(_) => sleep(pause),
         }
         pause = (pause * 2).min(Duration::from_millis(100));
@@ -30,17 +30,17 @@ mod tests {
 
     #[test]
     fn returns_the_first_success() {
-        let mut tries = 0;
-        let got = wait_until(Duration::from_secs(5), "three tries", || {
-            tries += 1;
-            if tries == 3 { Ok(tries) } else { Err("too early") }
+        let mut attempts = 0;
+        let got = wait_until(Duration::from_secs(5), "three attempts", || {
+            attempts += 1;
+            if attempts == 3 { Ok(attempts) } else { Err("too early") }
         });
         assert_eq!(got, 3);
     }
 
     #[test]
-    #[should_panic(expected = "for the moon; last seen: clouds")]
-    fn says_what_was_seen_instead() {
-        wait_until(Duration::from_millis(20), "the moon", || Err::<(), _>("clouds"));
+    #[should_panic(expected = "for the socket; last error: not found")]
+    fn panics_with_the_last_error() {
+        wait_until(Duration::from_millis(20), "the socket", || Err::<(), _>("not found"));
     }
 }

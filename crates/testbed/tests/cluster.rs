@@ -1,4 +1,4 @@
-//! The control plane: it starts, it schedules, single parts come and go, and the Go kubelet can join it.
+//! The control plane: it starts, it schedules, components can be restarted, and the Go kubelet can join it.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use podwright_testbed::{Component, Containerd, ControlPlane, Flavor, GoKubelet, 
 use serde_json::{Value, json};
 
 #[test]
-fn a_pod_of_the_scheduler_runs_on_the_go_kubelet_and_goes() {
+fn a_scheduled_pod_runs_on_the_go_kubelet_and_is_deleted() {
     let scratch = Scratch::new().expect("a scratch");
     let plane = ControlPlane::shared();
     plane.namespace("joined").expect("a namespace");
@@ -27,26 +27,26 @@ fn a_pod_of_the_scheduler_runs_on_the_go_kubelet_and_goes() {
         ensure!(pod["status"]["phase"] == "Running", "{:#}", pod["status"]);
         Ok(())
     });
-    let said = plane.kubectl(&["delete", "pod", "-n", "joined", "web"]).expect("deleted");
-    assert!(said.contains("\"web\" deleted"), "{said}");
+    let output = plane.kubectl(&["delete", "pod", "-n", "joined", "web"]).expect("deleted");
+    assert!(output.contains("\"web\" deleted"), "{output}");
     plane.kubectl(&["delete", "node", "go-node"]).expect("deleted");
 }
 
 #[test]
-fn nodes_may_only_what_nodes_may() {
+fn a_node_has_only_the_permissions_of_a_node() {
     let plane = ControlPlane::shared();
     plane.namespace("secrets").expect("a namespace");
     let secret = json!({"metadata": {"name": "s"}, "stringData": {"k": "v"}});
     plane.api().create("/api/v1/namespaces/secrets/secrets", &secret).expect("created");
     let node = plane.node_api("some-node").expect("a client");
-    let refused = node.request("GET", "/api/v1/namespaces/secrets/secrets/s", None).expect("answered");
+    let refused = node.request("GET", "/api/v1/namespaces/secrets/secrets/s", None).expect("a response");
     assert_eq!(refused.status, 403, "{}", refused.body);
     let other = json!({"metadata": {"name": "other-node"}});
-    assert_eq!(node.request("POST", "/api/v1/nodes", Some(&other)).expect("answered").status, 403);
+    assert_eq!(node.request("POST", "/api/v1/nodes", Some(&other)).expect("a response").status, 403);
 }
 
 #[test]
-fn parts_come_and_go_and_what_was_compacted_is_gone() {
+fn components_can_be_restarted_and_a_watch_from_a_compacted_version_is_gone() {
     let scratch = Scratch::new().expect("a scratch");
     let plane = ControlPlane::start(&scratch).expect("it starts");
     let maps = "/api/v1/namespaces/default/configmaps";
@@ -60,13 +60,13 @@ fn parts_come_and_go_and_what_was_compacted_is_gone() {
     assert_eq!((&event["type"], &event["object"]["data"]["a"]), (&json!("MODIFIED"), &json!("b")));
 
     plane.stop(Component::ApiServer).expect("stopped");
-    assert!(plane.api().get(maps).is_err(), "nobody answers");
+    assert!(plane.api().get(maps).is_err(), "it is stopped");
     plane.compact().expect("compacted");
     plane.start_again(Component::ApiServer).expect("started");
-    let list = plane.api().get(maps).expect("it answers again");
+    let list = plane.api().get(maps).expect("it responds again");
     assert!(list["items"].as_array().expect("a list").iter().any(|map| map["metadata"]["name"] == "m"));
     let mut late =
         plane.api().watch(&format!("{maps}?resourceVersion={first}"), Duration::from_secs(10)).expect("watch");
-    let gone: Value = late.next().expect("an answer");
+    let gone: Value = late.next().expect("an event");
     assert_eq!((&gone["type"], &gone["object"]["code"]), (&json!("ERROR"), &json!(410)), "{gone}");
 }

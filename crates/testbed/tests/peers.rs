@@ -12,9 +12,9 @@ use serde_json::json;
 fn containerd_2_runs_a_container_and_nothing_is_left() {
     let scratch = Scratch::new().expect("a scratch");
     let containerd = Containerd::start(&scratch, Flavor::V2).expect("containerd starts");
-    let said = containerd.ctr_run(image::BUSYBOX, "one", &["echo", "hello"]).expect("it runs");
-    assert_eq!(said, "hello\n");
-    assert_eq!(leftovers(&scratch, &containerd).expect("looked"), Vec::<String>::new());
+    let output = containerd.ctr_run(image::BUSYBOX, "one", &["echo", "hello"]).expect("it runs");
+    assert_eq!(output, "hello\n");
+    assert_eq!(leftovers(&scratch, &containerd).expect("leftovers"), Vec::<String>::new());
 }
 
 #[test]
@@ -34,11 +34,11 @@ fn cri_pulls_from_a_named_registry_with_and_without_a_password() {
             let output = crictl.output().expect("crictl runs");
             if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
         };
-        pull(&["open.test/podwright/busybox:1"]).expect("anyone may pull");
+        pull(&["open.test/podwright/busybox:1"]).expect("no credentials needed");
         let refused = pull(&["private.test/podwright/busybox:1"]).expect_err("a password is asked for");
         assert!(refused.contains("401") || refused.contains("authorization"), "{refused}");
         let credentials = format!("{USER}:{PASSWORD}");
-        pull(&["--creds", &credentials, "private.test/podwright/busybox:1"]).expect("the right one opens");
+        pull(&["--creds", &credentials, "private.test/podwright/busybox:1"]).expect("the right password is accepted");
     }
 }
 
@@ -61,10 +61,10 @@ fn the_go_kubelet_runs_a_static_pod_on_either_containerd() {
             ensure!(pod["status"]["phase"] == "Running", "{:#}", pod["status"]);
             Ok(())
         });
-        assert!(leftovers(&scratch, &containerd).expect("looked").len() > 10, "a running pod is seen");
+        assert!(leftovers(&scratch, &containerd).expect("leftovers").len() > 10, "a running pod has leftovers");
         scratch.remove_manifest("web.json").expect("removed");
         wait_until(Duration::from_secs(90), "the pod to be gone", || {
-            // The kubelet keeps dead containers and their logs for its garbage collector: not pods' business here.
+            // The kubelet keeps exited containers and their logs for its garbage collector: ignored here.
             let left = leftovers(&scratch, &containerd)?;
             let running: Vec<_> = left.into_iter().filter(|line| line.starts_with("process")).collect();
             ensure!(running.is_empty(), "{running:#?}");

@@ -1,5 +1,5 @@
-//! Our agent on Debian's containerd: limits are in force, an OOM is told, a probe makes ready, and nothing is left.
-//! Runs in the VM with cgroup v2, and the same on a machine with v1.
+//! Our agent on Debian's containerd: limits are in force, an OOM kill is reported, a probe makes a pod ready, and nothing is left
+//! behind. Runs in the VM with cgroup v2, and also on a host with v1.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use anyhow::{Context, Result, ensure};
 use podwright_testbed::{Agent, Containerd, Flavor, Scratch, image, leftovers, wait_until};
 use serde_json::{Value, json};
 
-/// The VM is emulated: slow, and no place to measure.
+/// The VM is emulated, and slow.
 const LIMIT: Duration = Duration::from_secs(120);
 
 #[test]
-fn three_pods_live_and_go() {
+fn three_pods_run_and_are_removed() {
     let scratch = Scratch::new().expect("a scratch");
     let containerd = Containerd::start(&scratch, Flavor::Debian16).expect("containerd starts");
     let agent = Agent::new(&scratch).runtime(&containerd).start().expect("the agent starts");
@@ -59,7 +59,7 @@ fn limited() -> Value {
     }]})
 }
 
-/// `tail` keeps the last line it has read, and zeros have no line end.
+/// `tail` buffers the last line it has read, and zeros have no line end.
 fn greedy() -> Value {
     json!({"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [{
         "name": "c", "image": image::BUSYBOX, "command": ["tail", "/dev/zero"],

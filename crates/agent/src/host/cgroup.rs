@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use podwright_core::model::Pod;
 use podwright_core::qos;
-use podwright_linux::cgroup::{Bound, CgroupError, CgroupPath, CgroupTree, CpuQuota, Limits};
+use podwright_linux::cgroup::{Bound, CgroupError, CgroupPath, CgroupResources, CgroupTree, CpuQuota};
 
 use super::io::HostIo;
 use super::{HostConfig, HostError, NodeAllocatable};
@@ -104,7 +104,7 @@ impl BurstablePods {
         if !tree.exists(&path) {
             return Ok(());
         }
-        tree.apply(&path, &Limits { cpu_shares: Some(shares), ..Limits::default() })
+        tree.apply(&path, &CgroupResources { cpu_shares: Some(shares), ..CgroupResources::default() })
     }
 }
 
@@ -126,7 +126,7 @@ fn cgroup_path(names: &[String]) -> Result<CgroupPath, CgroupError> {
 
 /// Creates the missing cgroups of QoS classes. Weights are set only on creation: that of the burstable class changes later.
 fn create_qos_cgroups(tree: &CgroupTree, config: &HostConfig) -> Result<(), CgroupError> {
-    let smallest = || Limits { cpu_shares: Some(SHARES_MIN), ..Limits::default() };
+    let smallest = || CgroupResources { cpu_shares: Some(SHARES_MIN), ..CgroupResources::default() };
     for (class, limits) in
         qos_cgroups(&config.paths.cgroup_root)?.iter().zip([node_allocatable(config), smallest(), smallest()])
     {
@@ -138,18 +138,18 @@ fn create_qos_cgroups(tree: &CgroupTree, config: &HostConfig) -> Result<(), Cgro
 }
 
 /// The limits of the cgroup `kubepods`, above all pods (Go kubelet: `getCgroupConfig`).
-fn node_allocatable(config: &HostConfig) -> Limits {
+fn node_allocatable(config: &HostConfig) -> CgroupResources {
     let NodeAllocatable { cpu_millis, memory, pids } = config.node_allocatable;
     let bound = |n: i64| Some(Bound::At(u64::try_from(n).unwrap_or(0)));
-    Limits {
+    CgroupResources {
         cpu_shares: Some(qos::milli_cpu_to_shares(cpu_millis)),
         memory: bound(memory),
         pids: bound(pids),
-        ..Limits::default()
+        ..CgroupResources::default()
     }
 }
 
-fn limits(config: &HostConfig, pod: &qos::CgroupLimits) -> Limits {
+fn limits(config: &HostConfig, pod: &qos::CgroupLimits) -> CgroupResources {
     let bound = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok()).map_or(Bound::Max, Bound::At);
     let period = config.cpu_cfs_period;
     // Core computes the quota for its own period; scaled so that the share of CPU time stays the same.
@@ -158,7 +158,7 @@ fn limits(config: &HostConfig, pod: &qos::CgroupLimits) -> Limits {
             i128::from(quota) * i128::try_from(period.as_micros()).unwrap_or(0) / i128::from(pod.cpu_period_us.max(1));
         i64::try_from(scaled).unwrap_or(i64::MAX).max(QUOTA_US_MIN)
     });
-    Limits {
+    CgroupResources {
         cpu_shares: Some(pod.cpu_shares),
         cpu_quota: Some(CpuQuota { quota: bound(quota), period }),
         memory: Some(bound(pod.memory_limit)),

@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
-use podwright_linux::beneath::{self, Root};
+use podwright_linux::beneath::{self, ConfinedDir};
 use podwright_linux::mount;
 use podwright_linux::mountinfo::{self, MountInfoError};
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat};
@@ -72,7 +72,7 @@ pub(super) fn bind(volume: &Path, path: &str, target: &Path) -> Result<(), SubPa
     if inside.is_absolute() || inside.components().any(|c| c == Component::ParentDir) {
         return Err(SubPathError::NotRelative);
     }
-    let root = Root::open(volume).map_err(SubPathError::OpenVolume)?;
+    let root = ConfinedDir::open(volume).map_err(SubPathError::OpenVolume)?;
     let source = match root.open_beneath(inside, OFlags::PATH) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             // With fsGroup or another user, the container can write there only with the volume's own mode.

@@ -8,5 +8,5 @@ use podwright_linux::hugepages;
 /// Sizes and limits are in bytes.
 pub(crate) fn huge_page_limits(requested: &BTreeMap<i64, i64>, sizes: &[u64]) -> Vec<(String, u64)> {
     let limit = |size: u64| i64::try_from(size).ok().and_then(|size| requested.get(&size)).copied().unwrap_or_default();
-    sizes.iter().map(|size| (hugepages::spelled(*size), u64::try_from(limit(*size)).unwrap_or(0))).collect()
+    sizes.iter().map(|size| (hugepages::size_name(*size), u64::try_from(limit(*size)).unwrap_or(0))).collect()
 }

@@ -1,4 +1,4 @@
-//! Removing a tree that may be hostile: never through a symlink, never into a mount, however deep it is.
+//! Removes a tree that may be hostile: follows no symlink, enters no mount, and handles any depth.
 
 use std::ffi::OsStr;
 use std::io;
@@ -9,30 +9,30 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, openat2, renameat, unlinkat};
 use rustix::io::Errno;
 
-/// Why something is still there.
+/// Why a tree was not removed completely.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoveError {
-    /// Something is mounted there; what lies behind it was not touched.
+    /// It is a mount point; the mounted file system was not touched.
     #[error("{} is a mount point", .0.display())]
     Mounted(PathBuf),
-    /// The file system refused.
+    /// A system call failed.
     #[error("remove {}", path.display())]
     Remove {
-        /// What.
+        /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         #[source]
         source: io::Error,
     },
 }
 
-/// Removes what `name` is in the directory `parent`: a file, a link itself, or a whole tree. `path` is only for messages.
+/// Removes the entry `name` of the directory `parent`: a file, a link itself, or a whole tree. `path` is only for messages.
 ///
-/// Everything that can be removed is removed, also when something else can't; the first failure is told. Not there is success.
+/// Removes everything that can be removed, even if something else can't; returns the first failure. A missing entry is success.
 pub fn remove_tree(parent: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<(), RemoveError> {
     match unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
-        // EISDIR says a directory; EPERM is what POSIX says instead.
+        // EISDIR: a directory; POSIX specifies EPERM instead.
         Err(Errno::ISDIR | Errno::PERM) => {}
         Err(e) => return Err(refused(path, e)),
     }
@@ -45,7 +45,7 @@ pub fn remove_tree(parent: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<
     loop {
         let before = removal.flattened;
         removal.empty(top.as_fd(), path, 0)?;
-        // What was too deep now lies in the top directory and is taken by another round.
+        // Subtrees that were too deep have been moved to the top directory; another round removes them.
         if removal.flattened == before || removal.failure.is_some() {
             break;
         }
@@ -61,13 +61,13 @@ pub fn remove_tree(parent: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<
 
 struct Removal<'a> {
     top: BorrowedFd<'a>,
-    /// Directories that were moved to the top because they lay too deep.
+    /// Directories that were moved to the top because they were too deep.
     flattened: u64,
     failure: Option<RemoveError>,
 }
 
 impl Removal<'_> {
-    /// Empties a directory. Only a directory that can't be read ends the round.
+    /// Empties a directory. Fails only if the directory can't be read.
     fn empty(&mut self, dir: BorrowedFd<'_>, path: &Path, depth: usize) -> Result<(), RemoveError> {
         let entries = Dir::read_from(dir).map_err(|e| refused(path, e))?;
         for entry in entries {
@@ -79,7 +79,7 @@ impl Removal<'_> {
             let path = path.join(name);
             let is_dir = match entry.file_type() {
                 FileType::Directory => true,
-                // The type may be unknown: then the kernel tells on the attempt.
+                // The type may be unknown: then the error of unlink shows it.
                 _ => match unlinkat(dir, name, AtFlags::empty()) {
                     Ok(()) | Err(Errno::NOENT) => false,
                     Err(Errno::ISDIR) => true,
@@ -98,7 +98,7 @@ impl Removal<'_> {
 
     fn remove_dir(&mut self, parent: BorrowedFd<'_>, name: &OsStr, path: &Path, depth: usize) {
         if depth >= DEPTH_MAX {
-            // One descriptor and one stack frame per level, and the levels are someone else's choice: so flatten.
+            // Each level costs a descriptor and a stack frame, and the container chooses the depth: so flatten.
             let moved = format!(".removing-{}-{}", std::process::id(), self.flattened);
             self.flattened += 1;
             if let Err(e) = renameat(parent, name, self.top, moved) {
@@ -110,7 +110,7 @@ impl Removal<'_> {
             self.empty(fd.as_fd(), path, depth + 1)?;
             match unlinkat(parent, name, AtFlags::REMOVEDIR) {
                 Ok(()) | Err(Errno::NOENT) => Ok(()),
-                // The reason was told when it happened.
+                // The cause is recorded already.
                 Err(Errno::NOTEMPTY | Errno::EXIST) if self.failure.is_some() => Ok(()),
                 Err(e) => Err(refused(path, e)),
             }
@@ -127,8 +127,8 @@ impl Removal<'_> {
     }
 }
 
-/// Opens a directory that is one: not behind a link, and not the root of another mount. The kernel refuses the latter
-/// before it asks the mounted file system anything, so a dead one can't hang us.
+/// Opens a directory, but no symlink and no mount point. The kernel refuses a mount point before it calls the mounted file system,
+/// so a hung one can't block us.
 fn open_dir(parent: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<rustix::fd::OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
@@ -142,5 +142,5 @@ fn refused(path: &Path, e: Errno) -> RemoveError {
     }
 }
 
-/// Levels that are walked before a subtree is moved up.
+/// Levels before a subtree is moved to the top.
 const DEPTH_MAX: usize = 48;

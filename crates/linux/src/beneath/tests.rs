@@ -5,14 +5,14 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 const DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
 
-/// Not on the machine's own tmp, so that a test that fails hurts nothing outside its directory.
-fn volume() -> (tempfile::TempDir, std::path::PathBuf, Root) {
+/// A volume in a directory with a sibling outside of it, so that a failing test changes nothing else.
+fn volume() -> (tempfile::TempDir, std::path::PathBuf, ConfinedDir) {
     let dir = tempfile::tempdir().unwrap();
     let volume = dir.path().join("volume");
     fs::create_dir(&volume).unwrap();
     fs::create_dir(dir.path().join("outside")).unwrap();
     fs::write(dir.path().join("outside/precious"), "x").unwrap();
-    let root = Root::open(&volume).unwrap();
+    let root = ConfinedDir::open(&volume).unwrap();
     (dir, volume, root)
 }
 
@@ -21,7 +21,7 @@ fn errno(r: io::Result<OwnedFd>) -> Option<i32> {
 }
 
 #[test]
-fn links_that_lead_out_are_refused() {
+fn symlinks_that_lead_out_are_refused() {
     let (dir, volume, root) = volume();
     symlink(dir.path().join("outside"), volume.join("absolute")).unwrap();
     symlink("../outside", volume.join("relative")).unwrap();
@@ -32,7 +32,7 @@ fn links_that_lead_out_are_refused() {
 }
 
 #[test]
-fn links_that_stay_inside_are_followed() {
+fn symlinks_that_stay_inside_are_followed() {
     let (_dir, volume, root) = volume();
     fs::create_dir_all(volume.join("a/b")).unwrap();
     symlink("../a/b", volume.join("a/link")).unwrap();
@@ -41,7 +41,7 @@ fn links_that_stay_inside_are_followed() {
 }
 
 #[test]
-fn in_root_reads_absolute_links_from_there() {
+fn in_root_resolves_absolute_symlinks_from_the_root() {
     let (_dir, volume, root) = volume();
     fs::create_dir(volume.join("etc")).unwrap();
     symlink("/etc", volume.join("link")).unwrap();
@@ -53,7 +53,7 @@ fn in_root_reads_absolute_links_from_there() {
 }
 
 #[test]
-fn missing_directories_are_made_with_their_mode() {
+fn missing_directories_are_created_with_the_mode() {
     let (_dir, volume, root) = volume();
     root.make_dirs(Path::new("a/./b/c"), 0o2777).unwrap();
     root.make_dirs(Path::new("a/b"), 0o700).unwrap();
@@ -63,7 +63,7 @@ fn missing_directories_are_made_with_their_mode() {
 }
 
 #[test]
-fn nothing_is_made_outside() {
+fn nothing_is_created_outside() {
     let (dir, volume, root) = volume();
     symlink("../outside", volume.join("out")).unwrap();
     symlink("../outside/new", volume.join("dangling")).unwrap();
@@ -89,7 +89,7 @@ fn a_tree_is_removed_and_its_links_are_not_followed() {
 }
 
 #[test]
-fn a_link_in_place_of_the_tree_is_removed_itself() {
+fn a_symlink_in_place_of_the_tree_is_removed_itself() {
     let (dir, volume, _root) = volume();
     symlink("../outside", volume.join("link")).unwrap();
     remove_path(&volume.join("link")).unwrap();
@@ -98,7 +98,7 @@ fn a_link_in_place_of_the_tree_is_removed_itself() {
 }
 
 #[test]
-fn a_mount_is_not_entered_and_the_rest_goes() {
+fn a_mount_is_not_entered_and_the_rest_is_removed() {
     let (_dir, volume, _root) = volume();
     let inside = volume.join("a/mounted");
     fs::create_dir_all(&inside).unwrap();
@@ -115,7 +115,7 @@ fn a_mount_is_not_entered_and_the_rest_goes() {
 }
 
 #[test]
-fn a_file_with_a_mount_on_it_stays() {
+fn a_file_that_is_a_mount_point_stays() {
     let (dir, volume, _root) = volume();
     let target = volume.join("file");
     fs::write(&target, "").unwrap();
@@ -127,7 +127,7 @@ fn a_file_with_a_mount_on_it_stays() {
 }
 
 #[test]
-fn a_very_deep_tree_costs_neither_stack_nor_descriptors() {
+fn a_very_deep_tree_exhausts_neither_stack_nor_descriptors() {
     let (_dir, volume, root) = volume();
     let mut here = root.open_beneath(Path::new("."), DIR).unwrap();
     for _ in 0..3000 {
@@ -140,7 +140,7 @@ fn a_very_deep_tree_costs_neither_stack_nor_descriptors() {
 }
 
 #[test]
-fn a_new_file_is_made_only_where_nothing_is() {
+fn creating_a_file_fails_if_the_name_exists() {
     let (dir, volume, root) = volume();
     root.create_file(Path::new("new"), 0o666).unwrap();
     assert_eq!(fs::metadata(volume.join("new")).unwrap().permissions().mode() & 0o7777, 0o666);

@@ -1,4 +1,4 @@
-//! How much a tree takes on its disk. The tree may be hostile: nothing is followed out of it, and counting ends in time.
+//! The disk usage of a tree. The tree may be hostile: no link is followed, no mount is entered, and counting is bounded.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -11,13 +11,13 @@ use std::time::Instant;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, openat2, statat};
 use rustix::io::Errno;
 
-/// One descriptor and one stack frame for each level. What lies deeper is not counted.
+/// One descriptor and one stack frame per level. Deeper entries are not counted.
 const DEPTH_MAX: usize = 128;
-/// What has more than these is counted no further.
+/// Counting stops after this many entries.
 const ENTRIES_MAX: u64 = 2_000_000;
 
-/// Bytes that a directory and all in it take, on its own file system; files with several names count once. Counts until more than
-/// `enough`, or the deadline, and then tells what it has. What goes away meanwhile is gone.
+/// The bytes that a directory and its content use on its own file system; files with several hard links count once. Stops above
+/// `enough` bytes or at the deadline, and returns the sum so far. Entries that are removed meanwhile are skipped.
 pub fn usage(dir: &Path, enough: u64, deadline: Instant) -> io::Result<u64> {
     let top = open_dir(CWD, dir.as_os_str(), ResolveFlags::empty())?;
     let mut count = Count { bytes: 0, entries: 0, linked: BTreeSet::new(), enough, deadline };
@@ -29,7 +29,7 @@ pub fn usage(dir: &Path, enough: u64, deadline: Instant) -> io::Result<u64> {
 struct Count {
     bytes: u64,
     entries: u64,
-    /// Inodes with several names that were met.
+    /// Inodes with several hard links that were counted.
     linked: BTreeSet<u64>,
     enough: u64,
     deadline: Instant,
@@ -63,7 +63,7 @@ impl Count {
                         self.add(stat.st_blocks);
                         self.walk(fd.as_fd(), depth + 1)?;
                     }
-                    // It went away, became something else, or something is mounted there.
+                    // It was removed or replaced, or is a mount point.
                     Err(Errno::NOENT | Errno::XDEV | Errno::LOOP | Errno::NOTDIR) => {}
                     Err(e) => return Err(e.into()),
                 }
@@ -73,7 +73,7 @@ impl Count {
     }
 
     fn add(&mut self, blocks: i64) {
-        // The kernel counts in these, whatever the file system's own blocks are.
+        // `st_blocks` is in units of 512 bytes, whatever the file system's block size is.
         self.bytes += u64::try_from(blocks).unwrap_or(0) * 512;
     }
 
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_what_lies_there_once_and_nothing_else() {
+    fn counts_every_inode_once_and_follows_no_links() {
         let dir = tempfile::tempdir().unwrap();
         let (here, elsewhere) = (dir.path().join("here"), dir.path().join("elsewhere"));
         fs::create_dir_all(here.join("a/b")).unwrap();
@@ -114,11 +114,11 @@ mod tests {
         assert!((64 << 10..80 << 10).contains(&(full - empty)), "{empty} {full}");
         let hole = fs::File::create(here.join("hole")).unwrap();
         hole.set_len(1 << 30).unwrap();
-        assert!(of(&here, u64::MAX) < full + (64 << 10), "a hole takes nothing");
+        assert!(of(&here, u64::MAX) < full + (64 << 10), "a hole uses no blocks");
     }
 
     #[test]
-    fn ends_when_it_is_enough_or_late_and_is_not_led_too_deep() {
+    fn stops_above_the_limit_and_at_the_maximum_depth() {
         let dir = tempfile::tempdir().unwrap();
         for n in 0..20 {
             fs::write(dir.path().join(n.to_string()), vec![1; 16 << 10]).unwrap();

@@ -1,11 +1,11 @@
-//! Killing all processes of a group, also those that fork while we look.
+//! Kills all processes of a cgroup, also those that are forked meanwhile.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::{CgroupError, CgroupPath, CgroupTree, PAUSE_MAX, PAUSE_MIN, PIDS_TOLD_MAX, Version, descend};
+use super::{CgroupError, CgroupPath, CgroupTree, CgroupVersion, PAUSE_MAX, PAUSE_MIN, PIDS_SHOWN_MAX, descend};
 use crate::pidfd::PidFd;
 
 pub(super) fn kill_all(tree: &CgroupTree, path: &CgroupPath, limit: Duration) -> Result<(), CgroupError> {
@@ -24,7 +24,7 @@ pub(super) fn kill_all(tree: &CgroupTree, path: &CgroupPath, limit: Duration) ->
             pids.iter().for_each(|&pid| kill_one(pid, path));
         }
         if Instant::now() >= deadline {
-            let pids = pids.into_iter().take(PIDS_TOLD_MAX).collect();
+            let pids = pids.into_iter().take(PIDS_SHOWN_MAX).collect();
             return Err(CgroupError::Busy { path: path.under(&PathBuf::from("/")), pids });
         }
         std::thread::sleep(pause);
@@ -32,26 +32,26 @@ pub(super) fn kill_all(tree: &CgroupTree, path: &CgroupPath, limit: Duration) ->
     }
 }
 
-/// v2, kernel 5.14 and later: the kernel kills all of them in one go, new forks included.
+/// v2, kernel 5.14 and later: the kernel kills all of them at once, new forks included.
 fn kill_group(tree: &CgroupTree, path: &CgroupPath) -> bool {
-    tree.version == Version::V2
+    tree.version == CgroupVersion::V2
         && tree.hierarchies.iter().all(|h| {
             let file = path.under(&h.root).join("cgroup.kill");
             file.exists() && tree.write(&file, "1").is_ok()
         })
 }
 
-/// A process frozen by v1 doesn't even die.
+/// SIGKILL has no effect on a process that is frozen by v1.
 fn thaw(tree: &CgroupTree, path: &CgroupPath) {
     for hierarchy in tree.hierarchies.iter().filter(|h| h.controllers.contains("freezer")) {
         for dir in descend(&path.under(&hierarchy.root)).unwrap_or_default() {
-            // A group that goes away meanwhile needs no thawing.
+            // A cgroup that was removed meanwhile needs no thawing.
             let _ = tree.write(&dir.join("freezer.state"), "THAWED");
         }
     }
 }
 
-/// The pid was read a moment ago and may be someone else's by now: hold it, look again where it is, and only then kill.
+/// The pid may have been reused since it was read: open a pidfd, check the cgroup again, and only then kill.
 fn kill_one(pid: u32, path: &CgroupPath) {
     let Ok(held) = PidFd::open(pid) else { return };
     if pid == std::process::id() || pid == 1 {
@@ -60,12 +60,12 @@ fn kill_one(pid: u32, path: &CgroupPath) {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let inside = groups.lines().filter_map(|l| l.splitn(3, ':').nth(2)).any(|group| is_within(group, path));
     if inside {
-        // It may have exited since, which is what we want.
+        // Fails if it has exited since, which is fine.
         let _ = held.signal(Signal::KILL);
     }
 }
 
-/// The kernel may show a longer path than ours, when our tree's root is not the kernel's.
+/// The kernel shows a longer path than ours if our tree's root is not the kernel's.
 fn is_within(group: &str, path: &CgroupPath) -> bool {
     let path = path.to_string();
     group.match_indices(&path).any(|(at, found)| {
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn within_is_by_whole_names() {
+    fn within_compares_whole_names() {
         let path = CgroupPath::parse("/kubepods/pod1").unwrap();
         for inside in ["/kubepods/pod1", "/kubepods/pod1/x", "/outer/kubepods/pod1/x"] {
             assert!(is_within(inside, &path), "{inside}");

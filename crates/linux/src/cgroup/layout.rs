@@ -1,23 +1,23 @@
-//! Which hierarchies this machine has, from its mounts.
+//! Finds the cgroup hierarchies of the host in its mounts.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::{CgroupError, CgroupTree, Hierarchy, Version};
+use super::{CgroupError, CgroupTree, CgroupVersion, Hierarchy};
 use crate::mountinfo::{self, Mount};
 
 impl CgroupTree {
-    /// What is mounted on this machine.
+    /// The hierarchies of this host.
     pub fn detect() -> Result<Self, CgroupError> {
         Self::from_mounts(&mountinfo::read().map_err(CgroupError::Mounts)?)
     }
 
-    /// What these mounts offer.
-    pub fn from_mounts(mounts: &[Mount]) -> Result<Self, CgroupError> {
+    /// The hierarchies in these mounts.
+    fn from_mounts(mounts: &[Mount]) -> Result<Self, CgroupError> {
         let mut hierarchies: Vec<Hierarchy> = Vec::new();
         for mount in mounts {
             let Some(found) = hierarchy(mount) else { continue };
-            // The same hierarchy may be mounted twice, by containers' bind mounts too; the shortest path is the machine's own.
+            // The same hierarchy may be mounted twice, also by bind mounts of containers; the shortest path is the host's.
             let same = |h: &&mut Hierarchy| h.version == found.version && h.controllers == found.controllers;
             match hierarchies.iter_mut().find(same) {
                 Some(known) if known.root.as_os_str().len() > found.root.as_os_str().len() => *known = found,
@@ -26,12 +26,12 @@ impl CgroupTree {
             }
         }
         let v1 = hierarchies.iter().any(|h| h.controllers.iter().any(|c| c != SYSTEMD));
-        let version = if v1 { Version::V1 } else { Version::V2 };
+        let version = if v1 { CgroupVersion::V1 } else { CgroupVersion::V2 };
         if v1 {
-            hierarchies.iter_mut().for_each(|h| h.bystander = h.version == Version::V2);
+            hierarchies.iter_mut().for_each(|h| h.unmanaged = h.version == CgroupVersion::V2);
         } else {
-            // Without one v1 controller a v1 hierarchy is systemd's own book-keeping.
-            hierarchies.retain(|h| h.version == Version::V2);
+            // A v1 hierarchy without controllers is only systemd's process tracking.
+            hierarchies.retain(|h| h.version == CgroupVersion::V2);
         }
         if hierarchies.is_empty() {
             return Err(CgroupError::NoHierarchy);
@@ -39,12 +39,12 @@ impl CgroupTree {
         Ok(Self { version, hierarchies, plain: false })
     }
 
-    /// A v2 tree of plain files below this directory, for tests. Its root offers these controllers.
+    /// A v2 tree of plain files below this directory, for tests. Its root has these controllers.
     pub fn plain_v2(root: &Path, controllers: &[&str]) -> std::io::Result<Self> {
         std::fs::write(root.join("cgroup.controllers"), controllers.join(" "))?;
         let hierarchy =
-            Hierarchy { root: root.into(), version: Version::V2, controllers: BTreeSet::new(), bystander: false };
-        Ok(Self { version: Version::V2, hierarchies: vec![hierarchy], plain: true })
+            Hierarchy { root: root.into(), version: CgroupVersion::V2, controllers: BTreeSet::new(), unmanaged: false };
+        Ok(Self { version: CgroupVersion::V2, hierarchies: vec![hierarchy], plain: true })
     }
 
     /// v1 hierarchies of plain files below this directory, for tests: `["cpu,cpuacct", "memory"]`.
@@ -54,31 +54,31 @@ impl CgroupTree {
             let root = root.join(name);
             std::fs::create_dir_all(&root)?;
             let controllers = name.split(',').map(str::to_owned).collect();
-            found.push(Hierarchy { root, version: Version::V1, controllers, bystander: false });
+            found.push(Hierarchy { root, version: CgroupVersion::V1, controllers, unmanaged: false });
         }
-        Ok(Self { version: Version::V1, hierarchies: found, plain: true })
+        Ok(Self { version: CgroupVersion::V1, hierarchies: found, plain: true })
     }
 }
 
 fn hierarchy(mount: &Mount) -> Option<Hierarchy> {
     let (version, controllers) = match mount.fstype.as_str() {
-        "cgroup2" => (Version::V2, BTreeSet::new()),
+        "cgroup2" => (CgroupVersion::V2, BTreeSet::new()),
         "cgroup" => {
             let known = |o: &&str| CONTROLLERS.contains(o) || *o == SYSTEMD;
             let found: BTreeSet<String> = mount.super_options.split(',').filter(known).map(str::to_owned).collect();
             if found.is_empty() {
                 return None;
             }
-            (Version::V1, found)
+            (CgroupVersion::V1, found)
         }
         _ => return None,
     };
-    Some(Hierarchy { root: mount.point.clone(), version, controllers, bystander: false })
+    Some(Hierarchy { root: mount.point.clone(), version, controllers, unmanaged: false })
 }
 
-/// systemd's v1 hierarchy, which controls nothing; runtimes make their groups there too.
+/// systemd's v1 hierarchy, which has no controllers; runtimes create their cgroups there too.
 const SYSTEMD: &str = "name=systemd";
-/// The controllers of v1 (Documentation/admin-guide/cgroup-v1). Mount options that are not among these are mere options.
+/// The controllers of v1 (Documentation/admin-guide/cgroup-v1). Other mount options are not controllers.
 const CONTROLLERS: [&str; 14] = [
     "blkio",
     "cpu",
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn one_tree() {
         let tree = detect("30 22 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n").unwrap();
-        assert_eq!((tree.version(), tree.hierarchies.len()), (Version::V2, 1));
+        assert_eq!((tree.version(), tree.hierarchies.len()), (CgroupVersion::V2, 1));
     }
 
     #[test]
@@ -125,7 +125,7 @@ mod tests {
         .unwrap();
         let roots: Vec<_> = tree.hierarchies.iter().map(|h| h.root.to_str().unwrap()).collect();
         assert_eq!(roots, ["/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/systemd"]);
-        assert_eq!(tree.version(), Version::V1);
+        assert_eq!(tree.version(), CgroupVersion::V1);
         assert!(tree.hierarchies[0].controllers.contains("cpuacct"));
     }
 
@@ -136,8 +136,8 @@ mod tests {
 41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
         )
         .unwrap();
-        assert_eq!(tree.version(), Version::V1);
-        assert_eq!(tree.made().count(), 1);
+        assert_eq!(tree.version(), CgroupVersion::V1);
+        assert_eq!(tree.managed().count(), 1);
         assert_eq!(tree.hierarchies.len(), 2);
     }
 
@@ -148,7 +148,7 @@ mod tests {
 41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
         )
         .unwrap();
-        assert_eq!((tree.version(), tree.hierarchies.len()), (Version::V2, 1));
+        assert_eq!((tree.version(), tree.hierarchies.len()), (CgroupVersion::V2, 1));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! On trees of plain files, and on this machine's own v1 hierarchies under a name nobody else has.
+//! On trees of plain files, and on the host's v1 hierarchies under a unique name.
 
 use std::fs;
 use std::process::{Child, Command};
@@ -7,8 +7,8 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn limits() -> Limits {
-    Limits {
+fn limits() -> CgroupResources {
+    CgroupResources {
         cpu_shares: Some(512),
         cpu_quota: Some(CpuQuota { quota: Bound::At(50_000), period: Duration::from_millis(100) }),
         memory: Some(Bound::At(64 << 20)),
@@ -22,7 +22,7 @@ fn path(text: &str) -> CgroupPath {
 }
 
 #[test]
-fn names_that_could_leave_the_tree_are_refused() {
+fn names_that_lead_out_of_the_tree_are_refused() {
     for bad in ["a/../b", "..", "a/./b", "a\0b", "a\nb"] {
         assert!(CgroupPath::parse(bad).is_err(), "{bad:?}");
     }
@@ -31,7 +31,7 @@ fn names_that_could_leave_the_tree_are_refused() {
 }
 
 #[test]
-fn shares_become_weights() {
+fn shares_are_converted_to_weights() {
     for (shares, weight) in [
         (0, 1),
         (2, 1),
@@ -64,7 +64,7 @@ fn v2_files() {
     assert_eq!(file(&format!("{pod}/pids.max")), "100");
     assert_eq!(file(&format!("{pod}/hugetlb.2MB.max")), "4194304");
 
-    let more = Limits { memory: Some(Bound::Max), ..Limits::default() };
+    let more = CgroupResources { memory: Some(Bound::Max), ..CgroupResources::default() };
     tree.apply(&path(pod), &more).unwrap();
     assert_eq!(file(&format!("{pod}/memory.max")), "max");
     assert_eq!(file(&format!("{pod}/pids.max")), "100");
@@ -76,10 +76,10 @@ fn v2_files() {
 }
 
 #[test]
-fn a_kernel_that_limits_swap_is_known_by_its_files() {
+fn swap_limits_are_detected_by_their_files() {
     let dir = tempfile::tempdir().unwrap();
     let tree = CgroupTree::plain_v2(dir.path(), &["cpu", "memory", "pids"]).unwrap();
-    tree.create(&path("/kubepods"), &Limits::default()).unwrap();
+    tree.create(&path("/kubepods"), &CgroupResources::default()).unwrap();
     assert!(!tree.limits_swap());
     fs::write(dir.path().join("kubepods/memory.swap.max"), "max").unwrap();
     assert!(tree.limits_swap());
@@ -91,7 +91,7 @@ fn a_kernel_that_limits_swap_is_known_by_its_files() {
 }
 
 #[test]
-fn huge_pages_are_left_alone_where_nobody_controls_them() {
+fn huge_page_limits_are_ignored_without_the_controller() {
     let dir = tempfile::tempdir().unwrap();
     let tree = CgroupTree::plain_v2(dir.path(), &["cpu", "memory", "pids"]).unwrap();
     tree.create(&path("/pod1"), &limits()).unwrap();
@@ -105,7 +105,7 @@ fn huge_pages_are_left_alone_where_nobody_controls_them() {
 fn v2_without_a_needed_controller_says_which() {
     let dir = tempfile::tempdir().unwrap();
     let tree = CgroupTree::plain_v2(dir.path(), &["cpu", "pids"]).unwrap();
-    let e = tree.create(&path("/kubepods"), &Limits::default()).unwrap_err();
+    let e = tree.create(&path("/kubepods"), &CgroupResources::default()).unwrap_err();
     assert!(matches!(&e, CgroupError::MissingController { controller, .. } if controller == "memory"), "{e}");
     assert!(!dir.path().join("kubepods").exists());
 }
@@ -139,10 +139,10 @@ fn v1_without_the_hierarchy_of_a_limit_says_which() {
     let tree = CgroupTree::plain_v1(dir.path(), &["cpu"]).unwrap();
     let e = tree.create(&path("/x"), &limits()).unwrap_err();
     assert!(matches!(&e, CgroupError::MissingController { controller, .. } if controller == "memory"), "{e}");
-    tree.create(&path("/y"), &Limits { cpu_shares: Some(2), ..Limits::default() }).unwrap();
+    tree.create(&path("/y"), &CgroupResources { cpu_shares: Some(2), ..CgroupResources::default() }).unwrap();
 }
 
-/// A group of this machine that is gone when the test ends, however it ends.
+/// A cgroup of the host that is removed when the test ends.
 struct RealGroup {
     tree: CgroupTree,
     path: CgroupPath,
@@ -160,7 +160,7 @@ impl RealGroup {
     }
 
     fn put(&self, below: &str, child: &Child) {
-        for hierarchy in self.tree.made() {
+        for hierarchy in self.tree.managed() {
             let dir = self.path.under(&hierarchy.root).join(below);
             fs::write(dir.join("cgroup.procs"), child.id().to_string()).unwrap();
         }
@@ -174,13 +174,13 @@ impl Drop for RealGroup {
     }
 }
 
-/// The machine's own tree is used when it is v1; the v2 tree is tested in a machine of its own (`tests/cgroup_v2.rs`). What
-/// can't run is noted where `hack/timed` finds it.
+/// The host's tree is used if it is v1; the v2 tree is tested in a VM (`tests/cgroup_v2.rs`). Skipped tests are recorded where
+/// `hack/timed` finds them.
 fn machine_is_v1(test: &str) -> bool {
-    let v1 = CgroupTree::detect().unwrap().version() == Version::V1;
+    let v1 = CgroupTree::detect().unwrap().version() == CgroupVersion::V1;
     if let (false, Some(list)) = (v1, std::env::var_os("PODWRIGHT_SKIPPED")) {
         let mut list = fs::File::options().append(true).create(true).open(list).unwrap();
-        io::Write::write_all(&mut list, format!("{test}: this machine has cgroup v2\n").as_bytes()).unwrap();
+        io::Write::write_all(&mut list, format!("{test}: this host has cgroup v2\n").as_bytes()).unwrap();
     }
     v1
 }
@@ -200,12 +200,12 @@ fn real_v1_limits_are_in_force_and_all_goes() {
     assert_eq!(read("memory", "memory.limit_in_bytes"), "67108864");
     assert_eq!(read("pids", "pids.max"), "100");
     assert!(!read("cpuset", "cpuset.cpus").is_empty());
-    // Smaller period and quota than before, then none: each order of the two writes is needed once.
+    // Smaller period and quota than before, then no quota: each order of the two writes is needed once.
     for (quota, period, seen) in
         [(Bound::At(5_000), 10, "5000"), (Bound::At(900_000), 1000, "900000"), (Bound::Max, 100, "-1")]
     {
         let cpu_quota = Some(CpuQuota { quota, period: Duration::from_millis(period) });
-        group.tree.apply(&pod, &Limits { cpu_quota, ..Limits::default() }).unwrap();
+        group.tree.apply(&pod, &CgroupResources { cpu_quota, ..CgroupResources::default() }).unwrap();
         assert_eq!(read("cpu", "cpu.cfs_quota_us"), seen);
     }
     group.tree.create(&pod, &limits()).unwrap();
@@ -221,7 +221,7 @@ fn real_v1_processes_are_killed_even_frozen_ones() {
     }
     let group = RealGroup::new("kill");
     let inner = group.path.join("pod1").unwrap().join("container").unwrap();
-    group.tree.create(&inner, &Limits::default()).unwrap();
+    group.tree.create(&inner, &CgroupResources::default()).unwrap();
     let mut children: Vec<Child> = (0..2).map(|_| Command::new("sleep").arg("1000").spawn().unwrap()).collect();
     group.put("pod1/container", &children[0]);
     group.put("pod1", &children[1]);
@@ -233,7 +233,7 @@ fn real_v1_processes_are_killed_even_frozen_ones() {
     let busy = group.tree.remove(&group.path, Duration::from_millis(20)).unwrap_err();
     assert!(matches!(&busy, CgroupError::Busy { pids, .. } if !pids.is_empty()), "{busy}");
 
-    // A killed child stays in its group until its parent reaps it, and the parent is this test: so reap beside it.
+    // A killed child stays in its cgroup until its parent, this test, reaps it: so a thread reaps it.
     let reaper = std::thread::spawn(move || children.iter_mut().all(|c| c.wait().is_ok()));
     group.tree.kill_all(&group.path, 10 * SECOND).unwrap();
     assert!(reaper.join().unwrap());

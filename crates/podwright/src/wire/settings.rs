@@ -34,7 +34,7 @@ pub(super) fn node_facts(config: &AgentConfig, cgroups: Option<&CgroupTree>) -> 
         cluster_domain: config.dns.domain.clone(),
         resolv_conf: config.dns.resolv_conf.clone(),
         cgroup_driver: DRIVER,
-        cgroup_v2: cgroups.is_some_and(|tree| tree.version() == podwright_linux::cgroup::Version::V2),
+        cgroup_v2: cgroups.is_some_and(|tree| tree.version() == podwright_linux::cgroup::CgroupVersion::V2),
         swap_limits: cgroups.is_some_and(CgroupTree::limits_swap),
         cpu_cfs_quota: config.cgroups.cpu_quota,
         cpu_cfs_period_us: i64::try_from(config.cgroups.cpu_period.as_micros()).unwrap_or(100_000),

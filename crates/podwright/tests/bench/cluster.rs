@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use podwright_testbed::image::BUSYBOX;
-use podwright_testbed::{Agent, Containerd, ControlPlane, Flavor, GoKubelet, Scratch, Watch};
+use podwright_testbed::{Agent, ApiWatch, Containerd, ControlPlane, Flavor, GoKubelet, Scratch};
 use serde_json::{Value, json};
 
 use crate::bare::Bare;
@@ -165,7 +165,7 @@ fn is_ready(pod: &Value) -> bool {
 }
 
 /// What happens from now on.
-fn watch(plane: &ControlPlane) -> Result<Watch> {
+fn watch(plane: &ControlPlane) -> Result<ApiWatch> {
     let list = plane.api().get(PODS)?;
     let version = list["metadata"]["resourceVersion"].as_str().context("a version")?;
     plane.api().watch(&format!("{PODS}?resourceVersion={version}"), LIMIT)

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::ensure;
-use podwright_testbed::{Asked, ControlPlane, Fate, wait_until};
+use podwright_testbed::{ControlPlane, ProxiedRequest, ProxyAction, wait_until};
 use serde_json::{Value, json};
 
 use crate::joined::Joined;
@@ -44,16 +44,16 @@ fn connections_cut_before_and_after_each_write_lose_no_status() {
     let watched = Watched::begin(&node);
     let happened = Happened::default();
     let seen = happened.clone();
-    proxy.decide(move |asked: &Asked| {
+    proxy.decide(move |asked: &ProxiedRequest| {
         if asked.method == "GET" || !asked.path.contains("/pods") {
-            return Fate::Pass;
+            return ProxyAction::Pass;
         }
         // Statuses again and again; mirrors and ends of pods once each way.
         let times = seen.again(format!("{} {}", asked.method, asked.path));
         match if asked.method == "PATCH" { times % 3 } else { times } {
-            0 => Fate::CutBefore,
-            1 => Fate::CutAfter,
-            _ => Fate::Pass,
+            0 => ProxyAction::CutBefore,
+            1 => ProxyAction::CutAfter,
+            _ => ProxyAction::Pass,
         }
     });
     let story = Story::begin(&node);
@@ -101,17 +101,17 @@ fn lists_and_watches_of_the_past_are_not_believed() {
     let happened = Happened::default();
     let seen = happened.clone();
     let old = old.to_string();
-    proxy.decide(move |asked: &Asked| {
+    proxy.decide(move |asked: &ProxiedRequest| {
         if asked.is_watch_of_pods() {
             return match seen.again("watch") {
-                0 => Fate::Before(replay.clone() + &line("ERROR", &gone)),
-                _ => Fate::Before(replay.clone()),
+                0 => ProxyAction::Prepend(replay.clone() + &line("ERROR", &gone)),
+                _ => ProxyAction::Prepend(replay.clone()),
             };
         }
         match asked.is_list_of_pods().then(|| seen.again("list")) {
-            Some(0 | 2) => Fate::Answer(200, None, empty.clone()),
-            Some(1) => Fate::Answer(200, None, old.clone()),
-            _ => Fate::Pass,
+            Some(0 | 2) => ProxyAction::Respond(200, None, empty.clone()),
+            Some(1) => ProxyAction::Respond(200, None, old.clone()),
+            _ => ProxyAction::Pass,
         }
     });
     proxy.cut();
@@ -133,29 +133,33 @@ fn garbage_throttling_and_errors_for_a_while_cost_time_only() {
     let watched = Watched::begin(&node);
     let happened = Happened::default();
     let seen = happened.clone();
-    proxy.decide(move |asked: &Asked| {
+    proxy.decide(move |asked: &ProxiedRequest| {
         // The controllers may not call the node lost meanwhile: that would be another story.
         if asked.is_lease() {
-            return Fate::Pass;
+            return ProxyAction::Pass;
         }
         // A server that has just started does not find what it has.
         if asked.method == "DELETE" && seen.again("deleted") == 0 {
             let status = json!({"kind": "Status", "code": 404, "reason": "NotFound", "message": "pods not found"});
-            return Fate::Answer(404, None, status.to_string());
+            return ProxyAction::Respond(404, None, status.to_string());
         }
         let kind = if asked.method == "GET" { "read" } else { "written" };
         let fates = [
-            Fate::Answer(200, None, "<html>a proxy's page</html>".into()),
-            Fate::Answer(429, Some(("retry-after", "1")), "slow down".into()),
-            Fate::Answer(500, None, json!({"kind": "Status", "code": 500, "reason": "InternalError"}).to_string()),
+            ProxyAction::Respond(200, None, "<html>a proxy's page</html>".into()),
+            ProxyAction::Respond(429, Some(("retry-after", "1")), "slow down".into()),
+            ProxyAction::Respond(
+                500,
+                None,
+                json!({"kind": "Status", "code": 500, "reason": "InternalError"}).to_string(),
+            ),
             // Done, and told in words that nobody understands. A watch would say them for ever: it begins with some.
             if asked.path.contains("watch=true") {
-                Fate::Before("{\"type\": \"DANCED\", \"object\": {}}\n".into())
+                ProxyAction::Prepend("{\"type\": \"DANCED\", \"object\": {}}\n".into())
             } else {
-                Fate::Changed(|part| part.slice(..part.len() / 2))
+                ProxyAction::Rewrite(|part| part.slice(..part.len() / 2))
             },
-            Fate::Answer(503, Some(("retry-after", "soon")), String::new()),
-            Fate::Answer(200, None, "{}".into()),
+            ProxyAction::Respond(503, Some(("retry-after", "soon")), String::new()),
+            ProxyAction::Respond(200, None, "{}".into()),
         ];
         fates[seen.again(kind) % fates.len()].clone()
     });
@@ -179,9 +183,9 @@ fn connections_that_only_seem_alive_are_left() {
     let watched = Watched::begin(&node);
     let happened = Happened::default();
     let seen = happened.clone();
-    proxy.decide(move |asked: &Asked| {
+    proxy.decide(move |asked: &ProxiedRequest| {
         let what = if asked.is_lease() { "lease" } else { "other" };
-        if seen.again(what) == 0 { Fate::Freeze } else { Fate::Pass }
+        if seen.again(what) == 0 { ProxyAction::Freeze } else { ProxyAction::Pass }
     });
     story.goes_on(&node);
     happened.wait("lease", 2);
@@ -200,13 +204,13 @@ fn large_strange_and_foreign_pods_are_taken_for_what_they_are() {
     let happened = Happened::default();
     let (seen, foreign) = (happened.clone(), Arc::new(Mutex::new(String::new())));
     let word = Arc::clone(&foreign);
-    proxy.decide(move |asked: &Asked| {
+    proxy.decide(move |asked: &ProxiedRequest| {
         let pods = asked.is_list_of_pods() || asked.is_watch_of_pods() || asked.path.contains("/pods/");
         let foreign = word.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match pods.then(|| seen.again("asked")) {
-            Some(_) if asked.is_watch_of_pods() && !foreign.is_empty() => Fate::Before(foreign),
-            Some(_) => Fate::Changed(of_next_year),
-            None => Fate::Pass,
+            Some(_) if asked.is_watch_of_pods() && !foreign.is_empty() => ProxyAction::Prepend(foreign),
+            Some(_) => ProxyAction::Rewrite(of_next_year),
+            None => ProxyAction::Pass,
         }
     });
     proxy.cut();

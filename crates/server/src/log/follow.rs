@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use inotify::{EventStream, Inotify, WatchMask};
-use podwright_linux::beneath::Root;
+use podwright_linux::beneath::ConfinedDir;
 use rustix::fs::OFlags;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
@@ -220,7 +220,7 @@ impl ChangeSignals {
 
 /// An inotify watch on the container's log directory, opened without following symlinks.
 fn watch_directory(path: &LogPath) -> io::Result<Inotify> {
-    let dir = Root::open(&path.root)?.open_beneath(&path.dir, OFlags::PATH | OFlags::DIRECTORY)?;
+    let dir = ConfinedDir::open(&path.root)?.open_beneath(&path.dir, OFlags::PATH | OFlags::DIRECTORY)?;
     let inotify = Inotify::init()?;
     let mask = WatchMask::MODIFY | WatchMask::CREATE | WatchMask::MOVED_TO | WatchMask::MOVED_FROM;
     inotify.watches().add(format!("/proc/self/fd/{}", dir.as_raw_fd()), mask)?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use podwright_cri::labels::POD_UID;
-use podwright_cri::service::Answer;
+use podwright_cri::service::CriFuture;
 use podwright_cri::v1::ContainerEventType as EventKind;
 use podwright_cri::{Code, CriError, EventStream, ImageService, RuntimeService, v1};
 use tokio::time::sleep;
@@ -19,14 +19,14 @@ impl FakeRuntime {
 }
 
 impl RuntimeService for FakeRuntime {
-    fn version(&self, timeout: Duration) -> Answer<'_, v1::VersionResponse> {
+    fn version(&self, timeout: Duration) -> CriFuture<'_, v1::VersionResponse> {
         Box::pin(self.take("Version", None, String::new(), timeout, |runtime, order| async move {
             order.pass(&runtime).await?;
             Ok(v1::VersionResponse { runtime_name: "fake".into(), ..Default::default() })
         }))
     }
 
-    fn status(&self, _: bool, timeout: Duration) -> Answer<'_, v1::StatusResponse> {
+    fn status(&self, _: bool, timeout: Duration) -> CriFuture<'_, v1::StatusResponse> {
         Box::pin(self.take("Status", None, String::new(), timeout, |runtime, order| async move {
             order.pass(&runtime).await?;
             let ready = |kind: &str| v1::RuntimeCondition { r#type: kind.into(), status: true, ..Default::default() };
@@ -35,7 +35,7 @@ impl RuntimeService for FakeRuntime {
         }))
     }
 
-    fn run_pod_sandbox(&self, request: v1::RunPodSandboxRequest, timeout: Duration) -> Answer<'_, String> {
+    fn run_pod_sandbox(&self, request: v1::RunPodSandboxRequest, timeout: Duration) -> CriFuture<'_, String> {
         Box::pin(async move {
             let config = request.config.unwrap_or_default();
             let m = config.metadata.clone().unwrap_or_default();
@@ -64,7 +64,7 @@ impl RuntimeService for FakeRuntime {
         })
     }
 
-    fn stop_pod_sandbox(&self, id: &str, timeout: Duration) -> Answer<'_, ()> {
+    fn stop_pod_sandbox(&self, id: &str, timeout: Duration) -> CriFuture<'_, ()> {
         let id = id.to_owned();
         Box::pin(async move {
             self.take("StopPodSandbox", self.uid_of(&id), id.clone(), timeout, |runtime, order| async move {
@@ -89,7 +89,7 @@ impl RuntimeService for FakeRuntime {
         })
     }
 
-    fn remove_pod_sandbox(&self, id: &str, timeout: Duration) -> Answer<'_, ()> {
+    fn remove_pod_sandbox(&self, id: &str, timeout: Duration) -> CriFuture<'_, ()> {
         let id = id.to_owned();
         Box::pin(async move {
             self.take("RemovePodSandbox", self.uid_of(&id), id.clone(), timeout, |runtime, order| async move {
@@ -105,7 +105,7 @@ impl RuntimeService for FakeRuntime {
         })
     }
 
-    fn pod_sandbox_status(&self, id: &str, _: bool, timeout: Duration) -> Answer<'_, v1::PodSandboxStatusResponse> {
+    fn pod_sandbox_status(&self, id: &str, _: bool, timeout: Duration) -> CriFuture<'_, v1::PodSandboxStatusResponse> {
         let id = id.to_owned();
         Box::pin(async move {
             self.take("PodSandboxStatus", self.uid_of(&id), id.clone(), timeout, |runtime, order| async move {
@@ -121,7 +121,7 @@ impl RuntimeService for FakeRuntime {
         &self,
         filter: Option<v1::PodSandboxFilter>,
         timeout: Duration,
-    ) -> Answer<'_, Vec<v1::PodSandbox>> {
+    ) -> CriFuture<'_, Vec<v1::PodSandbox>> {
         let filter = filter.unwrap_or_default();
         let uid = filter.label_selector.get(POD_UID).cloned();
         Box::pin(self.take("ListPodSandbox", uid, String::new(), timeout, |runtime, order| async move {
@@ -130,7 +130,7 @@ impl RuntimeService for FakeRuntime {
         }))
     }
 
-    fn create_container(&self, request: v1::CreateContainerRequest, timeout: Duration) -> Answer<'_, String> {
+    fn create_container(&self, request: v1::CreateContainerRequest, timeout: Duration) -> CriFuture<'_, String> {
         Box::pin(async move {
             let c = request.config.clone().unwrap_or_default().metadata.unwrap_or_default();
             let s = request.sandbox_config.clone().unwrap_or_default().metadata.unwrap_or_default();
@@ -161,7 +161,7 @@ impl RuntimeService for FakeRuntime {
         })
     }
 
-    fn start_container(&self, id: &str, timeout: Duration) -> Answer<'_, ()> {
+    fn start_container(&self, id: &str, timeout: Duration) -> CriFuture<'_, ()> {
         let id = id.to_owned();
         Box::pin(async move {
             self.take("StartContainer", self.uid_of(&id), id.clone(), timeout, |runtime, order| async move {
@@ -183,7 +183,7 @@ impl RuntimeService for FakeRuntime {
         })
     }
 
-    fn stop_container(&self, id: &str, grace: u32, timeout: Duration) -> Answer<'_, ()> {
+    fn stop_container(&self, id: &str, grace: u32, timeout: Duration) -> CriFuture<'_, ()> {
         let id = id.to_owned();
         Box::pin(async move {
             let subject = format!("{id} {grace}");
@@ -194,7 +194,7 @@ impl RuntimeService for FakeRuntime {
         })
     }
 
-    fn remove_container(&self, id: &str, timeout: Duration) -> Answer<'_, ()> {
+    fn remove_container(&self, id: &str, timeout: Duration) -> CriFuture<'_, ()> {
         let id = id.to_owned();
         Box::pin(async move {
             self.take("RemoveContainer", self.uid_of(&id), id.clone(), timeout, |runtime, order| async move {
@@ -214,7 +214,7 @@ impl RuntimeService for FakeRuntime {
         &self,
         filter: Option<v1::ContainerFilter>,
         timeout: Duration,
-    ) -> Answer<'_, Vec<v1::Container>> {
+    ) -> CriFuture<'_, Vec<v1::Container>> {
         let filter = filter.unwrap_or_default();
         let uid = filter.label_selector.get(POD_UID).cloned();
         Box::pin(self.take("ListContainers", uid, String::new(), timeout, |runtime, order| async move {
@@ -223,7 +223,7 @@ impl RuntimeService for FakeRuntime {
         }))
     }
 
-    fn container_status(&self, id: &str, _: bool, timeout: Duration) -> Answer<'_, v1::ContainerStatusResponse> {
+    fn container_status(&self, id: &str, _: bool, timeout: Duration) -> CriFuture<'_, v1::ContainerStatusResponse> {
         let id = id.to_owned();
         Box::pin(async move {
             self.take("ContainerStatus", self.uid_of(&id), id.clone(), timeout, |runtime, order| async move {
@@ -235,7 +235,7 @@ impl RuntimeService for FakeRuntime {
         })
     }
 
-    fn reopen_container_log(&self, id: &str, timeout: Duration) -> Answer<'_, ()> {
+    fn reopen_container_log(&self, id: &str, timeout: Duration) -> CriFuture<'_, ()> {
         let id = id.to_owned();
         Box::pin(async move {
             self.take("ReopenContainerLog", self.uid_of(&id), id.clone(), timeout, |runtime, order| async move {
@@ -245,7 +245,7 @@ impl RuntimeService for FakeRuntime {
         })
     }
 
-    fn exec_sync(&self, request: v1::ExecSyncRequest, timeout: Duration) -> Answer<'_, v1::ExecSyncResponse> {
+    fn exec_sync(&self, request: v1::ExecSyncRequest, timeout: Duration) -> CriFuture<'_, v1::ExecSyncResponse> {
         Box::pin(async move {
             let (uid, id) = (self.uid_of(&request.container_id), request.container_id);
             self.take("ExecSync", uid, id.clone(), timeout, |runtime, order| async move {
@@ -266,11 +266,11 @@ impl RuntimeService for FakeRuntime {
 }
 
 impl ImageService for FakeRuntime {
-    fn list_images(&self, _: Option<v1::ImageFilter>, _: Duration) -> Answer<'_, Vec<v1::Image>> {
+    fn list_images(&self, _: Option<v1::ImageFilter>, _: Duration) -> CriFuture<'_, Vec<v1::Image>> {
         Box::pin(async move { Ok(self.lock().images.iter().map(|id| image(id)).collect()) })
     }
 
-    fn image_status(&self, spec: v1::ImageSpec, _: bool, timeout: Duration) -> Answer<'_, v1::ImageStatusResponse> {
+    fn image_status(&self, spec: v1::ImageSpec, _: bool, timeout: Duration) -> CriFuture<'_, v1::ImageStatusResponse> {
         Box::pin(self.take("ImageStatus", None, spec.image.clone(), timeout, |runtime, order| async move {
             order.pass(&runtime).await?;
             let image = runtime.lock().images.get(&spec.image).map(|id| image(id));
@@ -278,7 +278,7 @@ impl ImageService for FakeRuntime {
         }))
     }
 
-    fn pull_image(&self, request: v1::PullImageRequest, timeout: Duration) -> Answer<'_, String> {
+    fn pull_image(&self, request: v1::PullImageRequest, timeout: Duration) -> CriFuture<'_, String> {
         let name = request.image.unwrap_or_default().image;
         Box::pin(self.take("PullImage", None, name.clone(), timeout, |runtime, order| async move {
             order.pass(&runtime).await?;
@@ -287,14 +287,14 @@ impl ImageService for FakeRuntime {
         }))
     }
 
-    fn remove_image(&self, image: v1::ImageSpec, _: Duration) -> Answer<'_, ()> {
+    fn remove_image(&self, image: v1::ImageSpec, _: Duration) -> CriFuture<'_, ()> {
         Box::pin(async move {
             self.lock().images.remove(&image.image);
             Ok(())
         })
     }
 
-    fn image_fs_info(&self, _: Duration) -> Answer<'_, v1::ImageFsInfoResponse> {
+    fn image_fs_info(&self, _: Duration) -> CriFuture<'_, v1::ImageFsInfoResponse> {
         Box::pin(async { Ok(v1::ImageFsInfoResponse::default()) })
     }
 }

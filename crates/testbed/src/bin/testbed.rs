@@ -1,5 +1,5 @@
-//! `testbed up` gives a person what tests get: a cluster of one node on a containerd of its own, with the test images;
-//! `testbed down` takes it away.
+//! `testbed up` starts what tests use: a cluster with one node on a private containerd, with the test images; `testbed down`
+//! removes it.
 
 use std::path::PathBuf;
 
@@ -9,19 +9,19 @@ use serde_json::json;
 
 const USAGE: &str =
     "usage: testbed up [--runtime debian|v2] [--agent podwright|kubelet|none] [--alone] | down [DIR|--all] | sweep | images
-  up      starts a control plane, containerd and an agent, and prints how to use them: eval \"$(testbed up)\"
-  --alone no control plane: pods come from manifests
-  down    takes away what up has started: in DIR, else in $TESTBED, else the only one there is; with --all, everything
-  sweep   takes away what tests that died have left
-  images  prints where the test images are";
+  up      start a control plane, containerd and an agent, and print the environment to use them: eval \"$(testbed up)\"
+  --alone no control plane: pods come from static pod manifests
+  down    remove what up has started: in DIR, else in $TESTBED, else the only instance; with --all, every instance
+  sweep   remove what killed test runs have left behind
+  images  print the path of the archive with the test images";
 
 /// The node's name.
 const NODE: &str = "node";
 
 fn main() -> Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match words.as_slice() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments.as_slice() {
         ["up", options @ ..] => up(&parse(options)?),
         ["down"] => down(std::env::var_os("TESTBED").map(PathBuf::from)),
         ["down", "--all"] => remove(&Scratch::kept()),
@@ -42,14 +42,14 @@ fn main() -> Result<()> {
     }
 }
 
-/// The one in this directory, or the only one.
+/// Removes the instance in this directory, or the only one.
 fn down(dir: Option<PathBuf>) -> Result<()> {
     let kept = Scratch::kept();
     match dir {
         Some(dir) if kept.contains(&dir) => remove(&[dir]),
-        Some(dir) => bail!("nothing that `testbed up` has started is in {}; there is: {kept:?}", dir.display()),
+        Some(dir) => bail!("{} is not an instance of `testbed up`; instances: {kept:?}", dir.display()),
         None if kept.len() < 2 => remove(&kept),
-        None => bail!("there are {kept:?}: name one, or --all"),
+        None => bail!("several instances: {kept:?}; give a directory or --all"),
     }
 }
 
@@ -64,35 +64,35 @@ fn remove(dirs: &[PathBuf]) -> Result<()> {
 /// What `up` starts.
 struct Options {
     flavor: Flavor,
-    agent: Kind,
+    agent: AgentKind,
     alone: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+enum AgentKind {
     Podwright,
     Kubelet,
     None,
 }
 
-fn parse(words: &[&str]) -> Result<Options> {
-    let mut options = Options { flavor: Flavor::V2, agent: Kind::Podwright, alone: false };
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        match (*word, if *word == "--alone" { None } else { words.next().copied() }) {
+fn parse(arguments: &[&str]) -> Result<Options> {
+    let mut options = Options { flavor: Flavor::V2, agent: AgentKind::Podwright, alone: false };
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        match (*argument, if *argument == "--alone" { None } else { arguments.next().copied() }) {
             ("--alone", _) => options.alone = true,
             ("--runtime", Some("debian")) => options.flavor = Flavor::Debian16,
             ("--runtime", Some("v2")) => options.flavor = Flavor::V2,
-            ("--agent", Some("podwright")) => options.agent = Kind::Podwright,
-            ("--agent", Some("kubelet")) => options.agent = Kind::Kubelet,
-            ("--agent", Some("none")) => options.agent = Kind::None,
+            ("--agent", Some("podwright")) => options.agent = AgentKind::Podwright,
+            ("--agent", Some("kubelet")) => options.agent = AgentKind::Kubelet,
+            ("--agent", Some("none")) => options.agent = AgentKind::None,
             _ => bail!(USAGE),
         }
     }
     Ok(options)
 }
 
-/// Prints shell assignments.
+/// Starts an instance and prints shell assignments.
 fn up(options: &Options) -> Result<()> {
     let scratch = Scratch::new()?;
     let plane = if options.alone { None } else { Some(ControlPlane::start(&scratch)?) };
@@ -100,20 +100,20 @@ fn up(options: &Options) -> Result<()> {
     let kubeconfig = plane.as_ref().map(|plane| plane.node_kubeconfig(NODE)).transpose()?;
     let mut agents = (None, None);
     match (options.agent, &kubeconfig) {
-        (Kind::Podwright, kubeconfig) => {
+        (AgentKind::Podwright, kubeconfig) => {
             let mut agent = Agent::new(&scratch).runtime(&containerd).hostname(NODE);
             if let Some(kubeconfig) = kubeconfig {
                 agent = agent.kubeconfig(kubeconfig);
             }
             agents.0 = Some(agent.start()?);
         }
-        (Kind::Kubelet, Some(kubeconfig)) => {
+        (AgentKind::Kubelet, Some(kubeconfig)) => {
             agents.1 = Some(GoKubelet::start_joined(&scratch, &containerd, NODE, kubeconfig, &json!({}))?);
         }
-        (Kind::Kubelet, None) => {
+        (AgentKind::Kubelet, None) => {
             agents.1 = Some(GoKubelet::start_standalone(&scratch, &containerd, NODE, &json!({}))?);
         }
-        (Kind::None, _) => {}
+        (AgentKind::None, _) => {}
     }
     if let Some(plane) = &plane {
         println!("export KUBECONFIG={}", plane.admin_kubeconfig().display());
@@ -127,9 +127,9 @@ fn up(options: &Options) -> Result<()> {
     println!("export TESTBED={}", scratch.path().display());
     println!("export TESTBED_MANIFESTS={}", scratch.manifests()?.display());
     println!("export TESTBED_CGROUP_ROOT={}", scratch.cgroup_root());
-    println!("# Images: {}. The end: testbed down", image::ALL.join(" "));
+    println!("# Images: {}. To remove everything: testbed down", image::ALL.join(" "));
     scratch.keep()?;
-    // Their destructors would kill them; from here on they belong to `testbed down`.
+    // Their destructors would kill them; `testbed down` removes them.
     std::mem::forget((plane, containerd, agents));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A certificate authority for one cluster, and who it vouches for.
+//! The certificate authority of a test cluster, and the certificates and kubeconfigs it issues.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,11 +12,11 @@ use rcgen::{
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 
-use crate::api_client::Identity;
+use crate::api_client::ClientIdentity;
 
-/// Signs for everybody in the cluster.
+/// Signs all certificates of the cluster.
 #[derive(Debug)]
-pub(crate) struct Authority {
+pub(crate) struct CertificateAuthority {
     dir: PathBuf,
     issuer: Issuer<'static, KeyPair>,
     certificate: CertificateDer<'static>,
@@ -24,13 +24,13 @@ pub(crate) struct Authority {
 
 /// A certificate and its key, as files.
 #[derive(Clone, Debug)]
-pub(crate) struct Pair {
+pub(crate) struct CertificateFiles {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
 }
 
-impl Authority {
-    /// A new one; its certificate is `ca.crt` in the directory.
+impl CertificateAuthority {
+    /// Creates a CA; its certificate is written to `ca.crt` in the directory.
     pub(crate) fn new(dir: &Path) -> Result<Self> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
@@ -43,13 +43,13 @@ impl Authority {
         Ok(Self { dir: dir.to_owned(), issuer: Issuer::new(params, key), certificate: der })
     }
 
-    /// The file with its certificate.
+    /// The path of the CA certificate.
     pub(crate) fn certificate(&self) -> PathBuf {
         self.dir.join("ca.crt")
     }
 
-    /// A server on loopback.
-    pub(crate) fn server(&self, common_name: &str) -> Result<Identity> {
+    /// Issues a certificate for a server on loopback.
+    pub(crate) fn server(&self, common_name: &str) -> Result<ClientIdentity> {
         let names = ["localhost", "kubernetes", "kubernetes.default.svc", "127.0.0.1", "10.96.0.1"];
         let mut params = CertificateParams::new(names.map(str::to_owned))?;
         params.distinguished_name = name(common_name, None);
@@ -57,26 +57,26 @@ impl Authority {
         self.sign(common_name, &params).map(|(_, identity)| identity)
     }
 
-    /// A user of the API server, in a group; written as `<file>.crt` and `<file>.key`.
-    pub(crate) fn user(&self, file: &str, user: &str, group: &str) -> Result<(Pair, Identity)> {
+    /// Issues a client certificate for a user in a group, as `<file>.crt` and `<file>.key`.
+    pub(crate) fn user(&self, file: &str, user: &str, group: &str) -> Result<(CertificateFiles, ClientIdentity)> {
         self.sign(file, &client(user, group))
     }
 
-    /// As [`Self::user`], with a certificate that ended long ago.
-    pub(crate) fn expired(&self, file: &str, user: &str, group: &str) -> Result<Pair> {
+    /// As [`Self::user`], with an expired certificate.
+    pub(crate) fn expired(&self, file: &str, user: &str, group: &str) -> Result<CertificateFiles> {
         let mut params = client(user, group);
         params.not_before = rcgen::date_time_ymd(2001, 1, 1);
         params.not_after = rcgen::date_time_ymd(2002, 1, 1);
         self.sign(file, &params).map(|(pair, _)| pair)
     }
 
-    /// A kubeconfig with the files of a user.
-    pub(crate) fn kubeconfig(&self, file: &str, server: &str, user: &Pair) -> Result<PathBuf> {
+    /// Writes a kubeconfig with the certificate files of a user.
+    pub(crate) fn kubeconfig(&self, file: &str, server: &str, user: &CertificateFiles) -> Result<PathBuf> {
         let user = json!({"client-certificate": user.certificate, "client-key": user.key});
         self.kubeconfig_of(file, server, &user)
     }
 
-    /// A kubeconfig with these credentials; JSON is YAML.
+    /// Writes a kubeconfig with these credentials; JSON is valid YAML.
     pub(crate) fn kubeconfig_of(&self, file: &str, server: &str, user: &Value) -> Result<PathBuf> {
         let path = self.dir.join(format!("{file}.kubeconfig"));
         let config = json!({
@@ -89,14 +89,14 @@ impl Authority {
         Ok(path)
     }
 
-    fn sign(&self, file: &str, params: &CertificateParams) -> Result<(Pair, Identity)> {
+    fn sign(&self, file: &str, params: &CertificateParams) -> Result<(CertificateFiles, ClientIdentity)> {
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.issuer)?;
         let at = |end: &str| self.dir.join(format!("{file}.{end}"));
-        let pair = Pair { certificate: at("crt"), key: at("key") };
+        let pair = CertificateFiles { certificate: at("crt"), key: at("key") };
         fs::write(&pair.certificate, certificate.pem())?;
         write_private(&pair.key, &key.serialize_pem())?;
-        let identity = Identity {
+        let identity = ClientIdentity {
             authority: self.certificate.clone(),
             certificate: certificate.der().clone(),
             key: PrivateKeyDer::try_from(key.serialize_der()).map_err(anyhow::Error::msg)?.into(),

@@ -1,4 +1,4 @@
-//! The programs of a control plane and how each is started.
+//! The programs of a control plane and their command lines.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::cache::Cache;
 /// One program of the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Component {
-    /// The store.
+    /// etcd.
     Etcd,
     /// kube-apiserver.
     ApiServer,
@@ -20,11 +20,11 @@ pub enum Component {
     Scheduler,
 }
 
-/// Where one control plane lives.
+/// The directory and ports of one control plane.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) home: PathBuf,
-    /// In the order of [`Component::ALL`], then etcd's second one.
+    /// In the order of [`Component::ALL`], then etcd's peer port.
     pub(super) ports: [u16; 5],
 }
 
@@ -47,7 +47,7 @@ impl Settings {
 }
 
 impl Component {
-    /// Every one, in the order of their start.
+    /// All components in the order in which they are started.
     pub const ALL: [Self; 4] = [Self::Etcd, Self::ApiServer, Self::ControllerManager, Self::Scheduler];
 
     /// The program's name.
@@ -95,7 +95,7 @@ fn etcd(settings: &Settings) -> Vec<String> {
         ("log-level", "warn"),
         ("logger", "zap"),
     ]);
-    // Nothing here outlives the machine.
+    // The data need not survive a crash of the host.
     arguments.push("--unsafe-no-fsync".to_owned());
     arguments
 }
@@ -123,13 +123,13 @@ fn api_server(settings: &Settings) -> Vec<String> {
         ("runtime-config", "certificates.k8s.io/v1beta1/clustertrustbundles=true"),
         ("allow-privileged", "true"),
         ("endpoint-reconciler-type", "none"),
-        // Stopped, it is to be gone at once.
+        // Exits at once when stopped.
         ("shutdown-delay-duration", "0"),
         ("v", "1"),
     ])
 }
 
-/// What both clients of the API server are told. Nothing is limited that would be measured instead of the node.
+/// The arguments of both clients of the API server. Their rate limits are high, so that benchmarks measure the node.
 fn client(component: Component, settings: &Settings) -> Vec<String> {
     let kubeconfig = settings.file(&format!("{}.kubeconfig", component.name()));
     let port = settings.ports[component as usize].to_string();

@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use podwright_linux::beneath::{Root, remove_tree};
+use podwright_linux::beneath::{ConfinedDir, remove_tree};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, Uid, mkdirat, openat, readlinkat, renameat, symlinkat, unlinkat};
 use rustix::io::Errno;
 
@@ -49,7 +49,7 @@ pub(super) fn write(
     finish: impl FnOnce() -> Result<(), VolumeError>,
 ) -> Result<(), VolumeError> {
     let failed = VolumeError::io("write", dir);
-    let root = Root::open(dir).map_err(&failed)?;
+    let root = ConfinedDir::open(dir).map_err(&failed)?;
     let mut current = current(&root);
     if !current.as_ref().is_some_and(|name| is_same(&root, name, payload)) {
         let fresh = new_directory(&root).map_err(&failed)?;
@@ -63,7 +63,7 @@ pub(super) fn write(
 }
 
 /// The current directory, if `..data` is a link of the form that the agent creates.
-fn current(root: &Root) -> Option<String> {
+fn current(root: &ConfinedDir) -> Option<String> {
     let target = readlinkat(root, DATA, Vec::new()).ok()?.into_string().ok()?;
     is_version(&target).then_some(target)
 }
@@ -72,11 +72,11 @@ fn is_version(name: &str) -> bool {
     name.starts_with("..") && name.as_bytes().get(2).is_some_and(u8::is_ascii_digit) && !name.contains('/')
 }
 
-fn is_same(root: &Root, version: &str, payload: &Payload) -> bool {
+fn is_same(root: &ConfinedDir, version: &str, payload: &Payload) -> bool {
     let Ok(fd) = root.open_beneath(Path::new(version), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW) else {
         return false;
     };
-    let version = Root::from_fd(fd);
+    let version = ConfinedDir::from_fd(fd);
     let mut found = BTreeSet::new();
     let same = |(path, file): (&PathBuf, &VolumeFile)| {
         let max = u64::try_from(file.content.len()).unwrap_or(u64::MAX);
@@ -86,7 +86,7 @@ fn is_same(root: &Root, version: &str, payload: &Payload) -> bool {
 }
 
 /// Adds everything that is not a directory.
-fn list(root: &Root, below: &Path, found: &mut BTreeSet<PathBuf>, depth: usize) -> io::Result<()> {
+fn list(root: &ConfinedDir, below: &Path, found: &mut BTreeSet<PathBuf>, depth: usize) -> io::Result<()> {
     let dir = if depth == 0 { Path::new(".") } else { below };
     let fd = root.open_beneath(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
     for name in names(fd.as_fd())? {
@@ -117,7 +117,7 @@ fn names(fd: impl AsFd) -> io::Result<Vec<(PathBuf, bool)>> {
     Ok(names)
 }
 
-fn new_directory(root: &Root) -> io::Result<String> {
+fn new_directory(root: &ConfinedDir) -> io::Result<String> {
     for attempt in 0..ATTEMPTS_MAX {
         let now = Timestamp::now();
         let unique = now.subsec_nanosecond().unsigned_abs().wrapping_add(attempt);
@@ -130,10 +130,10 @@ fn new_directory(root: &Root) -> io::Result<String> {
     Err(Errno::EXIST.into())
 }
 
-fn write_files(root: &Root, version: &str, payload: &Payload) -> io::Result<()> {
+fn write_files(root: &ConfinedDir, version: &str, payload: &Payload) -> io::Result<()> {
     let fd = root.open_beneath(Path::new(version), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
     rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o755))?;
-    let version = Root::from_fd(fd);
+    let version = ConfinedDir::from_fd(fd);
     for (path, file) in payload {
         if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
             version.make_dirs(parent, 0o755)?;
@@ -147,7 +147,7 @@ fn write_files(root: &Root, version: &str, payload: &Payload) -> io::Result<()> 
     Ok(())
 }
 
-fn swap(root: &Root, version: &str) -> rustix::io::Result<()> {
+fn swap(root: &ConfinedDir, version: &str) -> rustix::io::Result<()> {
     match unlinkat(root, DATA_NEW, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(e) => return Err(e),
@@ -160,7 +160,7 @@ fn top_level_names(payload: &Payload) -> BTreeSet<&Path> {
     payload.keys().filter_map(|p| p.iter().next().map(Path::new)).collect()
 }
 
-fn link_names(root: &Root, payload: &Payload) -> rustix::io::Result<()> {
+fn link_names(root: &ConfinedDir, payload: &Payload) -> rustix::io::Result<()> {
     for name in top_level_names(payload) {
         let target = Path::new(DATA).join(name);
         match symlinkat(&target, root, name) {
@@ -185,7 +185,7 @@ fn link_names(root: &Root, payload: &Payload) -> rustix::io::Result<()> {
 }
 
 /// Removes links to names that are gone, and every version but the current one.
-fn clean_up(root: &Root, dir: &Path, payload: &Payload, current: Option<&str>) -> Result<(), VolumeError> {
+fn clean_up(root: &ConfinedDir, dir: &Path, payload: &Payload, current: Option<&str>) -> Result<(), VolumeError> {
     let current_names = top_level_names(payload);
     let failed = VolumeError::io("clean up", dir);
     for (name, is_dir) in names(root).map_err(&failed)? {
@@ -279,7 +279,7 @@ mod tests {
             });
             while !stop.load(std::sync::atomic::Ordering::SeqCst) {
                 // Open the version first, then read from it.
-                let Ok(version) = Root::open(&dir.join(DATA)) else { continue };
+                let Ok(version) = ConfinedDir::open(&dir.join(DATA)) else { continue };
                 let (a, b) = (version.read_file(Path::new("a"), 9), version.read_file(Path::new("b"), 9));
                 if let (Ok(a), Ok(b)) = (a, b) {
                     assert_eq!(a, b);

@@ -3,7 +3,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use podwright_core::model::{Container, Pod};
-use podwright_linux::beneath::Root;
+use podwright_linux::beneath::ConfinedDir;
 
 use super::atomic::{self, Payload};
 use super::{FileError, VolumeError, empty_dir, fs_group, ownership};
@@ -38,7 +38,7 @@ pub(super) fn set_up(
 /// Creates the mount points of other volumes inside this one: the runtime can't, because this volume is read-only.
 fn create_nested_mount_points(pod: &Pod, volume: &str, dir: &Path) -> Result<(), VolumeError> {
     let Some(spec) = &pod.spec else { return Ok(()) };
-    let root = Root::open(dir).map_err(VolumeError::io("open", dir))?;
+    let root = ConfinedDir::open(dir).map_err(VolumeError::io("open", dir))?;
     for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
         for inside in nested(container, volume) {
             root.make_dirs(&inside, 0o755).map_err(VolumeError::io("create mount point", &dir.join(&inside)))?;

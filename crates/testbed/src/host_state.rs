@@ -1,6 +1,6 @@
-//! What an instance leaves in the kernel, and how it is taken away: processes, mounts, cgroups, links, NAT rules.
+//! The state of an instance on the host, and its removal: processes, mounts, cgroups, links, NAT rules.
 //!
-//! Everything is found by the instance's own names (its directory, its cgroup root, its network), never by a program's name.
+//! Everything is found by the instance's names (its directory, its cgroup root, its network), never by the name of a program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cache::Cache;
-use crate::process::run;
+use crate::command::run;
 
 /// Mount points below `dir`, deepest and latest first.
 pub(crate) fn mounts_below(dir: &Path) -> Vec<PathBuf> {
@@ -22,7 +22,7 @@ pub(crate) fn mounts_below(dir: &Path) -> Vec<PathBuf> {
     mount_points(&table).filter(|at| at.starts_with(dir) && at != dir).collect::<Vec<_>>().into_iter().rev().collect()
 }
 
-/// Unmount all of them, detached: a hung or busy one must not keep the rest.
+/// Unmounts all of them, detached: a hung or busy one must not block the rest.
 pub(crate) fn unmount_below(dir: &Path) {
     for at in mounts_below(dir) {
         if let Err(error) = unmount(&at, UnmountFlags::DETACH) {
@@ -37,12 +37,12 @@ pub(crate) fn hierarchies() -> Vec<PathBuf> {
     table.lines().filter(|line| line.contains(" - cgroup")).filter_map(|line| mount_points(line).next()).collect()
 }
 
-/// Make the cgroup in every hierarchy, usable as a parent.
+/// Creates the cgroup in every hierarchy, usable as a parent.
 pub(crate) fn make_cgroup(name: &str) -> Result<()> {
     for hierarchy in hierarchies() {
         let dir = hierarchy.join(name);
         fs::create_dir_all(&dir)?;
-        // A v1 cpuset without cpus and memory nodes lets nobody in.
+        // A v1 cpuset without cpus and memory nodes accepts no process.
         for file in ["cpuset.cpus", "cpuset.mems"] {
             if let Ok(value) = fs::read_to_string(hierarchy.join(file)) {
                 fs::write(dir.join(file), value)?;
@@ -50,7 +50,7 @@ pub(crate) fn make_cgroup(name: &str) -> Result<()> {
         }
         if let Ok(controllers) = fs::read_to_string(dir.join("cgroup.controllers")) {
             for controller in controllers.split_whitespace() {
-                // Some can't be delegated here; whoever needs them fails with a clear message.
+                // Some can't be delegated here; tests that need them fail with a clear message.
                 let _ = fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}"));
             }
         }
@@ -63,7 +63,7 @@ pub(crate) fn cgroups_below_in(hierarchy: &Path, name: &str) -> Vec<PathBuf> {
     directories_below(&hierarchy.join(name))
 }
 
-/// Remove the cgroup and all below it; their processes must be dead.
+/// Removes the cgroup and all below it; their processes must have exited.
 pub(crate) fn remove_cgroup(name: &str) {
     for hierarchy in hierarchies() {
         let top = hierarchy.join(name);
@@ -71,35 +71,35 @@ pub(crate) fn remove_cgroup(name: &str) {
             continue;
         }
         for dir in directories_below(&top).into_iter().chain([top]) {
-            // A cgroup stays busy for a moment after its last process has died.
-            let tries = (0..100).any(|_| match fs::remove_dir(&dir) {
+            // A cgroup stays busy for a moment after its last process has exited.
+            let removed = (0..100).any(|_| match fs::remove_dir(&dir) {
                 Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
                     sleep(Duration::from_millis(20));
                     false
                 }
                 _ => true,
             });
-            if !tries {
+            if !removed {
                 eprintln!("testbed: {} stays busy", dir.display());
             }
         }
     }
 }
 
-/// Kill the processes in the instance's cgroups, its shims (they name its socket), and all of their descendants.
+/// Kills the processes in the instance's cgroups, its shims (their arguments contain its socket), and all descendants.
 pub(crate) fn kill_containers(cgroup: &str, dir: &Path) {
     for _ in 0..50 {
-        let victims = container_processes(cgroup, dir);
-        if victims.is_empty() {
+        let pids = container_processes(cgroup, dir);
+        if pids.is_empty() {
             return;
         }
-        victims.into_iter().for_each(kill9);
+        pids.into_iter().for_each(kill9);
         sleep(Duration::from_millis(20));
     }
-    eprintln!("testbed: processes of {cgroup} refuse to die: {:?}", container_processes(cgroup, dir));
+    eprintln!("testbed: processes of {cgroup} still run after SIGKILL: {:?}", container_processes(cgroup, dir));
 }
 
-/// The living processes of the instance's containers and their shims.
+/// The running processes of the instance's containers and their shims.
 pub(crate) fn container_processes(cgroup: &str, dir: &Path) -> Vec<u32> {
     let mut found: BTreeSet<u32> = BTreeSet::new();
     for group in hierarchies().iter().map(|hierarchy| hierarchy.join(cgroup)) {
@@ -122,14 +122,14 @@ pub(crate) fn container_processes(cgroup: &str, dir: &Path) -> Vec<u32> {
     found.into_iter().filter(|pid| *pid > 1 && *pid != std::process::id() && alive(*pid)).collect()
 }
 
-/// SIGKILL by pid; one that is gone is no error.
+/// SIGKILL by pid; an exited process is no error.
 pub(crate) fn kill9(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = kill_process(pid, Signal::KILL);
     }
 }
 
-/// SIGKILL, then wait a little for the end: what it holds open is only free afterwards.
+/// SIGKILL, then wait up to 2 s for the exit: its open files are only released then.
 pub(crate) fn kill9_and_wait(pid: u32) {
     kill9(pid);
     for _ in 0..200 {
@@ -138,15 +138,15 @@ pub(crate) fn kill9_and_wait(pid: u32) {
         }
         sleep(Duration::from_millis(10));
     }
-    eprintln!("testbed: process {pid} refuses to die");
+    eprintln!("testbed: process {pid} still runs after SIGKILL");
 }
 
-/// The kernel's start time of a process: with the pid it names one process for good.
+/// The kernel's start time of a process: together with the pid it identifies a process uniquely.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     stat_fields(pid)?.get(19)?.parse().ok()
 }
 
-/// Delete a network link if it is there.
+/// Deletes a network link if it exists.
 pub(crate) fn delete_link(name: &str) {
     if Path::new("/sys/class/net").join(name).exists()
         && let Ok(busybox) = Cache::find().debian("busybox")
@@ -156,20 +156,20 @@ pub(crate) fn delete_link(name: &str) {
     }
 }
 
-/// Port-map rules that name the network, as `(chain, specification)`.
+/// Port-map rules of the network, as `(chain, specification)`.
 pub(crate) fn nat_rules(network: &str) -> Vec<(String, Vec<String>)> {
     let Some(saved) = iptables(&["-t", "nat", "-S"]) else { return Vec::new() };
     let mark = format!("\"{network}\\\"");
     saved.lines().filter(|line| line.starts_with("-A ") && line.contains(&mark)).filter_map(split_rule).collect()
 }
 
-/// Remove the network's port-map rules and the chains only they used.
+/// Removes the network's port-map rules and the chains that only they used.
 pub(crate) fn delete_nat_rules(network: &str) {
     for (chain, rule) in nat_rules(network) {
         let mut arguments = vec!["-t", "nat", "-D", chain.as_str()];
         arguments.extend(rule.iter().map(String::as_str));
         iptables(&arguments);
-        if let Some(target) = rule.iter().position(|word| word == "-j").and_then(|at| rule.get(at + 1))
+        if let Some(target) = rule.iter().position(|argument| argument == "-j").and_then(|at| rule.get(at + 1))
             && target.starts_with("CNI-DN-")
         {
             iptables(&["-t", "nat", "-F", target]);
@@ -178,7 +178,7 @@ pub(crate) fn delete_nat_rules(network: &str) {
     }
 }
 
-/// Remove the port mapper's own chains if no map is left in them: it makes them anew when it needs them.
+/// Removes the chains of the portmap plugin if no map is left in them: it creates them again when it needs them.
 pub(crate) fn delete_empty_nat_chains() {
     let Some(saved) = iptables(&["-t", "nat", "-S"]) else { return };
     if !saved.contains("-N CNI-HOSTPORT-DNAT") || saved.contains("-A CNI-HOSTPORT-DNAT") {
@@ -195,7 +195,7 @@ pub(crate) fn delete_empty_nat_chains() {
     }
 }
 
-/// What CNI remembers of the network's attachments, in the one directory that all networks of a machine share.
+/// The cached CNI results of the network's attachments, in the one directory that all networks of a host share.
 pub(crate) fn cni_results(network: &str) -> Vec<PathBuf> {
     let prefix = format!("{network}-");
     entries("/var/lib/cni/results")
@@ -203,7 +203,7 @@ pub(crate) fn cni_results(network: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Links in the machine's own `/var/log/containers` that lead into `dir`: the Go kubelet knows no other place for them.
+/// Links in the host's `/var/log/containers` that point into `dir`: the Go kubelet has no setting for another directory.
 pub(crate) fn log_links_into(dir: &Path) -> Vec<PathBuf> {
     entries("/var/log/containers").filter(|link| fs::read_link(link).is_ok_and(|to| to.starts_with(dir))).collect()
 }
@@ -217,20 +217,20 @@ fn iptables(arguments: &[&str]) -> Option<String> {
     run(Command::new(program).arg("-w").args(arguments)).ok()
 }
 
-/// `-A CHAIN a "b c"` → the chain and its words, quotes resolved.
+/// `-A CHAIN a "b c"` → the chain and its arguments, quotes resolved.
 fn split_rule(line: &str) -> Option<(String, Vec<String>)> {
-    let mut words = vec![String::new()];
+    let mut arguments = vec![String::new()];
     let (mut quoted, mut letters) = (false, line.strip_prefix("-A ")?.chars());
     while let Some(letter) = letters.next() {
         match letter {
-            '\\' => words.last_mut()?.extend(letters.next()),
+            '\\' => arguments.last_mut()?.extend(letters.next()),
             '"' => quoted = !quoted,
-            ' ' if !quoted => words.push(String::new()),
-            _ => words.last_mut()?.push(letter),
+            ' ' if !quoted => arguments.push(String::new()),
+            _ => arguments.last_mut()?.push(letter),
         }
     }
-    let chain = words.remove(0);
-    Some((chain, words))
+    let chain = arguments.remove(0);
+    Some((chain, arguments))
 }
 
 /// The fifth field of each line, with the kernel's octal escapes resolved.
@@ -273,10 +273,10 @@ fn alive(pid: u32) -> bool {
 }
 
 fn is_shim_of(pid: u32, dir: &Path) -> bool {
-    let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let mut words = arguments.split(|byte| *byte == 0).map(String::from_utf8_lossy);
-    words.next().is_some_and(|program| program.contains("containerd-shim"))
-        && words.any(|word| Path::new(word.as_ref()).starts_with(dir))
+    let cmdline = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut arguments = cmdline.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    arguments.next().is_some_and(|program| program.contains("containerd-shim"))
+        && arguments.any(|argument| Path::new(argument.as_ref()).starts_with(dir))
 }
 
 #[cfg(test)]
@@ -290,12 +290,12 @@ mod tests {
     }
 
     #[test]
-    fn rules_keep_their_quoted_words() {
+    fn quoted_arguments_of_a_rule_are_kept() {
         let line = r#"-A CNI-HOSTPORT-DNAT -p tcp -m comment --comment "dnat name: \"pw1\" id: \"x\"" -j CNI-DN-1"#;
-        let (chain, words) = split_rule(line).expect("a rule");
+        let (chain, arguments) = split_rule(line).expect("a rule");
         assert_eq!(chain, "CNI-HOSTPORT-DNAT");
-        assert_eq!(words[5], r#"dnat name: "pw1" id: "x""#);
-        assert_eq!(words.last().map(String::as_str), Some("CNI-DN-1"));
+        assert_eq!(arguments[5], r#"dnat name: "pw1" id: "x""#);
+        assert_eq!(arguments.last().map(String::as_str), Some("CNI-DN-1"));
     }
 
     #[test]
