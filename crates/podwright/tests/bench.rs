@@ -1,14 +1,12 @@
-//! `make bench`: what this agent adds, and what it costs, beside the Go kubelet and the bare calls on the same containerd.
+//! `make bench`: latency and cost of this agent, compared with the Go kubelet and with plain CRI calls on the same containerd.
 //!
-//! Prints tables and keeps them in `docs/BENCHMARKS.md`. Words after `--` choose parts: `latency`, `forty`, `idle`,
+//! Prints tables and stores them in `docs/BENCHMARKS.md`. Arguments after `--` select parts: `latency`, `forty`, `idle`,
 //! `cluster`.
 
-#[path = "bench/bare.rs"]
-mod bare;
 #[path = "bench/cluster.rs"]
 mod cluster;
-#[path = "bench/forty.rs"]
-mod forty;
+#[path = "bench/forty_pods.rs"]
+mod forty_pods;
 #[path = "bench/idle.rs"]
 mod idle;
 #[path = "bench/latency.rs"]
@@ -19,6 +17,8 @@ mod pods;
 mod process;
 #[path = "bench/report.rs"]
 mod report;
+#[path = "bench/runtime_calls.rs"]
+mod runtime_calls;
 #[path = "bench/trace.rs"]
 mod trace;
 
@@ -27,11 +27,15 @@ use std::time::Instant;
 use podwright_testbed::Agent;
 use report::Table;
 
-/// One part: its name, and what it measures.
+/// A part: its name, and its measurement.
 type Part = (&'static str, fn() -> anyhow::Result<Table>);
 
-const PARTS: [Part; 4] =
-    [("latency", latency::measure), ("forty", forty::measure), ("idle", idle::measure), ("cluster", cluster::measure)];
+const PARTS: [Part; 4] = [
+    ("latency", latency::measure),
+    ("forty", forty_pods::measure),
+    ("idle", idle::measure),
+    ("cluster", cluster::measure),
+];
 
 fn main() -> anyhow::Result<()> {
     let chosen: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();

@@ -1,52 +1,52 @@
-//! A node of a real cluster: pods come from a kube-apiserver, run on containerd 2.x, and are told of there.
+//! A node of a real cluster: pods come from a kube-apiserver, run on containerd 2.x, and report their status to it.
 
-#[expect(dead_code, reason = "of the suite only its containers are used here")]
+#[expect(dead_code, reason = "only the container helpers of the suite are used here")]
 mod suite;
 
+#[path = "cluster/agent_kills.rs"]
+mod agent_kills;
+#[path = "cluster/api_outage.rs"]
+mod api_outage;
 #[path = "cluster/changes.rs"]
 mod changes;
+#[path = "cluster/cluster_node.rs"]
+mod cluster_node;
 #[path = "cluster/credentials.rs"]
 mod credentials;
 #[path = "cluster/deletion.rs"]
 mod deletion;
-#[path = "cluster/ends.rs"]
-mod ends;
 #[path = "cluster/faults.rs"]
 mod faults;
-#[path = "cluster/joined.rs"]
-mod joined;
-#[path = "cluster/kills.rs"]
-mod kills;
+#[path = "cluster/job_exit_codes.rs"]
+mod job_exit_codes;
 #[path = "cluster/kubectl.rs"]
 mod kubectl;
-#[path = "cluster/objects.rs"]
-mod objects;
-#[path = "cluster/outage.rs"]
-mod outage;
+#[path = "cluster/mixed_workload.rs"]
+mod mixed_workload;
+#[path = "cluster/pod_watch.rs"]
+mod pod_watch;
 #[path = "cluster/readiness.rs"]
 mod readiness;
+#[path = "cluster/referenced_objects.rs"]
+mod referenced_objects;
 #[path = "cluster/secrets.rs"]
 mod secrets;
-#[path = "cluster/story.rs"]
-mod story;
-#[path = "cluster/watched.rs"]
-mod watched;
 #[path = "cluster/workloads.rs"]
 mod workloads;
 
-// The long versions of these are in `soak`.
+// `soak` has long versions of these.
 
 #[test]
-fn killed_10_times_under_30_pods_no_ready_flips_and_nothing_restarts() {
-    kills::no_ready_flips_and_nothing_restarts(10);
+fn readiness_and_containers_of_30_pods_survive_10_agent_kills() {
+    agent_kills::readiness_and_containers_survive_agent_kills(10);
 }
 
 #[test]
-fn jobs_end_rightly_50_times_while_they_are_deleted_and_the_agent_is_killed() {
-    ends::jobs_end_rightly_while_they_are_deleted_and_the_agent_is_killed(50);
+fn fifty_jobs_report_their_exit_codes_despite_deletes_and_agent_kills() {
+    job_exit_codes::jobs_report_their_exit_codes_despite_deletes_and_agent_kills(50);
 }
 
 #[test]
-fn an_api_server_that_is_away_for_30_s_and_forgot_the_past_costs_nothing() {
-    outage::an_api_server_that_is_away_costs_nothing(std::time::Duration::from_secs(30));
+fn a_30_s_api_server_outage_with_lost_history_affects_no_pod() {
+    api_outage::an_api_server_outage_affects_no_pod(std::time::Duration::from_secs(30));
 }

@@ -19,33 +19,33 @@ use comparison::difference::assert_same;
 use comparison::fields::Fields;
 use comparison::objects;
 use comparison::stable::{stable_fields, wait_running};
-use suite::Bed;
+use suite::TestNode;
 
 #[test]
 fn pods_get_the_same_statuses_as_from_the_go_kubelet() {
-    let mut bed = Bed::start(Flavor::V2);
+    let mut node = TestNode::start(Flavor::V2);
     let cases = cases::all();
     let began = Instant::now();
-    put(&bed, &cases, true);
-    wait_running("podwright", &cases, "-node", || bed.agent.pods());
-    put(&bed, &cases, false);
-    let mut ours = stable_fields("podwright", &cases, "-node", || bed.agent.pods());
-    add_objects(&mut ours, &bed, &bed.agent.pods().expect("the pods are listed"));
+    put(&node, &cases, true);
+    wait_running("podwright", &cases, "-node", || node.agent.pods());
+    put(&node, &cases, false);
+    let mut ours = stable_fields("podwright", &cases, "-node", || node.agent.pods());
+    add_objects(&mut ours, &node, &node.agent.pods().expect("the pods are listed"));
     println!("podwright: {} pods stable after {:.1?}", cases.len(), began.elapsed());
     for case in &cases {
-        bed.remove(case.name);
+        node.remove(case.name);
     }
-    bed.wait_nothing_left();
-    bed.agent.sigterm().expect("the agent stops");
+    node.wait_nothing_left();
+    node.agent.sigterm().expect("the agent stops");
 
-    put(&bed, &cases, true);
+    put(&node, &cases, true);
     let began = Instant::now();
-    let kubelet =
-        GoKubelet::start_standalone(&bed.scratch, &bed.containerd, "node", &json!({})).expect("the Go kubelet starts");
+    let kubelet = GoKubelet::start_standalone(&node.scratch, &node.containerd, "node", &json!({}))
+        .expect("the Go kubelet starts");
     wait_running("the Go kubelet", &cases, "-node", || kubelet.pods());
-    put(&bed, &cases, false);
+    put(&node, &cases, false);
     let mut theirs = stable_fields("the Go kubelet", &cases, "-node", || kubelet.pods());
-    add_objects(&mut theirs, &bed, &kubelet.pods().expect("the pods are listed"));
+    add_objects(&mut theirs, &node, &kubelet.pods().expect("the pods are listed"));
     println!("the Go kubelet: {} pods stable after {:.1?}", cases.len(), began.elapsed());
     drop(kubelet);
 
@@ -53,18 +53,18 @@ fn pods_get_the_same_statuses_as_from_the_go_kubelet() {
 }
 
 /// Writes the manifests of the pods that start early, or of all others.
-fn put(bed: &Bed, cases: &[Compared], early: bool) {
+fn put(node: &TestNode, cases: &[Compared], early: bool) {
     for case in cases.iter().filter(|case| case.starts_early() == early) {
-        bed.put(case.name, &case.spec);
+        node.put(case.name, &case.spec);
     }
 }
 
 /// Adds the runtime objects of the running pods.
-fn add_objects(fields: &mut BTreeMap<&'static str, Fields>, bed: &Bed, pods: &Value) {
+fn add_objects(fields: &mut BTreeMap<&'static str, Fields>, node: &TestNode, pods: &Value) {
     for name in objects::COMPARED {
         let full = format!("{name}-node");
         let pod = pods["items"].as_array().into_iter().flatten().find(|p| p["metadata"]["name"] == full);
-        let found = objects::of(bed, pod.expect("the pod exists"));
+        let found = objects::of(node, pod.expect("the pod exists"));
         fields.get_mut(name).expect("a case with that name").extend(found);
     }
 }

@@ -1,88 +1,88 @@
-//! The long versions: what must hold for minutes holds for hours.
+//! Long versions of tests of the suite and the cluster.
 
 #[expect(dead_code, reason = "the suite is shared; only its long tests run here")]
 mod suite;
 
-#[path = "cluster/ends.rs"]
-mod ends;
-#[path = "cluster/joined.rs"]
-#[expect(dead_code, reason = "the short tests of a cluster use more of it")]
-mod joined;
-#[path = "cluster/kills.rs"]
-mod kills;
-#[path = "cluster/outage.rs"]
-mod outage;
-#[path = "cluster/story.rs"]
-mod story;
-#[path = "cluster/watched.rs"]
-mod watched;
+#[path = "cluster/agent_kills.rs"]
+mod agent_kills;
+#[path = "cluster/api_outage.rs"]
+mod api_outage;
+#[path = "cluster/cluster_node.rs"]
+#[expect(dead_code, reason = "the short cluster tests use more of it")]
+mod cluster_node;
+#[path = "cluster/job_exit_codes.rs"]
+mod job_exit_codes;
+#[path = "cluster/mixed_workload.rs"]
+mod mixed_workload;
+#[path = "cluster/pod_watch.rs"]
+mod pod_watch;
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use podwright_testbed::Flavor;
-use suite::{Bed, one, sleeper};
+use suite::{TestNode, one, sleeper};
 
 #[test]
-fn kill_9_ninety_times_without_an_event_stream() {
-    suite::restarts::kill_9_at_random_moments_loses_nothing_and_restarts_nothing(Flavor::Debian16, 90);
+fn ninety_agent_kills_without_an_event_stream() {
+    suite::restarts::killing_the_agent_at_random_loses_no_pod_and_restarts_no_container(Flavor::Debian16, 90);
 }
 
 #[test]
-fn kill_9_ninety_times_with_an_event_stream() {
-    suite::restarts::kill_9_at_random_moments_loses_nothing_and_restarts_nothing(Flavor::V2, 90);
+fn ninety_agent_kills_with_an_event_stream() {
+    suite::restarts::killing_the_agent_at_random_loses_no_pod_and_restarts_no_container(Flavor::V2, 90);
 }
 
 #[test]
-fn killed_100_times_under_30_pods_of_a_cluster_no_ready_flips_and_nothing_restarts() {
-    kills::no_ready_flips_and_nothing_restarts(100);
+fn readiness_and_containers_of_30_pods_survive_100_agent_kills() {
+    agent_kills::readiness_and_containers_survive_agent_kills(100);
 }
 
 #[test]
-fn jobs_end_rightly_500_times_while_they_are_deleted_and_the_agent_is_killed() {
-    ends::jobs_end_rightly_while_they_are_deleted_and_the_agent_is_killed(500);
+fn five_hundred_jobs_report_their_exit_codes_despite_deletes_and_agent_kills() {
+    job_exit_codes::jobs_report_their_exit_codes_despite_deletes_and_agent_kills(500);
 }
 
 #[test]
-fn an_api_server_that_is_away_for_ten_minutes_costs_nothing() {
-    outage::an_api_server_that_is_away_costs_nothing(Duration::from_secs(600));
+fn a_ten_minute_api_server_outage_affects_no_pod() {
+    api_outage::an_api_server_outage_affects_no_pod(Duration::from_secs(600));
 }
 
 #[test]
-fn ten_minutes_of_faults_are_replayed_bit_for_bit() {
-    suite::record_replay::a_run_with_faults_is_recorded_and_replayed_bit_for_bit(Flavor::V2, 600);
+fn ten_minutes_of_faults_replay_identically() {
+    suite::record_replay::a_recorded_run_with_faults_replays_identically(Flavor::V2, 600);
 }
 
 #[test]
 fn a_thousand_edits() {
     for _ in 0..5 {
-        suite::manifest_edits::edited_200_times_the_last_content_runs_and_never_two_at_once(Flavor::Debian16);
+        suite::manifest_edits::after_200_edits_the_last_version_runs_and_two_never_overlap(Flavor::Debian16);
     }
     for _ in 0..5 {
-        suite::manifest_edits::edited_20_times_with_a_fixed_uid_the_last_content_runs(Flavor::V2);
+        suite::manifest_edits::after_20_edits_with_a_fixed_uid_the_last_version_runs(Flavor::V2);
     }
 }
 
-/// Pods that come and go at a time, and how often.
+/// Pods that are created and removed together, and the number of rounds.
 const BATCH: usize = 10;
 const BATCHES: usize = 50;
-/// Stories of pods that are gone are kept, up to 200 of them: growth before that is meant.
+/// The first batch that counts: histories of up to 200 removed pods are kept, so memory grows until then.
 const SETTLED: usize = 25;
-/// What 250 pods may add to the agent's memory once it has settled.
+/// Bytes that 250 pods may add to the agent's memory after that.
 const GROWTH_MAX: i64 = 1 << 20;
 
 #[test]
-fn five_hundred_pods_come_and_go_and_the_agent_does_not_grow() {
-    let bed = Bed::start(Flavor::Debian16);
+fn five_hundred_pods_do_not_grow_the_memory_of_the_agent() {
+    let node = TestNode::start(Flavor::Debian16);
     let mut sizes = vec![];
     for batch in 0..BATCHES {
         let begin = Instant::now();
         let names: Vec<String> = (0..BATCH).map(|n| format!("churn-{batch}-{n}")).collect();
-        names.iter().for_each(|name| bed.put(name, &one(&sleeper("c"))));
-        names.iter().for_each(|name| _ = bed.wait_phase(name, "Running"));
-        names.iter().for_each(|name| bed.remove(name));
-        bed.wait_nothing_left();
-        let size = anonymous(bed.agent.pid()).expect("it lives");
+        names.iter().for_each(|name| node.put(name, &one(&sleeper("c"))));
+        names.iter().for_each(|name| _ = node.wait_phase(name, "Running"));
+        names.iter().for_each(|name| node.remove(name));
+        node.wait_nothing_left();
+        let size = anonymous(node.agent.pid()).expect("the agent runs");
         println!("batch {batch}: {} KiB, {} ms", size >> 10, begin.elapsed().as_millis());
         sizes.push(size);
     }
@@ -97,7 +97,7 @@ fn median(sizes: &[i64]) -> i64 {
     sizes[sizes.len() / 2]
 }
 
-/// The memory that is a process' alone, in bytes.
+/// The anonymous memory of a process, in bytes.
 fn anonymous(pid: u32) -> Result<i64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("no RssAnon")?;

@@ -1,4 +1,4 @@
-//! The same pods before a real API server and before our own rules: the same verdict, and the same defaults.
+//! The same pods validated by a real API server and by our rules: the same result, and the same defaults.
 
 #[path = "validation/known_differences.rs"]
 mod known_differences;
@@ -23,20 +23,20 @@ use serde_json::{Value, json};
 use pods::Case;
 
 const NAMESPACE: &str = "x";
-/// Questions asked at once.
-const ASKERS: usize = 3;
+/// Parallel requests.
+const WORKERS: usize = 3;
 
-/// What was said of one pod: refused with a reason, or taken, with its defaults.
+/// The result for one pod: accepted, with its defaults, or rejected with a message.
 type Verdict = Result<Value, String>;
 
 #[test]
-fn pods_are_judged_and_defaulted_as_the_api_server_does() {
+fn pods_are_validated_and_defaulted_as_by_the_api_server() {
     let plane = prepared();
     let cases = pods::all();
     let next = AtomicUsize::new(0);
     let outcomes = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        for _ in 0..ASKERS {
+        for _ in 0..WORKERS {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let (theirs, ours) = (api_server(plane, &case.pod), ours(&case.pod));
@@ -59,14 +59,14 @@ fn pods_are_judged_and_defaulted_as_the_api_server_does() {
     }
     wrong.sort();
     println!("{valid} valid and {invalid} invalid pods: {} differences known, {} not", used.len(), wrong.len());
-    assert!(valid >= 150 && invalid >= 150, "too few to mean anything");
+    assert!(valid >= 150 && invalid >= 150, "too few pods for a meaningful test");
     assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), wrong.join("\n"));
     let stale = known_differences::unused(&used);
-    assert!(stale.is_empty(), "known, but no longer seen: {stale:#?}");
+    assert!(stale.is_empty(), "known differences that no longer occur: {stale:#?}");
 }
 
 #[test]
-fn kubectl_says_what_the_api_server_says() {
+fn kubectl_dry_run_agrees_with_the_api_server() {
     let plane = prepared();
     let cases = pods::all();
     for case in cases.iter().step_by(cases.len() / 5).take(5) {
@@ -76,13 +76,13 @@ fn kubectl_says_what_the_api_server_says() {
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().expect("kubectl runs");
         child.stdin.take().expect("a pipe").write_all(case.pod.to_string().as_bytes()).expect("written");
-        let took = child.wait().expect("it ends").success();
-        assert_eq!(took, api_server(plane, &case.pod).is_ok(), "{}", case.name);
+        let accepted = child.wait().expect("it ends").success();
+        assert_eq!(accepted, api_server(plane, &case.pod).is_ok(), "{}", case.name);
     }
 }
 
 #[test]
-fn check_for_an_api_server_says_what_the_rules_say() {
+fn check_agrees_with_the_validation_rules() {
     let dir = tempfile::tempdir().expect("a directory");
     let cases = pods::all();
     for (n, case) in cases.iter().enumerate() {
@@ -93,18 +93,18 @@ fn check_for_an_api_server_says_what_the_rules_say() {
     let mut command = Command::new(Agent::program().expect("built"));
     let output = command.args(["check", "--for", "api", "-o", "json"]).arg(dir.path()).output().expect("it runs");
     assert_eq!(output.status.code(), Some(1), "some are wrong");
-    let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let files = said["files"].as_array().expect("a list");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let files = report["files"].as_array().expect("a list");
     assert_eq!(files.len(), cases.len());
     for (case, file) in cases.iter().zip(files) {
-        // All have one name, which is wrong only because they are checked together.
+        // All pods have the same name, which is an error only because they are checked together.
         let other = |error: &&Value| error["message"].as_str().is_some_and(|m| !m.contains("is already defined in"));
         let errors: Vec<&Value> = file["errors"].as_array().expect("a list").iter().filter(other).collect();
         assert_eq!(errors.is_empty(), ours(&case.pod).is_ok(), "{}: {errors:?}", case.name);
     }
 }
 
-/// The control plane with what pods of the tables refer to.
+/// The control plane with the objects that the pods of the tables refer to.
 fn prepared() -> &'static ControlPlane {
     static ONCE: std::sync::Once = std::sync::Once::new();
     let plane = ControlPlane::shared();
@@ -129,7 +129,7 @@ fn api_server(plane: &ControlPlane, pod: &Value) -> Verdict {
     Ok(json!({"spec": answer["spec"], "qosClass": answer["status"]["qosClass"]}))
 }
 
-/// What `podwright check` does.
+/// The same steps as `podwright check`.
 fn ours(pod: &Value) -> Verdict {
     let mut decoded: Pod = serde_json::from_value(pod.clone()).map_err(|e| e.to_string())?;
     default_pod(&mut decoded);
@@ -144,14 +144,14 @@ fn differences(case: &Case, theirs: &Verdict, ours: &Verdict) -> Vec<String> {
     let mut found = vec![];
     match (theirs, ours) {
         (Ok(theirs), Ok(ours)) => compare(ours, theirs, &format!("{}: default", case.name), &mut found),
-        (Err(why), Ok(_)) => found.push(format!("{}: only the API server refuses: {why}", case.name)),
-        (Ok(_), Err(why)) => found.push(format!("{}: only we refuse: {why}", case.name)),
+        (Err(why), Ok(_)) => found.push(format!("{}: only the API server rejects: {why}", case.name)),
+        (Ok(_), Err(why)) => found.push(format!("{}: only our rules reject: {why}", case.name)),
         (Err(_), Err(_)) => {}
     }
     found
 }
 
-/// Go leaves out what is false, 0 or empty; that and absence mean the same.
+/// Go omits false, 0 and empty values, so they are equal to absent ones.
 fn compare(ours: &Value, theirs: &Value, path: &str, found: &mut Vec<String>) {
     let nothing = |value: &Value| match value {
         Value::Null | Value::Bool(false) => true,

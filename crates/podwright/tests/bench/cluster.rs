@@ -1,5 +1,5 @@
 //! The same workload of one API server on this agent and on the Go kubelet, one after the other as the same node on one
-//! containerd: what a person who waits for pods, jobs and ends sees, and what it costs.
+//! containerd: how long users wait for pods, jobs and deletions, and the cost.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -9,24 +9,24 @@ use podwright_testbed::image::BUSYBOX;
 use podwright_testbed::{Agent, ApiWatch, Containerd, ControlPlane, Flavor, GoKubelet, Scratch};
 use serde_json::{Value, json};
 
-use crate::bare::Bare;
 use crate::idle::at_rest;
 use crate::pods;
 use crate::report::{Table, verdict};
+use crate::runtime_calls::RuntimeCalls;
 
 const NODE: &str = "bench";
 const PODS: &str = "/api/v1/namespaces/bench/pods";
-/// One after the other; the median is told.
+/// Repetitions; the median is reported.
 const TIMES: usize = 7;
 const MANY: [usize; 2] = [60, 150];
-/// So long the agent is watched at rest.
+/// The duration of the idle measurement.
 const AT_REST: Duration = Duration::from_secs(40);
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// What one agent took for each thing, in the order of [`ROWS`].
-type Took = Vec<f64>;
+/// The results of one agent, in the order of [`ROWS`].
+type Measured = Vec<f64>;
 
-/// What is measured, its unit, and the goal as a part of the kubelet's.
+/// The measurement, its unit, and the goal as a fraction of the Go kubelet's value.
 const ROWS: [(&str, &str, Option<f64>); 14] = [
     ("start: created → Ready", "s", Some(0.8)),
     ("delete: asked → object gone", "s", Some(0.25)),
@@ -50,7 +50,7 @@ pub(crate) fn measure() -> Result<Table> {
     let kubeconfig = plane.node_kubeconfig(NODE)?;
     let scratch = Scratch::new()?;
     let containerd = Containerd::start(&scratch, Flavor::V2)?;
-    let bare = Bare::new(&scratch, &containerd)?;
+    let bare = RuntimeCalls::new(&scratch, &containerd)?;
     let mut agent = Agent::new(&scratch)
         .runtime(&containerd)
         .hostname(NODE)
@@ -85,14 +85,14 @@ pub(crate) fn measure() -> Result<Table> {
     }
     table.note(&format!(
         "Pods with networks of their own, bound to the node when they are created; medians of {TIMES}, seen on a watch of the API server. \
-         Bare calls: the same pods by CRI calls alone, 4 at a time; no agent is faster. The Go kubelet leaves dead sandboxes to a later \
+         RuntimeCalls calls: the same pods by CRI calls alone, 4 at a time; no agent is faster. The Go kubelet leaves dead sandboxes to a later \
          clean-up, podwright removes them before the object goes."
     ));
     Ok(table)
 }
 
-/// What the bare calls take for the rows that they can be compared with.
-fn floor(bare: &Bare) -> Result<Vec<(&'static str, f64)>> {
+/// The times of plain CRI calls for the rows that can be compared.
+fn floor(bare: &RuntimeCalls) -> Result<Vec<(&'static str, f64)>> {
     let mut singles = [vec![], vec![]];
     for _ in 0..TIMES {
         let (up, down) = bare.up_and_down(1, false)?;
@@ -107,9 +107,9 @@ fn floor(bare: &Bare) -> Result<Vec<(&'static str, f64)>> {
     Ok(rows)
 }
 
-fn workload(plane: &ControlPlane, pid: u32) -> Result<Took> {
+fn workload(plane: &ControlPlane, pid: u32) -> Result<Measured> {
     let mut singles = [vec![], vec![], vec![], vec![]];
-    // The first of everything warms caches up, and is not counted.
+    // The first round warms up caches and is not counted.
     for n in 0..=TIMES {
         let name = format!("one{n}");
         let start = create(plane, &[(name.clone(), pods::sleeper(false))], is_ready)?;
@@ -127,7 +127,7 @@ fn workload(plane: &ControlPlane, pid: u32) -> Result<Took> {
             singles.iter_mut().zip([start, delete, done, again]).for_each(|(all, took)| all.push(took.as_secs_f64()));
         }
     }
-    let mut took: Took = singles.into_iter().map(median).collect();
+    let mut took: Measured = singles.into_iter().map(median).collect();
     for many in MANY {
         let names: Vec<String> = (0..many).map(|n| format!("many{n}")).collect();
         let pods: Vec<(String, Value)> = names.iter().map(|name| (name.clone(), pods::sleeper(false))).collect();
@@ -151,7 +151,7 @@ fn shell(restart: &str, script: &str) -> Value {
         "containers": [{"name": "c", "image": BUSYBOX, "command": ["sh", "-c", script]}]})
 }
 
-/// Fails once, then stays.
+/// Fails once, then keeps running.
 fn crashing() -> Value {
     let mut spec =
         shell("Always", "[ -e /v/been ] || { touch /v/been; exit 1; }; trap 'exit 0' TERM; sleep 1000 & wait");
@@ -164,14 +164,14 @@ fn is_ready(pod: &Value) -> bool {
     pods::ready(&json!({"items": [pod]})) == 1
 }
 
-/// What happens from now on.
+/// A watch from now on.
 fn watch(plane: &ControlPlane) -> Result<ApiWatch> {
     let list = plane.api().get(PODS)?;
     let version = list["metadata"]["resourceVersion"].as_str().context("a version")?;
     plane.api().watch(&format!("{PODS}?resourceVersion={version}"), LIMIT)
 }
 
-/// From the first that is created to the last that is as wanted.
+/// The time from the first create until the last pod is as expected.
 fn create(plane: &ControlPlane, all: &[(String, Value)], wanted: impl Fn(&Value) -> bool) -> Result<Duration> {
     let watch = watch(plane)?;
     let began = Instant::now();
@@ -193,7 +193,7 @@ fn create(plane: &ControlPlane, all: &[(String, Value)], wanted: impl Fn(&Value)
     bail!("not as wanted: {open:?}")
 }
 
-/// From the first that is asked for to the last that is gone.
+/// The time from the first delete until the last pod is gone.
 fn delete(plane: &ControlPlane, names: &[String]) -> Result<Duration> {
     let watch = watch(plane)?;
     let began = Instant::now();

@@ -1,4 +1,4 @@
-//! What a hundred pods cost while nothing happens.
+//! The cost of a hundred idle pods.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -7,18 +7,18 @@ use anyhow::{Context, Result, bail};
 use podwright_testbed::{Agent, Containerd, Flavor, GoKubelet, Scratch};
 use serde_json::{Value, json};
 
-use crate::bare::Bare;
 use crate::pods;
 use crate::process::{cpu_time, field, switches};
 use crate::report::{Table, verdict};
+use crate::runtime_calls::RuntimeCalls;
 
 const PODS: usize = 100;
-/// Until what the start left behind is done.
+/// Until the work after the start is done.
 const SETTLE: Duration = Duration::from_secs(20);
 const MEASURED: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(400);
 
-/// One process at rest.
+/// An idle process.
 pub(crate) struct Cost {
     pub(crate) rss_kib: u64,
     peak_kib: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Cost {
 pub(crate) fn measure() -> Result<Table> {
     let scratch = Scratch::new()?;
     let containerd = Containerd::start(&scratch, Flavor::V2)?;
-    let bare = Bare::new(&scratch, &containerd)?;
+    let bare = RuntimeCalls::new(&scratch, &containerd)?;
     let mut agent = Agent::new(&scratch).runtime(&containerd).start()?;
     put(&scratch)?;
     wait(|| agent.pods())?;
@@ -85,8 +85,8 @@ fn put(scratch: &Scratch) -> Result<()> {
     (0..PODS).try_for_each(|n| pods::put(scratch, &format!("idle{n}"), &pods::sleeper(true)))
 }
 
-/// Without an agent: what a pod costs to end is measured elsewhere.
-fn clear(scratch: &Scratch, bare: &Bare) -> Result<()> {
+/// Without an agent: the cost of termination is measured elsewhere.
+fn clear(scratch: &Scratch, bare: &RuntimeCalls) -> Result<()> {
     (0..PODS).try_for_each(|n| pods::remove(scratch, &format!("idle{n}")))?;
     bare.clear()
 }
@@ -102,11 +102,11 @@ fn wait(pods: impl Fn() -> Result<Value>) -> Result<()> {
     Ok(())
 }
 
-/// What a process takes over a while, some time after it had something to do.
+/// The cost of a process over a period, after it has become idle.
 pub(crate) fn at_rest(pid: u32, measured: Duration) -> Result<Cost> {
     std::thread::sleep(SETTLE);
     let (cpu, first, began) = (cpu_time(pid)?, switches(pid)?, Instant::now());
-    // Threads come and go: each is counted from what it had to what it had last.
+    // Threads start and end: each is counted from its first to its last value.
     let mut last = first.clone();
     while began.elapsed() < measured {
         std::thread::sleep(Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! What the agent itself adds: one pod after the other, the runtime's own time taken off.
+//! The latency that the agent adds: one pod after the other, without the time of the runtime.
 
 use anyhow::{Context, Result};
 use podwright_testbed::{Agent, Containerd, Flavor, Scratch};
@@ -14,7 +14,7 @@ const FAILING: usize = 50;
 /// CRI: CONTAINER_STOPPED_EVENT.
 const STOPPED: &str = "kind=2";
 
-/// Microseconds: the agent's own, and with the runtime's.
+/// Microseconds: the agent's own, and with the runtime's time.
 #[derive(Default)]
 struct Spans {
     own: Vec<i64>,
@@ -69,7 +69,7 @@ pub(crate) fn measure() -> Result<Table> {
     Ok(table)
 }
 
-/// Up, and down.
+/// A pod is started and removed.
 fn lasting(scratch: &Scratch, trace: &mut Trace, name: &str, begun: &mut Spans, forgotten: &mut Spans) -> Result<()> {
     let from = trace.marks.len();
     pods::put(scratch, name, &pods::sleeper(true))?;
@@ -77,7 +77,7 @@ fn lasting(scratch: &Scratch, trace: &mut Trace, name: &str, begun: &mut Spans, 
     let sent = trace.wait(from, "RunPodSandbox", |m| m.is("sent", "call=RunPodSandbox"))?;
     begun.add(trace, started, trace.marks[sent].at);
     let up = trace.wait(sent, "StartContainer", |m| m.is("returned", "call=StartContainer"))?;
-    // The status that says Running, and whatever else follows from it.
+    // The status Running, and all effects of it.
     trace.wait(up, "its status", |m| m.what == "status")?;
     std::thread::sleep(std::time::Duration::from_millis(100));
     pods::remove(scratch, name)?;
@@ -87,7 +87,7 @@ fn lasting(scratch: &Scratch, trace: &mut Trace, name: &str, begun: &mut Spans, 
     Ok(())
 }
 
-/// Up, and two failures: the first leads to a restart, the second to a back-off.
+/// A pod is started and fails twice: the first failure leads to a restart, the second to a back-off.
 fn failing(scratch: &Scratch, trace: &mut Trace, name: &str, begun: &mut Spans, exited: &mut Spans) -> Result<()> {
     let mut at = trace.marks.len();
     pods::put(scratch, name, &pods::failing())?;

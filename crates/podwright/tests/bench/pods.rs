@@ -1,17 +1,17 @@
-//! The pods that are measured.
+//! The measured pods.
 
 use anyhow::Result;
 use podwright_testbed::Scratch;
 use podwright_testbed::image::{BUSYBOX, PAUSE};
 use serde_json::{Value, json};
 
-/// A pod that waits for TERM, costs nothing while it waits, and ends at once. With a network of its own, or the host's.
+/// A pod that waits for SIGTERM without using CPU, and exits at once. With a pod network, or the host's.
 pub(crate) fn sleeper(host_network: bool) -> Value {
     json!({"terminationGracePeriodSeconds": 2, "hostNetwork": host_network,
         "containers": [{"name": "c", "image": PAUSE}]})
 }
 
-/// A pod that fails a moment after each start.
+/// A pod that fails shortly after each start.
 pub(crate) fn failing() -> Value {
     json!({"terminationGracePeriodSeconds": 1, "hostNetwork": true,
         "containers": [{"name": "c", "image": BUSYBOX, "command": ["sh", "-c", "sleep 0.3; exit 1"]}]})

@@ -1,4 +1,4 @@
-//! What the kernel counts for a process.
+//! Counters of a process in /proc.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Linux: USER_HZ, the same on every machine we run on.
+/// Linux: USER_HZ, the same on all supported hosts.
 const TICK: Duration = Duration::from_millis(10);
 
 /// User and system time of all threads, those that have ended included.
@@ -22,7 +22,7 @@ pub(crate) fn cpu_time(pid: u32) -> Result<Duration> {
 pub(crate) fn switches(pid: u32) -> Result<BTreeMap<String, u64>> {
     let mut all = BTreeMap::new();
     for thread in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
-        // Gone since the list.
+        // The thread has ended since the list was read.
         let Ok(status) = fs::read_to_string(thread.path().join("status")) else { continue };
         let count = |key: &str| field(&status, key).unwrap_or_default();
         let name = thread.file_name().to_string_lossy().into_owned();

@@ -1,4 +1,4 @@
-//! The tables, and where they are kept.
+//! The result tables in `docs/BENCHMARKS.md`.
 
 use std::fmt;
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use podwright_testbed::Cache;
 
-/// What comes before is written by people and stays.
+/// The text before this marker is written by hand and stays.
 const BEGIN: &str = "<!-- written by make bench: each table below is replaced when it is measured again -->\n";
 
 /// One table.
@@ -55,18 +55,18 @@ impl fmt::Display for Table {
     }
 }
 
-/// In words: a missed goal is no failure of the run, and must be seen.
+/// A missed goal does not fail the run, but must be visible.
 pub(crate) fn verdict(met: bool) -> String {
     if met { "met".to_owned() } else { "**missed**".to_owned() }
 }
 
-/// How busy the machine is with other things: a busy one makes every number worse.
+/// The load of the host, which makes every number worse.
 pub(crate) fn load() -> String {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     load.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
 }
 
-/// Where and of what a table was measured, in a line below it.
+/// The host and versions of a measurement, in a line below the table.
 pub(crate) fn facts(program: &Path, load_before: &str) -> Result<String> {
     let now = jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC");
     let size = fs::metadata(program)?.len();
@@ -88,7 +88,7 @@ pub(crate) fn facts(program: &Path, load_before: &str) -> Result<String> {
     Ok(format!("*{}*\n", facts.join(" · ")))
 }
 
-/// Put the table into `docs/BENCHMARKS.md` in place of the one of its title; the others stay.
+/// Replaces the table with the same title in `docs/BENCHMARKS.md`.
 pub(crate) fn keep(table: &Table, facts: &str) -> Result<()> {
     let path = root()?.join("docs/BENCHMARKS.md");
     let old = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -112,7 +112,7 @@ fn root() -> Result<PathBuf> {
     Ok(Path::new(&manifest).ancestors().nth(2).context("two levels up")?.to_owned())
 }
 
-/// The commit, and whether that is all.
+/// The commit, and whether there are uncommitted changes.
 fn commit() -> Result<String> {
     let git = |arguments: &[&str]| -> Result<String> {
         let output = Command::new("git").args(arguments).current_dir(root()?).output()?;
@@ -133,7 +133,7 @@ fn first_line(peer: &str, argument: &str) -> Result<String> {
     Ok(format!("{peer} {}", version.copied().unwrap_or("of unknown version")))
 }
 
-/// A bench that is given precedence is disturbed less.
+/// The nice value: a bench with a higher priority is disturbed less.
 fn niceness() -> Result<i64> {
     let stat = fs::read_to_string("/proc/self/stat")?;
     let after_name = stat.rsplit_once(')').context("a stat line")?.1;

@@ -1,4 +1,4 @@
-//! The agent's own marks in its log, target `podwright::trace`: when calls were sent and returned, when events came, when
+//! The agent's trace lines in its log, target `podwright::trace`: when calls were sent and returned, when events came, when
 //! statuses changed.
 
 use std::fs::File;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 
-/// Nothing that is waited for takes this long.
+/// Longer than any expected wait.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// One line.
+/// One trace line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     /// Microseconds since 1970.
@@ -57,7 +57,7 @@ impl Trace {
         Ok(())
     }
 
-    /// Wait for the first mark after number `from` that fits; its number.
+    /// Waits for the first mark after index `from` that matches; returns its index.
     pub(crate) fn wait(&mut self, from: usize, what: &str, fits: impl Fn(&Mark) -> bool) -> Result<usize> {
         let began = Instant::now();
         loop {
@@ -73,7 +73,7 @@ impl Trace {
         }
     }
 
-    /// The part of a span in which no call was under way: the agent's own time, in microseconds.
+    /// The part of a span without a call in flight: the agent's own time, in microseconds.
     pub(crate) fn own_time(&self, from: i64, to: i64) -> i64 {
         let (mut own, mut under_way, mut last) = (0, 0i64, from);
         for mark in self.marks.iter().take_while(|m| m.at <= to) {
@@ -106,12 +106,12 @@ fn parse(line: &str) -> Option<Mark> {
     Some(Mark { at: at.as_microsecond(), what: what.to_owned(), fields: fields.replace('"', "") })
 }
 
-/// Now, on the clock of the log.
+/// The current time, on the clock of the log.
 pub(crate) fn now() -> i64 {
     Timestamp::now().as_microsecond()
 }
 
-/// The value that this part of the values does not exceed.
+/// The value that this fraction of the values does not exceed.
 pub(crate) fn percentile(values: &[i64], part: f64) -> Result<i64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();

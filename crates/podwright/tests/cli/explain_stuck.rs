@@ -6,9 +6,9 @@ use anyhow::ensure;
 use podwright_testbed::{HungMount, image, wait_until};
 use serde_json::{Value, json};
 
-use super::{Bed, LIMIT, sh};
+use super::{DebianNode, LIMIT, sh};
 
-/// What is in the way of a pod, and the words that must name it: the cause, then the next step.
+/// A pod that can't run, and the texts that `explain` must contain: the cause, and the next step.
 struct Stuck {
     name: &'static str,
     spec: Value,
@@ -81,47 +81,52 @@ fn ways(hung: &HungMount) -> Vec<Stuck> {
 }
 
 #[test]
-fn every_way_to_get_stuck_is_named_with_the_next_step() {
-    let mut bed = Bed::start();
-    let hung = HungMount::new(&bed.scratch.path().join("hung")).expect("mounted");
-    bed.put("port-owner", &changed("ports", json!([{"containerPort": 80, "hostPort": 38080}])));
-    bed.wait_status("port-owner", "Running");
+fn explain_names_the_cause_and_the_next_step_of_stuck_pods() {
+    let mut node = DebianNode::start();
+    let hung = HungMount::new(&node.scratch.path().join("hung")).expect("mounted");
+    node.put("port-owner", &changed("ports", json!([{"containerPort": 80, "hostPort": 38080}])));
+    node.wait_status("port-owner", "Running");
     let mut hook = sh("c", "sleep 3600");
     hook["lifecycle"] = json!({"preStop": {"exec": {"command": ["sleep", "3600"]}}});
-    bed.put("hung-hook", &json!({"terminationGracePeriodSeconds": 60, "containers": [hook]}));
-    bed.wait_status("hung-hook", "Running");
+    node.put("hung-hook", &json!({"terminationGracePeriodSeconds": 60, "containers": [hook]}));
+    node.wait_status("hung-hook", "Running");
 
     let ways = ways(&hung);
     for Stuck { name, spec, .. } in &ways {
-        bed.put(name, spec);
+        node.put(name, spec);
     }
-    // A pod that needs what only an API server has can't even begin: its file is named.
+    // A static pod that refers to API objects is rejected: its file is named.
     let missing = json!({"containers": [{"name": "c", "image": image::BUSYBOX,
         "envFrom": [{"configMapRef": {"name": "settings"}}]}]});
-    bed.put("needs-config", &missing);
-    bed.scratch.remove_manifest("hung-hook.json").expect("removed");
-    told(&bed, "hung-hook", &["PreStopHook", "until "], "the preStop hook may run until the grace period ends");
+    node.put("needs-config", &missing);
+    node.scratch.remove_manifest("hung-hook.json").expect("removed");
+    wait_explained(
+        &node,
+        "hung-hook",
+        &["PreStopHook", "until "],
+        "the preStop hook may run until the grace period ends",
+    );
     for Stuck { name, cause, step, .. } in &ways {
-        told(&bed, name, cause, step);
+        wait_explained(&node, name, cause, step);
     }
     let broken = wait_until(LIMIT, "the manifest to be named", || {
-        let said = bed.said("get pods");
-        ensure!(said.contains("needs-config.json"), "{said}");
-        Ok(said)
+        let output = node.masked_output("get pods");
+        ensure!(output.contains("needs-config.json"), "{output}");
+        Ok(output)
     });
     assert!(broken.contains("settings") || broken.contains("configMapRef"), "{broken}");
 
-    bed.containerd.stop().expect("stopped");
-    told(&bed, "failing-readiness", &["NoRuntime"], "Check that the container runtime is running");
-    bed.containerd.start_again().expect("started again");
+    node.containerd.stop().expect("stopped");
+    wait_explained(&node, "failing-readiness", &["NoRuntime"], "Check that the container runtime is running");
+    node.containerd.start_again().expect("started again");
     drop(hung);
 }
 
-fn told(bed: &Bed, name: &str, cause: &[&str], step: &str) {
-    wait_until(Duration::from_secs(60), &format!("the story of {name}"), || {
-        let said = bed.said(&format!("explain {name}"));
+fn wait_explained(node: &DebianNode, name: &str, cause: &[&str], step: &str) {
+    wait_until(Duration::from_secs(60), &format!("the explanation of {name}"), || {
+        let output = node.masked_output(&format!("explain {name}"));
         for words in cause.iter().chain([&step]) {
-            ensure!(said.contains(words), "no {words:?} in {said}");
+            ensure!(output.contains(words), "no {words:?} in {output}");
         }
         Ok(())
     });

@@ -1,4 +1,4 @@
-//! Takes out of an output what differs from run to run: times, ages, ids, addresses, directories, the widths they cause.
+//! Masks values that differ in every run: times, ages, ids, addresses, directories, and column widths.
 
 use std::path::Path;
 
@@ -37,7 +37,7 @@ fn whole_dates(line: &str) -> String {
     }
 }
 
-/// Numbers that depend on the moment or on the machine.
+/// Numbers that depend on timing or on the host.
 fn counts(line: &str) -> String {
     let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
     for n in 1..words.len() {

@@ -1,4 +1,4 @@
-//! The commands as a person types them, against a real agent on Debian's containerd; what differs from run to run is masked.
+//! The commands against a real agent on Debian's containerd; values that differ in every run are masked.
 
 mod explain_stuck;
 mod mask;
@@ -14,16 +14,16 @@ use anyhow::ensure;
 use podwright_testbed::{Agent, Scratch, image, wait_until};
 use serde_json::{Value, json};
 
-use crate::fixture::{Bed, LIMIT, pod};
+use crate::fixture::{DebianNode, LIMIT, pod};
 
 const NOBODY: u32 = 65534;
 
-impl Bed {
+impl DebianNode {
     fn put(&self, name: &str, spec: &Value) {
         self.scratch.put_manifest(&format!("{name}.json"), &pod(name, spec)).expect("written");
     }
 
-    /// A command of the tested binary, on this agent.
+    /// A command of the tested binary for this agent.
     fn command(&self, program: &Path, line: &str) -> Command {
         let mut command = Command::new(program);
         command.args(line.split_whitespace()).env("PODWRIGHT_RUN_DIR", self.scratch.run_dir().expect("there"));
@@ -34,30 +34,30 @@ impl Bed {
         self.command(&Agent::program().expect("built"), line).output().expect("it runs")
     }
 
-    /// Exit code and both outputs, masked.
-    fn said(&self, line: &str) -> String {
+    /// Exit code, stdout and stderr, masked.
+    fn masked_output(&self, line: &str) -> String {
         let Output { status, stdout, stderr } = self.run(line);
         let text = |bytes: &[u8]| mask::all(&String::from_utf8_lossy(bytes), &self.scratch.path());
-        let mut said = text(format!("$ podwright {line}\n").as_bytes()) + &text(&stdout);
+        let mut message = text(format!("$ podwright {line}\n").as_bytes()) + &text(&stdout);
         if !stderr.is_empty() {
-            said.push_str(&format!("[on stderr]\n{}", text(&stderr)));
+            message.push_str(&format!("[on stderr]\n{}", text(&stderr)));
         }
         if !status.success() {
-            said.push_str(&format!("[exit code {}]\n", status.code().unwrap_or(-1)));
+            message.push_str(&format!("[exit code {}]\n", status.code().unwrap_or(-1)));
         }
-        said
+        message
     }
 
     fn wait_status(&self, name: &str, word: &str) {
         wait_until(LIMIT, &format!("{name} to be {word}"), || {
-            let said = self.said(&format!("get pods {name}"));
-            ensure!(said.split_whitespace().any(|found| found == word), "{said}");
+            let message = self.masked_output(&format!("get pods {name}"));
+            ensure!(message.split_whitespace().any(|found| found == word), "{message}");
             Ok(())
         });
     }
 }
 
-/// By another process: a file that this one has open for writing while it forks elsewhere can't be executed.
+/// With cp: if this process held the file open for writing while another thread forks, executing it would fail with ETXTBSY.
 fn copy(from: &Path, to: &Path) {
     assert!(Command::new("cp").args([from, to]).status().expect("cp is there").success());
 }
@@ -82,9 +82,9 @@ fn web() -> Value {
 }
 
 #[test]
-fn pods_well_and_ill_are_shown_and_explained() {
-    let bed = Bed::start();
-    insta::assert_snapshot!("nothing", bed.said("get pods"));
+fn healthy_and_failing_pods_are_shown_and_explained() {
+    let node = DebianNode::start();
+    insta::assert_snapshot!("nothing", node.masked_output("get pods"));
     let absent = json!({"name": "c", "image": "127.0.0.1:1/no/such:1"});
     let with = |changes: &[(&str, Value)], mut container: Value| {
         changes.iter().for_each(|(field, value)| container[*field] = value.clone());
@@ -93,9 +93,9 @@ fn pods_well_and_ill_are_shown_and_explained() {
     let (never, greedy) = (("imagePullPolicy", json!("Never")), ("resources", json!({"requests": {"cpu": "1000"}})));
     let root = ("securityContext", json!({"runAsNonRoot": true}));
     let crash = json!({"containers": [sh("c", "echo no config > /dev/termination-log; exit 3")]});
-    std::fs::write(bed.scratch.manifests().expect("there").join("broken.yaml"), "kind: Pod\n  oops: [")
+    std::fs::write(node.scratch.manifests().expect("there").join("broken.yaml"), "kind: Pod\n  oops: [")
         .expect("written");
-    // Each is looked at before it is tried again; what stays as it is comes first.
+    // Each pod is checked before its next attempt; pods with a final state come first.
     for (name, word, spec) in [
         ("web", "2/2", web()),
         ("once", "Completed", json!({"restartPolicy": "Never", "containers": [sh("c", "exit 0")]})),
@@ -105,65 +105,65 @@ fn pods_well_and_ill_are_shown_and_explained() {
         ("root", "CreateContainerConfigError", with(&[root], sh("c", "true"))),
         ("crash", "CrashLoopBackOff", crash),
     ] {
-        bed.put(name, &spec);
-        bed.wait_status(name, word);
-        let said = wait_until(LIMIT, "what has begun to end to have ended", || {
-            let said = bed.said(&format!("explain {name}"));
-            ensure!(!said.contains("is terminating") && !said.contains("are being removed"), "{said}");
-            Ok(said)
+        node.put(name, &spec);
+        node.wait_status(name, word);
+        let message = wait_until(LIMIT, "terminations to complete", || {
+            let message = node.masked_output(&format!("explain {name}"));
+            ensure!(!message.contains("is terminating") && !message.contains("are being removed"), "{message}");
+            Ok(message)
         });
-        insta::assert_snapshot!(format!("explain_{name}"), said);
+        insta::assert_snapshot!(format!("explain_{name}"), message);
     }
-    insta::assert_snapshot!("get_pods", bed.said("get pods"));
-    insta::assert_snapshot!("get_pods_wide", bed.said("get po web -A -o wide"));
+    insta::assert_snapshot!("get_pods", node.masked_output("get pods"));
+    insta::assert_snapshot!("get_pods_wide", node.masked_output("get po web -A -o wide"));
     let missing = json!([{"name": "v", "hostPath": {"path": "/no/such/place", "type": "Directory"}}]);
     for (name, word, spec) in [
         ("absent", "ImagePullBackOff", with(&[], absent)),
         ("mount", "ContainerCreating", json!({"containers": [sh("c", "true")], "volumes": missing})),
     ] {
-        bed.put(name, &spec);
-        bed.wait_status(name, word);
-        let said = wait_until(LIMIT, "the failure to be told", || {
-            let said = bed.said(&format!("explain {name}"));
-            ensure!(said.contains("failed: ") && said.contains("    until "), "{said}");
-            // A mount is tried again within a second: whether it was the first time is no matter here.
-            Ok(said.replace(" (<n> times)", ""))
+        node.put(name, &spec);
+        node.wait_status(name, word);
+        let message = wait_until(LIMIT, "the failure to be reported", || {
+            let message = node.masked_output(&format!("explain {name}"));
+            ensure!(message.contains("failed: ") && message.contains("    until "), "{message}");
+            // A mount is retried within a second: the number of attempts does not matter here.
+            Ok(message.replace(" (<n> times)", ""))
         });
-        insta::assert_snapshot!(format!("explain_{name}"), said);
+        insta::assert_snapshot!(format!("explain_{name}"), message);
     }
-    bed.put("wrong", &with(&[("command", json!(["/no/such/command"]))], sh("c", "true")));
-    bed.wait_status("wrong", "RunContainerError");
-    // How often it was tried by now depends on the moment.
-    let wrong = bed.said("explain wrong");
+    node.put("wrong", &with(&[("command", json!(["/no/such/command"]))], sh("c", "true")));
+    node.wait_status("wrong", "RunContainerError");
+    // The number of attempts depends on timing.
+    let wrong = node.masked_output("explain wrong");
     for words in ["c: RunContainerError", "/no/such/command", "check that its command exists"] {
         assert!(wrong.contains(words), "{words} is not in {wrong}");
     }
-    insta::assert_snapshot!("describe_web", bed.said("describe pod web"));
-    insta::assert_snapshot!("events_of_web", bed.said("events --for pod/web"));
-    same_object_in_every_format(&bed);
+    insta::assert_snapshot!("describe_web", node.masked_output("describe pod web"));
+    insta::assert_snapshot!("events_of_web", node.masked_output("events --for pod/web"));
+    same_object_in_every_format(&node);
 
-    bed.scratch.remove_manifest("web.json").expect("removed");
+    node.scratch.remove_manifest("web.json").expect("removed");
     wait_until(LIMIT, "web to be gone", || {
-        ensure!(!bed.run("get pods web").status.success(), "it is there");
+        ensure!(!node.run("get pods web").status.success(), "it is there");
         Ok(())
     });
-    let gone = bed.said("explain default/web-node");
+    let gone = node.masked_output("explain default/web-node");
     assert!(gone.contains("Pod default/web-node was removed") && gone.contains("termination requested"), "{gone}");
 }
 
-fn same_object_in_every_format(bed: &Bed) {
-    let listed: Value = serde_json::from_slice(&bed.run("get pods -A -o json").stdout).expect("JSON");
+fn same_object_in_every_format(node: &DebianNode) {
+    let listed: Value = serde_json::from_slice(&node.run("get pods -A -o json").stdout).expect("JSON");
     assert_eq!((&listed["kind"], &listed["apiVersion"]), (&json!("PodList"), &json!("v1")));
-    let once: Value = serde_json::from_slice(&bed.run("get pods once -o json").stdout).expect("JSON");
+    let once: Value = serde_json::from_slice(&node.run("get pods once -o json").stdout).expect("JSON");
     let in_list = listed["items"].as_array().expect("a list").iter().find(|pod| pod["metadata"]["name"] == "once-node");
     assert_eq!(Some(&once), in_list);
-    let yaml = bed.run("get pods once -o yaml").stdout;
+    let yaml = node.run("get pods once -o yaml").stdout;
     let from_yaml: Value = serde_saphyr::from_str(&String::from_utf8(yaml).expect("text")).expect("YAML");
     assert_eq!(from_yaml, once);
 }
 
 #[test]
-fn exit_codes_tell_what_happened() {
+fn exit_codes_distinguish_failures_from_usage_errors() {
     let scratch = Scratch::new().expect("a scratch");
     let run_dir = scratch.run_dir().expect("there");
     let run = |line: &str| {
@@ -173,9 +173,12 @@ fn exit_codes_tell_what_happened() {
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     for line in ["get pods", "events", "describe pod x", "explain x"] {
-        let (code, said) = run(line);
-        assert_eq!(code, Some(1), "{line}: {said}");
-        assert!(said.contains(&run_dir.join("api.sock").display().to_string()), "{line} names the socket: {said}");
+        let (code, message) = run(line);
+        assert_eq!(code, Some(1), "{line}: {message}");
+        assert!(
+            message.contains(&run_dir.join("api.sock").display().to_string()),
+            "{line} does not name the socket: {message}"
+        );
     }
     for line in [
         "get",
@@ -195,48 +198,51 @@ fn exit_codes_tell_what_happened() {
 }
 
 #[test]
-fn the_socket_is_for_its_owner_and_outlives_no_one() {
-    let mut bed = Bed::start();
-    let socket = bed.socket();
+fn the_socket_is_private_and_removed_with_the_agent() {
+    let mut node = DebianNode::start();
+    let socket = node.socket();
     let mode = std::fs::metadata(&socket).expect("there").permissions().mode() & 0o777;
     assert_eq!(mode, 0o600);
     assert_eq!(
-        bed.said("get pods nothing"),
+        node.masked_output("get pods nothing"),
         "$ podwright get pods nothing\n[on stderr]\npodwright: pods \"nothing\" not found in namespace \"default\"\n[exit code 1]\n"
     );
 
-    // Nobody can't even read where the binary is built.
-    let program = bed.scratch.path().join("podwright");
+    // The user nobody can't read the build directory.
+    let program = node.scratch.path().join("podwright");
     copy(&Agent::program().expect("built"), &program);
     let as_nobody = || {
-        let output = bed.command(&program, "get pods").uid(NOBODY).gid(NOBODY).output().expect("it runs");
+        let output = node.command(&program, "get pods").uid(NOBODY).gid(NOBODY).output().expect("it runs");
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let open = |path: &Path, mode: u32| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("changed");
     };
-    open(&bed.scratch.path(), 0o755);
-    open(&bed.scratch.run_dir().expect("there"), 0o755);
-    let (code, said) = as_nobody();
-    assert!(code == Some(1) && said.contains("only root and the user of the agent have access"), "by its mode: {said}");
-    open(&socket, 0o666);
-    let (code, said) = as_nobody();
+    open(&node.scratch.path(), 0o755);
+    open(&node.scratch.run_dir().expect("there"), 0o755);
+    let (code, message) = as_nobody();
     assert!(
-        code == Some(1) && said.contains("only root and the user of the agent have access"),
-        "by credentials: {said}"
+        code == Some(1) && message.contains("only root and the user of the agent have access"),
+        "by its mode: {message}"
     );
-    assert!(bed.agent.log().contains("local API connection rejected"), "{}", bed.agent.log());
+    open(&socket, 0o666);
+    let (code, message) = as_nobody();
+    assert!(
+        code == Some(1) && message.contains("only root and the user of the agent have access"),
+        "by credentials: {message}"
+    );
+    assert!(node.agent.log().contains("local API connection rejected"), "{}", node.agent.log());
 
-    // A second agent finds the first; a dead one's socket is replaced; at the end it goes.
-    let mut second = bed.command(&program, "run --hostname-override other --root-dir");
-    let second = second.arg(bed.scratch.path().join("other-root")).arg("--container-runtime-endpoint");
-    let output = second.arg(bed.containerd.endpoint()).output().expect("it runs");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(1) && said.contains("another agent uses"), "{said}");
-    bed.agent.kill9().expect("killed");
+    // A second agent is rejected; the socket of a dead agent is replaced; it is removed at the end.
+    let mut second = node.command(&program, "run --hostname-override other --root-dir");
+    let second = second.arg(node.scratch.path().join("other-root")).arg("--container-runtime-endpoint");
+    let output = second.arg(node.containerd.endpoint()).output().expect("it runs");
+    let message = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && message.contains("another agent uses"), "{message}");
+    node.agent.kill9().expect("killed");
     assert!(socket.exists());
-    bed.agent.start_again().expect("started again");
-    assert!(bed.run("get pods").status.success());
-    assert!(bed.agent.sigterm().expect("it ends").success());
+    node.agent.start_again().expect("started again");
+    assert!(node.run("get pods").status.success());
+    assert!(node.agent.sigterm().expect("it ends").success());
     assert!(!socket.exists(), "a socket is left");
 }

@@ -1,4 +1,4 @@
-//! A terminal for a command, with a person at it.
+//! Runs a command on a pseudo terminal.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// A command on a terminal of its own.
+/// A command on its own terminal.
 pub(crate) struct Pty {
     child: Child,
     keys: File,
@@ -20,7 +20,7 @@ pub(crate) struct Pty {
 }
 
 impl Pty {
-    /// Start it on a terminal of 100 columns and 40 lines.
+    /// Starts the command on a terminal of 100 columns and 40 lines.
     pub(crate) fn start(mut command: Command) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
         grantpt(&master).and_then(|()| unlockpt(&master)).expect("usable");
@@ -46,12 +46,12 @@ impl Pty {
         Self { child, keys, shown, text: String::new() }
     }
 
-    /// Press keys.
+    /// Sends keys.
     pub(crate) fn press(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).expect("pressed");
     }
 
-    /// Read the screen until these words are on it; what was there up to them.
+    /// Reads the screen until it contains this text; returns the output up to there.
     pub(crate) fn until(&mut self, words: &str) -> String {
         let end = Instant::now() + Duration::from_secs(30);
         loop {
@@ -65,7 +65,7 @@ impl Pty {
         }
     }
 
-    /// How it ended.
+    /// The exit status.
     pub(crate) fn end(mut self) -> ExitStatus {
         self.child.wait().expect("it was ours")
     }

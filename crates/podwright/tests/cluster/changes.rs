@@ -1,4 +1,4 @@
-//! What is changed in pods that run, and in their node, by others.
+//! Changes that others make to running pods and to the node.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use podwright_testbed::image::BUSYBOX;
 use podwright_testbed::{ControlPlane, wait_until};
 use serde_json::{Value, json};
 
-use crate::joined::Joined;
+use crate::cluster_node::ClusterNode;
+use crate::pod_watch::{PodWatch, last_states};
 use crate::suite::{LIMIT, condition, container, one, sleeper};
-use crate::watched::{Watched, last_words};
 
-/// Wait until a pod is as it should be; it is given back.
-fn wait_pod(node: &Joined<'_>, name: &str, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+/// Waits until a pod fulfils the condition; returns it.
+fn wait_pod(node: &ClusterNode<'_>, name: &str, what: &str, is: impl Fn(&Value) -> bool) -> Value {
     wait_until(LIMIT, &format!("{name}: {what}"), || -> Result<Value> {
         let pod = node.get("pods", name)?;
         ensure!(is(&pod), "{:#}", pod["status"]);
@@ -21,8 +21,8 @@ fn wait_pod(node: &Joined<'_>, name: &str, what: &str, is: impl Fn(&Value) -> bo
 }
 
 #[test]
-fn a_running_pod_takes_what_can_be_changed_and_says_what_can_not() {
-    let node = Joined::start(ControlPlane::shared(), "changed");
+fn a_running_pod_applies_mutable_changes_and_reports_the_others() {
+    let node = ClusterNode::start(ControlPlane::shared(), "changed");
     let mut spec = one(&sleeper("c"));
     spec["containers"][0]["resources"] = json!({"requests": {"cpu": "10m"}});
     spec["readinessGates"] = json!([{"conditionType": "example.com/gate"}]);
@@ -38,7 +38,7 @@ fn a_running_pod_takes_what_can_be_changed_and_says_what_can_not() {
     let open = node.wait_ready("web");
     assert_eq!(condition(&open, "example.com/gate")["status"], "True");
 
-    // It sees the processes of the container it looks at.
+    // The ephemeral container sees the processes of its target.
     let look = "tr '\\0' ' ' < /proc/1/cmdline > /dev/termination-log; exit 5";
     let debug = ["-n", node.name, "debug", "web", "--image", BUSYBOX, "--image-pull-policy=IfNotPresent", "--target=c"];
     let debug: Vec<&str> =
@@ -64,19 +64,19 @@ fn a_running_pod_takes_what_can_be_changed_and_says_what_can_not() {
     let now = container(&pod, "c");
     assert_eq!((&now["containerID"], &now["restartCount"]), (&id, &json!(0)), "{:#}", pod["status"]);
 
-    let watched = Watched::begin(&node);
+    let watched = PodWatch::begin(&node);
     let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web"}});
     node.plane.api().create(&format!("{path}/eviction"), &eviction).expect("evicted");
     node.wait_gone("web");
     let events = watched.end(&node);
-    let last = last_words(&events)["web"];
+    let last = last_states(&events)["web"];
     assert_eq!(condition(last, "DisruptionTarget")["reason"], "EvictionByEvictionAPI", "{:#}", last["status"]);
     assert_eq!(last["status"]["phase"], "Succeeded", "{:#}", last["status"]);
     node.wait_nothing_left();
 }
 
-/// A pod that insists on a label of its node.
-fn picky(node: &Joined<'_>, name: &str, more: Value) {
+/// A pod with a node selector.
+fn picky(node: &ClusterNode<'_>, name: &str, more: Value) {
     let mut spec = one(&sleeper("c"));
     spec["nodeSelector"] = json!({"kubernetes.io/hostname": node.name, "example.com/disk": "ssd"});
     spec.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
@@ -84,9 +84,9 @@ fn picky(node: &Joined<'_>, name: &str, more: Value) {
 }
 
 #[test]
-fn labels_of_the_node_count_whoever_gave_them() {
-    let mut node = Joined::start(ControlPlane::shared(), "labelled");
-    // Nobody asked a scheduler whether it fits.
+fn node_labels_count_regardless_of_who_set_them() {
+    let mut node = ClusterNode::start(ControlPlane::shared(), "labelled");
+    // The pod is bound without a scheduler.
     picky(&node, "wrong", json!({"nodeName": node.name}));
     let wrong = node.wait_phase("wrong", "Failed");
     assert_eq!(wrong["status"]["reason"], "NodeAffinity", "{:#}", wrong["status"]);
@@ -100,7 +100,7 @@ fn labels_of_the_node_count_whoever_gave_them() {
     node.agent.start_again().expect("started again");
     picky(&node, "second", json!({"nodeName": node.name}));
     node.wait_ready("second");
-    // Who was let in stays, also under an agent that would not let it in any more.
+    // An admitted pod stays, even if a restarted agent would not admit it any more.
     let instance =
         |pod: &Value| [container(pod, "c")["containerID"].clone(), container(pod, "c")["restartCount"].clone()];
     let admitted = ["first", "bound", "second"].map(|name| (name, instance(&node.wait_ready(name))));
@@ -117,15 +117,15 @@ fn labels_of_the_node_count_whoever_gave_them() {
 }
 
 #[test]
-fn no_mirror_is_made_for_a_node_that_is_being_deleted() {
-    let node = Joined::start(ControlPlane::shared(), "going");
+fn no_mirror_pod_is_created_for_a_node_that_is_being_deleted() {
+    let node = ClusterNode::start(ControlPlane::shared(), "going");
     node.put_static("first", "text");
     node.wait_mirror("first", "text");
     let path = format!("/api/v1/nodes/{}", node.name);
     let hold = |finalizers: Value| json!({"metadata": {"finalizers": finalizers}});
     node.plane.api().patch(&path, &hold(json!(["example.com/hold"]))).expect("patched");
     node.plane.api().delete(&path, None).expect("deleted");
-    // The word of it takes its time to the agent: a pod that was faster has a mirror, and the next one is tried.
+    // The deletion reaches the agent with a delay: a pod before that gets a mirror pod, and the next one is tried.
     let mut names = vec!["first".to_owned()];
     loop {
         let name = format!("next{}", names.len());

@@ -1,4 +1,4 @@
-//! How a node proves itself to the API server, and what it does when it can't.
+//! The node's credentials for the API server, and its behaviour without valid ones.
 
 use std::fs;
 use std::path::Path;
@@ -8,12 +8,12 @@ use anyhow::ensure;
 use podwright_testbed::{Agent, ControlPlane, Scratch, free_port, wait_until};
 use serde_json::{Value, json};
 
-use crate::joined::Joined;
-use crate::story::Story;
+use crate::cluster_node::ClusterNode;
+use crate::mixed_workload::MixedWorkload;
 use crate::suite::{LIMIT, container, one, sh, sleeper};
 
 #[test]
-fn a_broken_kubeconfig_is_refused_by_file_and_field() {
+fn an_invalid_kubeconfig_is_rejected_with_file_and_field() {
     let good = ControlPlane::shared().node_kubeconfig("broken").expect("a kubeconfig");
     let good: Value = serde_json::from_slice(&fs::read(good).expect("there")).expect("JSON");
     let scratch = Scratch::new().expect("a scratch");
@@ -37,18 +37,18 @@ fn a_broken_kubeconfig_is_refused_by_file_and_field() {
     }
     refused(&scratch, &file, "hunter2: [", "broken.kubeconfig");
     fs::remove_file(&file).expect("removed");
-    let said = run(&scratch, &file);
-    assert!(said.contains("No such file") && said.contains("broken.kubeconfig"), "{said}");
+    let message = run(&scratch, &file);
+    assert!(message.contains("No such file") && message.contains("broken.kubeconfig"), "{message}");
 }
 
 fn refused(scratch: &Scratch, file: &Path, text: &str, field: &str) {
     fs::write(file, text).expect("written");
-    let said = run(scratch, file);
-    assert!(said.contains(&file.display().to_string()) && said.contains(field), "{field} is not in: {said}");
-    assert!(!said.contains("hunter2"), "what may be a secret is told: {said}");
+    let message = run(scratch, file);
+    assert!(message.contains(&file.display().to_string()) && message.contains(field), "{field} is not in: {message}");
+    assert!(!message.contains("hunter2"), "what may be a secret is told: {message}");
 }
 
-/// What an agent says that ends at once.
+/// The output of an agent that exits at once.
 fn run(scratch: &Scratch, kubeconfig: &Path) -> String {
     let mut command = Command::new("timeout");
     command.arg("60").arg(Agent::program().expect("built")).arg("run").arg("--kubeconfig").arg(kubeconfig);
@@ -56,16 +56,16 @@ fn run(scratch: &Scratch, kubeconfig: &Path) -> String {
         command.arg(flag).arg(dir.expect("a directory"));
     }
     let output = command.output().expect("it runs");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!matches!(output.status.code(), Some(0 | 124) | None), "{}: {said}", output.status);
-    said
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!matches!(output.status.code(), Some(0 | 124) | None), "{}: {message}", output.status);
+    message
 }
 
 #[test]
-fn an_expired_certificate_is_told_of_and_its_successor_is_used() {
+fn an_expired_certificate_is_reported_and_its_replacement_is_used() {
     let plane = ControlPlane::shared();
     let kubeconfig = plane.expired_kubeconfig("expired").expect("a kubeconfig");
-    let mut node = Joined::launched(plane, "expired", &kubeconfig, |agent| agent);
+    let mut node = ClusterNode::launched(plane, "expired", &kubeconfig, |agent| agent);
     node.put_static("web", "text");
     node.wait_static("web", "text");
     let log = node.agent.log();
@@ -75,7 +75,7 @@ fn an_expired_certificate_is_told_of_and_its_successor_is_used() {
         ensure!(log.contains("401 Unauthorized"), "{log}");
         Ok(())
     });
-    // The same file, and the files that it names.
+    // The same kubeconfig, and the files that it refers to.
     plane.node_kubeconfig("expired").expect("a kubeconfig");
     node.wait_joined();
     node.wait_mirror("web", "text");
@@ -84,14 +84,14 @@ fn an_expired_certificate_is_told_of_and_its_successor_is_used() {
 }
 
 #[test]
-fn a_token_file_is_read_again_when_its_token_is_refused() {
+fn a_token_file_is_read_again_when_its_token_is_rejected() {
     let plane = ControlPlane::shared();
     let file = plane.admin_kubeconfig().with_file_name("by-token.token");
-    let account = Account::new(plane, "by-token-account");
+    let account = ServiceAccount::new(plane, "by-token-account");
     let (first, second) = (account.token("first"), account.token("second"));
     fs::write(&file, &first).expect("written");
     let kubeconfig = plane.kubeconfig_of("by-token", &json!({"tokenFile": file})).expect("a kubeconfig");
-    let mut node = Joined::launched(plane, "by-token", &kubeconfig, |agent| agent);
+    let mut node = ClusterNode::launched(plane, "by-token", &kubeconfig, |agent| agent);
     node.wait_joined();
     node.put("early", &one(&sleeper("c")));
     node.wait_ready("early");
@@ -106,13 +106,13 @@ fn a_token_file_is_read_again_when_its_token_is_refused() {
     node.wait_nothing_left();
 }
 
-/// A service account that may do what a node may.
-struct Account<'a> {
+/// A service account with the permissions of a node.
+struct ServiceAccount<'a> {
     plane: &'a ControlPlane,
     name: &'static str,
 }
 
-impl<'a> Account<'a> {
+impl<'a> ServiceAccount<'a> {
     fn new(plane: &'a ControlPlane, name: &'static str) -> Self {
         plane.namespace(name).expect("a namespace");
         let subject = json!({"kind": "ServiceAccount", "namespace": name, "name": "default"});
@@ -122,7 +122,7 @@ impl<'a> Account<'a> {
         Self { plane, name }
     }
 
-    /// A token that holds as long as a secret of this name.
+    /// A token that is valid until the secret of this name is deleted.
     fn token(&self, secret: &str) -> String {
         let (api, base) = (self.plane.api(), format!("/api/v1/namespaces/{}", self.name));
         let made = api.create(&format!("{base}/secrets"), &json!({"metadata": {"name": secret}})).expect("created");
@@ -132,7 +132,7 @@ impl<'a> Account<'a> {
         granted["status"]["token"].as_str().expect("a token").to_owned()
     }
 
-    /// Wait until the API server refuses it.
+    /// Deletes the secret and waits until the API server rejects the token.
     fn revoke(&self, secret: &str, token: &str) {
         let path = format!("/api/v1/namespaces/{}/secrets/{secret}", self.name);
         self.plane.api().delete(&path, None).expect("deleted");
@@ -146,7 +146,7 @@ impl<'a> Account<'a> {
 }
 
 #[test]
-fn a_plugin_says_who_the_node_is() {
+fn an_exec_plugin_provides_the_credentials() {
     let plane = ControlPlane::shared();
     let own = plane.node_kubeconfig("by-plugin").expect("a kubeconfig");
     let pem = |end: &str| fs::read_to_string(own.with_extension(end)).expect("there");
@@ -160,7 +160,7 @@ fn a_plugin_says_who_the_node_is() {
     let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": [script, answer],
         "interactiveMode": "Never"});
     let kubeconfig = plane.kubeconfig_of("by-plugin", &json!({"exec": exec})).expect("a kubeconfig");
-    let mut node = Joined::launched(plane, "by-plugin", &kubeconfig, |agent| agent);
+    let mut node = ClusterNode::launched(plane, "by-plugin", &kubeconfig, |agent| agent);
     node.wait_joined();
     node.put("web", &one(&sleeper("c")));
     node.wait_ready("web");
@@ -170,18 +170,18 @@ fn a_plugin_says_who_the_node_is() {
 }
 
 #[test]
-fn a_server_that_is_not_there_yet_keeps_no_static_pod_waiting() {
+fn static_pods_start_without_the_api_server() {
     let (plane, port) = (ControlPlane::shared(), free_port().expect("a port"));
     let kubeconfig = plane.proxied_kubeconfig("boot", port).expect("a kubeconfig");
-    let mut node = Joined::launched(plane, "boot", &kubeconfig, |agent| agent);
+    let mut node = ClusterNode::launched(plane, "boot", &kubeconfig, |agent| agent);
     node.put_static("first", "text");
     node.wait_static("first", "text");
     let proxy = plane.proxy(node.name, port).expect("a proxy");
     node.wait_joined();
     node.wait_mirror("first", "text");
 
-    // Away again, when the agent starts anew. What it can't ask the server for is not restarted meanwhile.
-    let story = Story::begin(&node);
+    // Down again when the agent restarts. Pods of the API server, which the agent can't list now, are not restarted.
+    let story = MixedWorkload::begin(&node);
     let dir = node.scratch.dir("exits").expect("a directory");
     let wait = "until [ -e /exits/now ]; do sleep 0.1; done";
     let mut exits = one(&sh("c", &format!("echo begun >> /exits/log; {wait}; echo ended >> /exits/log; exit 1")));
@@ -199,7 +199,7 @@ fn a_server_that_is_not_there_yet_keeps_no_static_pod_waiting() {
         Ok(())
     });
     fs::remove_file(dir.join("now")).expect("removed");
-    story.goes_on(&node);
+    story.progress(&node);
     assert_eq!(log(), "begun\nended\n", "restarted without its server's word");
     let _proxy = plane.proxy(node.name, port).expect("a proxy");
     wait_until(LIMIT, "it to be restarted", || {
@@ -209,15 +209,15 @@ fn a_server_that_is_not_there_yet_keeps_no_static_pod_waiting() {
     });
     node.delete("pods", "exits");
     node.scratch.remove_manifest("first.json").expect("removed");
-    story.ends_well(&node);
+    story.verify(&node);
 }
 
 #[test]
-fn a_node_that_others_register_is_taken_as_it_is() {
+fn a_node_registered_by_others_is_used_unchanged() {
     let plane = ControlPlane::shared();
     let kubeconfig = plane.node_kubeconfig("given").expect("a kubeconfig");
     let more = |agent: podwright_testbed::AgentBuilder| agent.arg("--register-node=false").arg("--node-labels=ours=1");
-    let mut node = Joined::launched(plane, "given", &kubeconfig, more);
+    let mut node = ClusterNode::launched(plane, "given", &kubeconfig, more);
     node.put_static("web", "text");
     node.wait_static("web", "text");
     let path = "/api/v1/nodes/given";

@@ -1,4 +1,4 @@
-//! The end of a pod, as everybody sees it on a watch.
+//! The deletion of a pod as seen on a watch.
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -8,15 +8,15 @@ use podwright_testbed::{ControlPlane, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::joined::Joined;
+use crate::cluster_node::ClusterNode;
 use crate::suite::{LIMIT, container, one, sh, sleeper};
 
-/// What a busy machine may need beside the pods' grace.
+/// Extra time for a busy host in addition to the pods' grace period.
 const SLACK: Duration = Duration::from_secs(8);
 
 #[test]
-fn the_object_goes_only_after_the_exit_code_was_told() {
-    let node = Joined::start(ControlPlane::shared(), "told");
+fn the_object_is_deleted_only_after_the_exit_code_is_reported() {
+    let node = ClusterNode::start(ControlPlane::shared(), "told");
     let mut spec = one(&sh("c", "trap 'sleep 1; exit 7' TERM; touch /tmp/up; while :; do sleep 0.1; done"));
     spec["terminationGracePeriodSeconds"] = json!(20);
     spec["containers"][0]["readinessProbe"] =
@@ -40,9 +40,9 @@ fn the_object_goes_only_after_the_exit_code_was_told() {
 }
 
 #[test]
-fn a_pod_that_is_deleted_at_any_step_goes_within_its_grace() {
-    let node = Joined::start(ControlPlane::shared(), "steps");
-    // It takes connections, and never says a word.
+fn a_pod_deleted_at_any_step_is_removed_within_its_grace_period() {
+    let node = ClusterNode::start(ControlPlane::shared(), "steps");
+    // Accepts connections and never responds.
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let began = node.scratch.dir("began").expect("a directory");
     let mut witness = sh("c", "touch /began/it; trap 'exit 0' TERM; while :; do sleep 0.1; done");
@@ -100,16 +100,16 @@ fn a_pod_that_is_deleted_at_any_step_goes_within_its_grace() {
     names.iter().for_each(|name| node.wait_gone(name));
     let took = asked.elapsed();
     println!("all gone after {took:?}");
-    // Their grace, the 2 s that an end may overrun it, and what a busy machine needs.
+    // The grace period, the 2 s that a termination may exceed it, and the margin for a busy host.
     assert!(took < Duration::from_secs(2 + 2) + SLACK, "{took:?}");
     node.wait_nothing_left();
     assert!(!began.join("it").exists(), "a container was started after all");
 }
 
-/// The runtime does not answer: one pod runs, of the other the sandbox is being asked for.
+/// The runtime is frozen: one pod runs, for the other RunPodSandbox is in flight.
 #[test]
-fn pods_that_are_deleted_while_the_runtime_is_frozen_go_when_it_thaws() {
-    let node = Joined::start(ControlPlane::shared(), "thaws");
+fn pods_deleted_while_the_runtime_is_frozen_are_removed_after_it_resumes() {
+    let node = ClusterNode::start(ControlPlane::shared(), "thaws");
     let runtime = i32::try_from(node.containerd.pid()).ok().and_then(Pid::from_raw).expect("a pid");
     let began = node.scratch.dir("began").expect("a directory");
     node.put("runs", &one(&sleeper("c")));
@@ -119,7 +119,7 @@ fn pods_that_are_deleted_while_the_runtime_is_frozen_go_when_it_thaws() {
     witness["volumeMounts"] = json!([{"name": "began", "mountPath": "/began"}]);
     let mut spec = one(&witness);
     spec["volumes"] = json!([{"name": "began", "hostPath": {"path": began}}]);
-    // Bound already: nobody may find the node unready before.
+    // Bound by the test: the scheduler might find the node not ready.
     spec["nodeName"] = json!(node.name);
     node.put("sandbox", &spec);
     wait_until(LIMIT, "the sandbox to be asked for", || node.agent.pod("sandbox")?.context("not known"));

@@ -1,4 +1,4 @@
-//! The way to the API server is bad: cut, frozen, late, wrong. It costs time and nothing else.
+//! Faults on the connection to the API server: cut, frozen, late, invalid. They only cause delay.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,17 +8,17 @@ use anyhow::ensure;
 use podwright_testbed::{ControlPlane, ProxiedRequest, ProxyAction, wait_until};
 use serde_json::{Value, json};
 
-use crate::joined::Joined;
-use crate::story::Story;
+use crate::cluster_node::ClusterNode;
+use crate::mixed_workload::MixedWorkload;
+use crate::pod_watch::{PodWatch, flips, last_states};
 use crate::suite::{LIMIT, condition, container, one, sh, sleeper};
-use crate::watched::{Watched, flips, last_words};
 
-/// What has happened so far, by name.
+/// Counts faults by name.
 #[derive(Clone, Default)]
-struct Happened(Arc<Mutex<BTreeMap<String, usize>>>);
+struct FaultCounts(Arc<Mutex<BTreeMap<String, usize>>>);
 
-impl Happened {
-    /// How often it has happened before.
+impl FaultCounts {
+    /// Counts one more; returns the previous count.
     fn again(&self, what: impl Into<String>) -> usize {
         let mut times = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let times = times.entry(what.into()).or_default();
@@ -39,16 +39,16 @@ impl Happened {
 }
 
 #[test]
-fn connections_cut_before_and_after_each_write_lose_no_status() {
-    let (node, proxy) = Joined::through_a_proxy(ControlPlane::shared(), "cut");
-    let watched = Watched::begin(&node);
-    let happened = Happened::default();
+fn no_status_is_lost_when_connections_are_cut_around_each_write() {
+    let (node, proxy) = ClusterNode::through_a_proxy(ControlPlane::shared(), "cut");
+    let watched = PodWatch::begin(&node);
+    let happened = FaultCounts::default();
     let seen = happened.clone();
     proxy.decide(move |asked: &ProxiedRequest| {
         if asked.method == "GET" || !asked.path.contains("/pods") {
             return ProxyAction::Pass;
         }
-        // Statuses again and again; mirrors and ends of pods once each way.
+        // Status writes repeatedly; mirror pod writes and final deletes once each way.
         let times = seen.again(format!("{} {}", asked.method, asked.path));
         match if asked.method == "PATCH" { times % 3 } else { times } {
             0 => ProxyAction::CutBefore,
@@ -56,41 +56,41 @@ fn connections_cut_before_and_after_each_write_lose_no_status() {
             _ => ProxyAction::Pass,
         }
     });
-    let story = Story::begin(&node);
+    let story = MixedWorkload::begin(&node);
     let mut told = one(&sh("c", "trap 'exit 7' TERM; touch /tmp/up; while :; do sleep 0.1; done"));
     told["terminationGracePeriodSeconds"] = json!(30);
-    // Ready once it listens: a TERM before that would end it otherwise.
+    // Ready once the trap is set: an earlier SIGTERM would end it differently.
     told["containers"][0]["readinessProbe"] =
         json!({"exec": {"command": ["test", "-e", "/tmp/up"]}, "periodSeconds": 1, "timeoutSeconds": 30});
     node.put("told", &told);
     node.wait_ready("told");
     node.delete("pods", "told");
-    story.goes_on(&node);
+    story.progress(&node);
     node.wait_gone("told");
-    story.ends_well(&node);
+    story.verify(&node);
     let events = watched.end(&node);
     let flips = flips(&events);
     assert!(flips.is_empty(), "{flips:#?}");
-    let last = last_words(&events);
+    let last = last_states(&events);
     assert_eq!(container(last["told"], "c")["state"]["terminated"]["exitCode"], 7, "{:#}", last["told"]["status"]);
     assert!(happened.times("PATCH /api/v1/namespaces/cut/pods/job/status") >= 3, "{:?}", happened.0);
 }
 
 #[test]
-fn lists_and_watches_of_the_past_are_not_believed() {
-    let (node, proxy) = Joined::through_a_proxy(ControlPlane::shared(), "past");
+fn stale_lists_and_watches_are_ignored() {
+    let (node, proxy) = ClusterNode::through_a_proxy(ControlPlane::shared(), "past");
     let ours = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", node.name);
     let list = || node.plane.api().get(&ours).expect("a list");
     let empty = list().to_string();
     node.put("over", &one(&sleeper("c")));
     node.wait_ready("over");
-    let story = Story::begin(&node);
+    let story = MixedWorkload::begin(&node);
     let old = list();
     node.delete("pods", "over");
     node.wait_gone("over");
-    let watched = Watched::begin(&node);
+    let watched = PodWatch::begin(&node);
 
-    // Each pod, the one that is no more too, once more as it was; then all of them deleted.
+    // Old events of each pod, of the deleted one too; then deletions of all.
     let pods = old["items"].as_array().expect("a list");
     let replay: String = ["ADDED", "MODIFIED", "DELETED"]
         .iter()
@@ -98,7 +98,7 @@ fn lists_and_watches_of_the_past_are_not_believed() {
         .chain([line("BOOKMARK", &json!({"kind": "Pod", "metadata": {"resourceVersion": "1"}}))])
         .collect();
     let gone = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"});
-    let happened = Happened::default();
+    let happened = FaultCounts::default();
     let seen = happened.clone();
     let old = old.to_string();
     proxy.decide(move |asked: &ProxiedRequest| {
@@ -115,30 +115,30 @@ fn lists_and_watches_of_the_past_are_not_believed() {
         }
     });
     proxy.cut();
-    story.goes_on(&node);
-    // The watch of the past, lists of the past, a true one, and again a watch that begins in the past.
+    story.progress(&node);
+    // A stale watch, stale lists, a current one, and again a watch that starts in the past.
     happened.wait("list", 4);
     happened.wait("watch", 2);
     assert!(node.agent.log().contains("the watch is too far behind"), "the error on the watch was not understood");
     assert!(node.agent.pod("over").expect("an answer").is_none(), "it was brought back");
     let flips = flips(&watched.end(&node));
     assert!(flips.is_empty(), "{flips:#?}");
-    story.ends_well(&node);
+    story.verify(&node);
 }
 
 #[test]
-fn garbage_throttling_and_errors_for_a_while_cost_time_only() {
-    let (node, proxy) = Joined::through_a_proxy(ControlPlane::shared(), "garbage");
-    let story = Story::begin(&node);
-    let watched = Watched::begin(&node);
-    let happened = Happened::default();
+fn invalid_responses_throttling_and_errors_only_cause_delay() {
+    let (node, proxy) = ClusterNode::through_a_proxy(ControlPlane::shared(), "garbage");
+    let story = MixedWorkload::begin(&node);
+    let watched = PodWatch::begin(&node);
+    let happened = FaultCounts::default();
     let seen = happened.clone();
     proxy.decide(move |asked: &ProxiedRequest| {
-        // The controllers may not call the node lost meanwhile: that would be another story.
+        // The controllers must not mark the node as lost meanwhile.
         if asked.is_lease() {
             return ProxyAction::Pass;
         }
-        // A server that has just started does not find what it has.
+        // A server that has just started responds 404.
         if asked.method == "DELETE" && seen.again("deleted") == 0 {
             let status = json!({"kind": "Status", "code": 404, "reason": "NotFound", "message": "pods not found"});
             return ProxyAction::Respond(404, None, status.to_string());
@@ -152,7 +152,7 @@ fn garbage_throttling_and_errors_for_a_while_cost_time_only() {
                 None,
                 json!({"kind": "Status", "code": 500, "reason": "InternalError"}).to_string(),
             ),
-            // Done, and told in words that nobody understands. A watch would say them for ever: it begins with some.
+            // The write succeeds, but the response is garbage. A watch starts with garbage only, else it would never recover.
             if asked.path.contains("watch=true") {
                 ProxyAction::Prepend("{\"type\": \"DANCED\", \"object\": {}}\n".into())
             } else {
@@ -164,44 +164,44 @@ fn garbage_throttling_and_errors_for_a_while_cost_time_only() {
         fates[seen.again(kind) % fates.len()].clone()
     });
     proxy.cut();
-    story.goes_on(&node);
+    story.progress(&node);
     happened.wait("read", 6);
     happened.wait("written", 6);
     happened.wait("deleted", 1);
     proxy.pass();
-    story.ends_well(&node);
+    story.verify(&node);
     let flips = flips(&watched.end(&node));
     assert!(flips.is_empty(), "{flips:#?}");
 }
 
 #[test]
-fn connections_that_only_seem_alive_are_left() {
-    let (node, proxy) = Joined::through_a_proxy(ControlPlane::shared(), "frozen");
+fn half_open_connections_are_abandoned() {
+    let (node, proxy) = ClusterNode::through_a_proxy(ControlPlane::shared(), "frozen");
     let since = || node.get_node().map(|object| condition(&object, "Ready")["lastTransitionTime"].clone());
     let ready_since = since().expect("there");
-    let story = Story::begin(&node);
-    let watched = Watched::begin(&node);
-    let happened = Happened::default();
+    let story = MixedWorkload::begin(&node);
+    let watched = PodWatch::begin(&node);
+    let happened = FaultCounts::default();
     let seen = happened.clone();
     proxy.decide(move |asked: &ProxiedRequest| {
         let what = if asked.is_lease() { "lease" } else { "other" };
         if seen.again(what) == 0 { ProxyAction::Freeze } else { ProxyAction::Pass }
     });
-    story.goes_on(&node);
+    story.progress(&node);
     happened.wait("lease", 2);
     happened.wait("other", 2);
-    story.ends_well(&node);
+    story.verify(&node);
     let flips = flips(&watched.end(&node));
-    // A node without a lease for too long is called lost, and its pods not ready, by the controllers and not by the node.
+    // Controllers mark a node without a renewed lease as lost, and its pods as not ready.
     let lost = since().expect("there") != ready_since;
     println!("the node was {}", if lost { "called lost meanwhile" } else { "ready all the time" });
     assert!(flips.is_empty() || lost, "{flips:#?}");
 }
 
 #[test]
-fn large_strange_and_foreign_pods_are_taken_for_what_they_are() {
-    let (node, proxy) = Joined::through_a_proxy(ControlPlane::shared(), "strange");
-    let happened = Happened::default();
+fn large_unusual_and_foreign_pods_are_handled() {
+    let (node, proxy) = ClusterNode::through_a_proxy(ControlPlane::shared(), "strange");
+    let happened = FaultCounts::default();
     let (seen, foreign) = (happened.clone(), Arc::new(Mutex::new(String::new())));
     let word = Arc::clone(&foreign);
     proxy.decide(move |asked: &ProxiedRequest| {
@@ -209,12 +209,12 @@ fn large_strange_and_foreign_pods_are_taken_for_what_they_are() {
         let foreign = word.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match pods.then(|| seen.again("asked")) {
             Some(_) if asked.is_watch_of_pods() && !foreign.is_empty() => ProxyAction::Prepend(foreign),
-            Some(_) => ProxyAction::Rewrite(of_next_year),
+            Some(_) => ProxyAction::Rewrite(with_unknown_fields),
             None => ProxyAction::Pass,
         }
     });
     proxy.cut();
-    // As large as etcd takes it; every string is one that a program can be started with.
+    // As large as etcd accepts; every string fits the kernel's limit for arguments.
     let mut large = one(&sleeper("c"));
     let env: Vec<Value> = (0..12).map(|i| json!({"name": format!("E{i}"), "value": "x".repeat(115_000)})).collect();
     large["containers"][0]["env"] = json!(env);
@@ -226,14 +226,14 @@ fn large_strange_and_foreign_pods_are_taken_for_what_they_are() {
     assert!(node.get("pods", "large").expect("there").to_string().len() > 1_300_000);
     assert!(OF_NEXT_YEAR.load(Ordering::SeqCst) > 0, "no unknown field was ever sent");
 
-    // The server never sends it. Should it, the pod is not ours.
+    // A server never sends this. If it does, the pod is ignored.
     let mut other = one(&sleeper("c"));
     other["nodeName"] = json!("elsewhere");
     node.create("pods", &json!({"metadata": {"name": "foreign"}, "spec": other}));
     let tries = AtomicUsize::new(0);
     assert!(!node.agent.log().contains("a pod of another node"), "the server does send it");
     wait_until(LIMIT, "the foreign pod to be seen", || {
-        // With a new version each time: news is never what was said before.
+        // With a new resource version each time, because unchanged versions are ignored.
         let label = format!("n{}", tries.fetch_add(1, Ordering::SeqCst));
         node.patch("pods", "foreign", &json!({"metadata": {"labels": {"try": label}}}));
         let pod = node.get("pods", "foreign")?;
@@ -256,11 +256,11 @@ fn large_strange_and_foreign_pods_are_taken_for_what_they_are() {
     node.wait_nothing_left();
 }
 
-/// How often a field was put in.
+/// How often a field was inserted.
 static OF_NEXT_YEAR: AtomicUsize = AtomicUsize::new(0);
 
-/// Fields that no version of Kubernetes has.
-fn of_next_year(part: bytes::Bytes) -> bytes::Bytes {
+/// Inserts fields that no version of Kubernetes has.
+fn with_unknown_fields(part: bytes::Bytes) -> bytes::Bytes {
     let Ok(text) = std::str::from_utf8(&part) else { return part };
     let changed = text
         .replace("\"spec\":{", "\"spec\":{\"fieldOfNextYear\":{\"deep\":[{\"er\":1}]},")

@@ -1,4 +1,4 @@
-//! What a person does with kubectl.
+//! kubectl against pods of this node.
 
 use std::time::{Duration, Instant};
 
@@ -6,12 +6,12 @@ use anyhow::{Context, ensure};
 use podwright_testbed::{ControlPlane, wait_until};
 use serde_json::json;
 
-use crate::joined::Joined;
+use crate::cluster_node::ClusterNode;
 use crate::suite::{LIMIT, container, one, sh, sleeper};
 
 #[test]
-fn get_describe_delete_cordon_and_drain_do_what_they_say() {
-    let node = Joined::start(ControlPlane::shared(), "by-hand");
+fn kubectl_get_describe_delete_cordon_and_drain_work() {
+    let node = ClusterNode::start(ControlPlane::shared(), "by-hand");
     let kubectl = |words: &[&str]| {
         let mut all = vec!["-n", node.name];
         all.extend(words);
@@ -23,7 +23,7 @@ fn get_describe_delete_cordon_and_drain_do_what_they_say() {
     let words: Vec<&str> = row.split_whitespace().take(4).collect();
     assert_eq!(words, ["web", "1/1", "Running", "0"], "{row}");
 
-    // Events come a moment after what they tell of.
+    // Events arrive a moment after their cause.
     let wanted = [
         "Node: by-hand/",
         "PodReadyToStartContainers True",
@@ -80,8 +80,8 @@ fn get_describe_delete_cordon_and_drain_do_what_they_say() {
 }
 
 #[test]
-fn the_mirror_of_a_static_pod_is_described_with_the_events_of_the_pod() {
-    let node = Joined::start(ControlPlane::shared(), "mirrored");
+fn describe_of_a_mirror_pod_shows_the_events_of_the_static_pod() {
+    let node = ClusterNode::start(ControlPlane::shared(), "mirrored");
     let metadata = json!({"name": "web", "namespace": node.name});
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": one(&sleeper("c"))});
     node.scratch.put_manifest("web.json", &pod).expect("written");
@@ -101,8 +101,8 @@ fn the_mirror_of_a_static_pod_is_described_with_the_events_of_the_pod() {
 }
 
 #[test]
-fn an_edited_config_map_is_seen_in_a_running_pod_within_a_second() {
-    let node = Joined::start(ControlPlane::shared(), "edited");
+fn an_edited_config_map_reaches_a_running_pod_within_a_second() {
+    let node = ClusterNode::start(ControlPlane::shared(), "edited");
     node.create("configmaps", &json!({"metadata": {"name": "m"}, "data": {"k": "old"}}));
     let out = node.scratch.dir("edited").expect("a directory");
     let mut reader =
@@ -128,7 +128,7 @@ fn an_edited_config_map_is_seen_in_a_running_pod_within_a_second() {
     };
     let took = ["one", "two", "three"].map(edit);
     println!("seen after {took:?}");
-    // A machine that is busy with something else may be late once.
+    // A busy host may be late once.
     assert!(took.iter().min() < Some(&Duration::from_secs(1)), "{took:?}");
     let pod = node.phase("reader", "Running").expect("it runs");
     assert_eq!(container(&pod, "c")["restartCount"], 0, "{:#}", pod["status"]);

@@ -1,4 +1,4 @@
-//! The node's readiness follows its runtime.
+//! The node's readiness follows that of its runtime.
 
 use std::time::{Duration, Instant};
 
@@ -6,15 +6,15 @@ use anyhow::{Context, ensure};
 use podwright_testbed::{ControlPlane, wait_until};
 use serde_json::Value;
 
-use crate::joined::Joined;
+use crate::cluster_node::ClusterNode;
 use crate::suite::{condition, container, one, sleeper};
 
-fn ready(node: &Joined<'_>) -> anyhow::Result<Value> {
+fn ready(node: &ClusterNode<'_>) -> anyhow::Result<Value> {
     Ok(condition(&node.get_node()?, "Ready").clone())
 }
 
-/// How long after `began` it was so.
-fn wait_ready(node: &Joined<'_>, status: &str, message: &str, began: Instant) -> Duration {
+/// Waits for this status; returns the time since `began`.
+fn wait_ready(node: &ClusterNode<'_>, status: &str, message: &str, began: Instant) -> Duration {
     wait_until(Duration::from_secs(30), &format!("the node's readiness to be {status}"), || {
         let ready = ready(node)?;
         ensure!(ready["status"] == status && ready["message"] == message, "{ready:#}");
@@ -24,13 +24,13 @@ fn wait_ready(node: &Joined<'_>, status: &str, message: &str, began: Instant) ->
 }
 
 #[test]
-fn a_runtime_that_stays_away_is_told_and_one_that_is_started_anew_is_not() {
-    let mut node = Joined::start(ControlPlane::shared(), "follows");
+fn a_runtime_outage_makes_the_node_not_ready_and_a_restart_does_not() {
+    let mut node = ClusterNode::start(ControlPlane::shared(), "follows");
     node.put("web", &one(&sleeper("c")));
     node.wait_ready("web");
     let since = ready(&node).expect("there")["lastTransitionTime"].clone();
     node.containerd.restart().expect("restarted");
-    // Long enough for a verdict that should not come.
+    // Long enough to notice a wrong change.
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(ready(&node).expect("there")["lastTransitionTime"], since);
 
@@ -50,15 +50,15 @@ fn a_runtime_that_stays_away_is_told_and_one_that_is_started_anew_is_not() {
 }
 
 #[test]
-fn a_node_is_there_without_its_runtime_and_one_that_was_ready_stays_it_for_a_moment() {
-    let mut node = Joined::start(ControlPlane::shared(), "without");
+fn a_node_registers_without_its_runtime_and_stays_ready_through_a_short_outage() {
+    let mut node = ClusterNode::start(ControlPlane::shared(), "without");
     node.put_static("web", "text");
     node.wait_mirror("web", "text");
     let since = ready(&node).expect("there")["lastTransitionTime"].clone();
     node.agent.kill9().expect("killed");
     node.containerd.stop().expect("stopped");
     node.agent.start_again().expect("started again");
-    // A moment only: the runtime's own start is part of the 5 s it may be away.
+    // Short: the runtime's start counts towards the 5 s that it may be down.
     std::thread::sleep(Duration::from_millis(500));
     node.containerd.start_again().expect("started");
     node.put_static("later", "text");
@@ -78,7 +78,7 @@ fn a_node_is_there_without_its_runtime_and_one_that_was_ready_stays_it_for_a_mom
     node.put_static("last", "text");
     let known = || node.agent.pod("last-without")?.context("not known");
     wait_until(Duration::from_secs(30), "the new pod to be known", known);
-    // Long enough to be started by mistake.
+    // Long enough to notice a wrong start.
     std::thread::sleep(Duration::from_secs(1));
     let last = known().expect("it is known");
     assert_eq!(last["status"]["phase"], "Pending", "{:#}", last["status"]);

@@ -1,4 +1,4 @@
-//! What the controllers of a cluster make of a node.
+//! Workloads of the cluster's controllers on this node.
 
 use std::time::{Duration, Instant};
 
@@ -7,20 +7,20 @@ use podwright_testbed::image::{BUSYBOX, USER_1000};
 use podwright_testbed::{ControlPlane, wait_until};
 use serde_json::{Value, json};
 
-use crate::joined::Joined;
+use crate::cluster_node::ClusterNode;
 use crate::suite::{LIMIT, condition, one, sh, sleeper};
 
-fn template(node: &Joined<'_>, app: &str, spec: &Value) -> Value {
+fn template(node: &ClusterNode<'_>, app: &str, spec: &Value) -> Value {
     json!({"metadata": {"labels": {"app": app}}, "spec": node.here(spec)})
 }
 
-fn set(node: &Joined<'_>, app: &str, replicas: u32) -> Value {
+fn set(node: &ClusterNode<'_>, app: &str, replicas: u32) -> Value {
     json!({"metadata": {"name": app}, "spec": {"replicas": replicas, "serviceName": app,
         "selector": {"matchLabels": {"app": app}}, "template": template(node, app, &one(&sleeper("c")))}})
 }
 
-/// Wait until a field of an object's status has a value.
-fn wait_status(node: &Joined<'_>, kind: &str, name: &str, wanted: &[(&str, u32)]) {
+/// Waits until fields of an object's status have these values.
+fn wait_status(node: &ClusterNode<'_>, kind: &str, name: &str, wanted: &[(&str, u32)]) {
     wait_until(LIMIT, &format!("{kind} {name} to have {wanted:?}"), || -> Result<()> {
         let object = node.get(kind, name)?;
         let seen = |field: &str| object["status"][field].as_u64().unwrap_or_default();
@@ -30,12 +30,12 @@ fn wait_status(node: &Joined<'_>, kind: &str, name: &str, wanted: &[(&str, u32)]
 }
 
 #[test]
-fn a_deployment_of_30_comes_up_rolls_and_goes_and_the_node_was_ready_in_3_s() {
-    let mut node = Joined::start(ControlPlane::shared(), "deployment");
+fn a_deployment_of_30_starts_rolls_and_is_deleted_and_the_node_is_ready_in_3_s() {
+    let mut node = ClusterNode::start(ControlPlane::shared(), "deployment");
     let mut starts = vec![node.ready_after];
     while starts.iter().min() >= Some(&Duration::from_secs(3)) {
         assert!(starts.len() < 3, "ready after {starts:?}");
-        starts.push(node.starts_anew(Joined::joined));
+        starts.push(node.starts_anew(ClusterNode::joined));
     }
     let kind = "apps/v1/deployments";
     let began = Instant::now();
@@ -68,8 +68,8 @@ fn a_deployment_of_30_comes_up_rolls_and_goes_and_the_node_was_ready_in_3_s() {
 }
 
 #[test]
-fn jobs_daemons_and_sets_come_up_and_go() {
-    let node = Joined::start(ControlPlane::shared(), "sets");
+fn jobs_daemon_sets_and_stateful_sets_run_and_are_deleted() {
+    let node = ClusterNode::start(ControlPlane::shared(), "sets");
     let mut job = one(&sh("c", "true"));
     job["restartPolicy"] = json!("Never");
     let spec = json!({"completions": 20, "parallelism": 10, "template": template(&node, "job", &job)});

@@ -1,4 +1,4 @@
-//! The pods that run under both: the matrix, and some whose statuses say more.
+//! The compared pods: those of the status matrix, and some with more fields in their statuses.
 
 use anyhow::{Context, Result, ensure};
 use podwright_testbed::image::{BUSYBOX, ENTRYPOINT, USER_1000};
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use crate::suite::status_matrix;
 use crate::suite::{condition, container, sh, sleeper};
 
-/// Seconds: enough for a pod to run. Those with a deadline start before all others.
+/// Seconds; enough for a pod to run. Pods with a deadline start before all others.
 const DEADLINE: u32 = 20;
 
-/// A pod, and when to look at it.
+/// A pod, and the condition after which its fields are compared.
 pub(crate) struct Compared {
     pub(crate) name: &'static str,
     pub(crate) spec: Value,
@@ -18,8 +18,8 @@ pub(crate) struct Compared {
 }
 
 impl Compared {
-    /// It never comes to rest: looked at in a back-off. Which one is chance, since the Go kubelet shows some of them only for a
-    /// moment: after an end it says `terminated` until its next sync.
+    /// The pod never becomes stable: it is compared in a back-off. Which one is random, since the Go kubelet shows some of them only
+    /// briefly: after an exit it reports `terminated` until its next sync.
     pub(crate) fn loops(&self) -> bool {
         let looping = [
             "onfailure-1",
@@ -35,27 +35,27 @@ impl Compared {
         looping.contains(&self.name)
     }
 
-    /// Its time runs from its start on: it starts before the others.
+    /// The pod has an active deadline, so it starts before the others.
     pub(crate) fn starts_early(&self) -> bool {
         !self.spec["activeDeadlineSeconds"].is_null()
     }
 
-    /// Whether it comes to rest or not: how often its containers start until then is a matter of time.
+    /// The number of restarts until the comparison depends on timing.
     pub(crate) fn random_restarts(&self) -> bool {
         self.loops() || self.name == "sidecar-fails-job"
     }
 }
 
-/// All of them.
+/// All compared pods.
 pub(crate) fn all() -> Vec<Compared> {
     let mut all: Vec<Compared> = status_matrix::cases()
         .into_iter()
         .map(|case| {
             let mut spec = case.spec;
             let until = match case.name {
-                // These go on and on: both are looked at in their first back-off.
+                // These never become stable: both are compared in the first back-off.
                 "post-start-fails" | "not-alive" | "never-started" => backs_off,
-                // It has to run before its time is over.
+                // The pod has to run before its deadline.
                 "deadline" => {
                     spec["activeDeadlineSeconds"] = json!(DEADLINE);
                     has_failed
@@ -66,15 +66,15 @@ pub(crate) fn all() -> Vec<Compared> {
         })
         .collect();
     all.extend(networked());
-    all.extend(told());
+    all.extend(reporting());
     all.extend(ended());
     all.extend(stuck());
     all
 }
 
-/// Pods that run and are asked over the network.
+/// Running pods with network probes.
 fn networked() -> Vec<Compared> {
-    // Late is not failed, and a busy machine may be late: what must pass may fail often.
+    // A busy host may be slow: probes that must pass have high failure thresholds.
     let http = |path: &str| json!({"httpGet": {"path": path, "port": 8080}, "periodSeconds": 1, "timeoutSeconds": 30, "failureThreshold": 30});
     let mut server = sh("c", "mkdir /w; echo ok > /w/ok; exec httpd -f -p 8080 -h /w");
     (server["livenessProbe"], server["readinessProbe"]) = (http("/ok"), http("/ok"));
@@ -99,8 +99,8 @@ fn networked() -> Vec<Compared> {
     ]
 }
 
-/// Pods whose last words tell what they were given.
-fn told() -> Vec<Compared> {
+/// Pods whose termination messages contain what they were given.
+fn reporting() -> Vec<Compared> {
     let says = |script: &str| sh("c", &format!("({script}) > /dev/termination-log 2>&1; exit 0"));
     let mut env = says("echo $NAME $NS $CPU $MEM $BOTH; pwd; hostname");
     env["env"] = json!([
@@ -165,7 +165,7 @@ fn told() -> Vec<Compared> {
     ]
 }
 
-/// Pods that end, one way or another.
+/// Pods that terminate.
 fn ended() -> Vec<Compared> {
     let mut words = sh("c", "echo first; echo last words; exit 3");
     words["terminationMessagePolicy"] = json!("FallbackToLogsOnError");
@@ -198,7 +198,7 @@ fn ended() -> Vec<Compared> {
     ]
 }
 
-/// Pods that do not get far.
+/// Pods that fail to start.
 fn stuck() -> Vec<Compared> {
     let mut volume = sleeper("c");
     volume["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
@@ -220,7 +220,7 @@ fn stuck() -> Vec<Compared> {
     ]
 }
 
-/// With a network of its own, unlike the pods of the matrix.
+/// With a pod network, unlike the pods of the matrix.
 fn pod(policy: &str, init: Value, containers: Value) -> Value {
     json!({"restartPolicy": policy, "terminationGracePeriodSeconds": 1, "initContainers": init, "containers": containers})
 }
@@ -238,7 +238,7 @@ fn is_failed(pod: &Value) -> Result<()> {
     phase(pod, "Failed")
 }
 
-/// The Go kubelet, without an API server, says Failed before it has stopped anything.
+/// Without an API server, the Go kubelet reports Failed before it has stopped the containers.
 fn has_failed(pod: &Value) -> Result<()> {
     is_failed(pod)?;
     ensure!(container(pod, "c")["state"]["running"].is_null(), "c still runs");

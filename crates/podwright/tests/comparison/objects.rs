@@ -3,15 +3,15 @@
 use serde_json::{Map, Value, json};
 
 use super::fields::{self, Fields};
-use crate::suite::{Bed, cri};
+use crate::suite::{TestNode, cri};
 
 /// Running pods whose runtime objects are compared; chosen for the number of their fields.
 pub(crate) const COMPARED: [&str; 3] = ["init-ok", "http", "sidecar-probed"];
 
 /// Labels, annotations, logs, mounts and cgroup of a pod's sandbox and of its running containers.
-pub(crate) fn of(bed: &Bed, pod: &Value) -> Fields {
+pub(crate) fn of(node: &TestNode, pod: &Value) -> Fields {
     let uid = pod["metadata"]["uid"].as_str().expect("a UID");
-    let described = cri::described(bed, uid);
+    let described = cri::described(node, uid);
     let mut containers = Map::new();
     for status in described.containers.iter().filter(|status| status.finished_at == 0) {
         let mounts: Map<String, Value> = status

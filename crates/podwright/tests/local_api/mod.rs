@@ -1,4 +1,4 @@
-//! The local API of a real agent on Debian's containerd: what is submitted lives on whatever dies, and abuse wears nobody out.
+//! The local API of a real agent on Debian's containerd: submitted pods survive restarts, and overload is bounded.
 
 mod client;
 mod overload;
@@ -10,30 +10,30 @@ use anyhow::{Context, Result, ensure};
 use podwright_testbed::{image, leftovers, wait_until};
 use serde_json::{Value, json};
 
-use crate::fixture::{Bed, LIMIT, pod};
+use crate::fixture::{DebianNode, LIMIT, pod};
 use crate::suite::journal;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-impl Bed {
-    fn ask(&self, method: &str, path: &str, body: &Value) -> Result<(u16, Value)> {
-        client::ask(&self.socket(), method, path, body)
+impl DebianNode {
+    fn request(&self, method: &str, path: &str, body: &Value) -> Result<(u16, Value)> {
+        client::request(&self.socket(), method, path, body)
     }
 
     fn create(&self, name: &str, spec: &Value) -> Value {
-        let (code, pod) = self.ask("POST", PODS, &pod(name, spec)).expect("answered");
+        let (code, pod) = self.request("POST", PODS, &pod(name, spec)).expect("answered");
         assert_eq!(code, 201, "{pod:#}");
         pod
     }
 
     fn delete(&self, name: &str) -> Value {
-        let (code, pod) = self.ask("DELETE", &format!("{PODS}/{name}"), &Value::Null).expect("answered");
+        let (code, pod) = self.request("DELETE", &format!("{PODS}/{name}"), &Value::Null).expect("answered");
         assert_eq!(code, 200, "{pod:#}");
         pod
     }
 
     fn pod(&self, name: &str) -> Result<Value> {
-        let (code, pod) = self.ask("GET", &format!("{PODS}/{name}"), &Value::Null)?;
+        let (code, pod) = self.request("GET", &format!("{PODS}/{name}"), &Value::Null)?;
         ensure!(code == 200, "{pod:#}");
         Ok(pod)
     }
@@ -46,10 +46,10 @@ impl Bed {
         })
     }
 
-    /// Its object is gone, its file too.
+    /// Waits until the object is deleted.
     fn wait_gone(&self, name: &str) {
         wait_until(LIMIT, &format!("{name} to be gone"), || {
-            let (code, pod) = self.ask("GET", &format!("{PODS}/{name}"), &Value::Null)?;
+            let (code, pod) = self.request("GET", &format!("{PODS}/{name}"), &Value::Null)?;
             ensure!(code == 404, "{:#}", pod);
             Ok(())
         });
@@ -62,7 +62,7 @@ impl Bed {
 
     fn wait_nothing_left(&self) {
         wait_until(LIMIT, "no pod to be known", || {
-            let (_, list) = self.ask("GET", "/api/v1/pods", &Value::Null)?;
+            let (_, list) = self.request("GET", "/api/v1/pods", &Value::Null)?;
             let left = list["items"].as_array().context("a list")?;
             ensure!(left.is_empty(), "{left:#?}");
             Ok(())
@@ -82,7 +82,7 @@ fn sh(script: &str) -> Value {
         [{"name": "c", "image": image::BUSYBOX, "command": ["sh", "-c", script]}]})
 }
 
-/// Runs until it is told to end, and then ends at once.
+/// Runs until SIGTERM, and then exits at once.
 fn sleeper() -> Value {
     sh("trap 'exit 0' TERM; while :; do sleep 0.1; done")
 }
@@ -92,36 +92,36 @@ fn container(pod: &Value) -> &Value {
 }
 
 #[test]
-fn submitted_pods_outlive_the_agent_and_the_machine_and_a_delete_goes_on() {
-    let mut bed = Bed::start();
-    bed.create("web", &sleeper());
+fn submitted_pods_survive_agent_and_host_restarts_and_deletes_continue() {
+    let mut node = DebianNode::start();
+    node.create("web", &sleeper());
     let mut once = sh("exit 0");
     once["restartPolicy"] = json!("Never");
-    bed.create("once", &once);
+    node.create("once", &once);
     let deaf = "trap '' TERM; while :; do sleep 0.1; done";
-    bed.create("stubborn", &sh(deaf));
+    node.create("stubborn", &sh(deaf));
     let mut patient = sh(deaf);
     patient["terminationGracePeriodSeconds"] = json!(600);
-    bed.create("patient", &patient);
-    let web = bed.wait_phase("web", "Running");
-    bed.wait_phase("once", "Succeeded");
-    bed.wait_phase("stubborn", "Running");
-    bed.wait_phase("patient", "Running");
+    node.create("patient", &patient);
+    let web = node.wait_phase("web", "Running");
+    node.wait_phase("once", "Succeeded");
+    node.wait_phase("stubborn", "Running");
+    node.wait_phase("patient", "Running");
 
-    // The agent dies in the middle of a delete: nothing is restarted, the delete goes on.
-    assert_eq!(bed.delete("stubborn")["metadata"]["deletionGracePeriodSeconds"], 3);
-    assert_eq!(bed.delete("patient")["metadata"]["deletionGracePeriodSeconds"], 600);
-    bed.agent.kill9().expect("killed");
-    bed.agent.start_again().expect("started again");
-    bed.wait_gone("stubborn");
-    // Midway its time is shortened: ten minutes were promised, and two seconds are enough.
-    let ending = bed.pod("patient").expect("it has minutes left");
+    // The agent is killed during a delete: nothing is restarted, the delete continues.
+    assert_eq!(node.delete("stubborn")["metadata"]["deletionGracePeriodSeconds"], 3);
+    assert_eq!(node.delete("patient")["metadata"]["deletionGracePeriodSeconds"], 600);
+    node.agent.kill9().expect("killed");
+    node.agent.start_again().expect("started again");
+    node.wait_gone("stubborn");
+    // A second delete shortens the grace period from ten minutes to two seconds.
+    let ending = node.pod("patient").expect("the pod has minutes left");
     assert!(container(&ending)["state"]["running"].is_object(), "{:#}", ending["status"]);
     let two = json!({"gracePeriodSeconds": 2});
-    let (code, shortened) = bed.ask("DELETE", &format!("{PODS}/patient"), &two).expect("answered");
+    let (code, shortened) = node.request("DELETE", &format!("{PODS}/patient"), &two).expect("answered");
     assert_eq!((code, &shortened["metadata"]["deletionGracePeriodSeconds"]), (200, &json!(2)), "{shortened:#}");
-    bed.wait_gone("patient");
-    let after = bed.wait_phase("web", "Running");
+    node.wait_gone("patient");
+    let after = node.wait_phase("web", "Running");
     for field in ["uid", "creationTimestamp", "generation"] {
         assert_eq!(after["metadata"][field], web["metadata"][field], "{field}");
     }
@@ -130,49 +130,49 @@ fn submitted_pods_outlive_the_agent_and_the_machine_and_a_delete_goes_on() {
         (container(&web)["containerID"].clone(), json!(0))
     );
 
-    // The machine dies: what is to run runs again, what has ended has ended.
-    bed.agent.kill9().expect("killed");
-    bed.containerd.power_cut().expect("cut");
-    bed.containerd.start_again().expect("started again");
-    bed.agent.set_env("PODWRIGHT_BOOT_ID", "another-boot");
-    bed.agent.start_again().expect("started again");
+    // The host restarts: running pods run again, terminated pods stay terminated.
+    node.agent.kill9().expect("killed");
+    node.containerd.power_cut().expect("cut");
+    node.containerd.start_again().expect("started again");
+    node.agent.set_env("PODWRIGHT_BOOT_ID", "another-boot");
+    node.agent.start_again().expect("started again");
     wait_until(LIMIT, "web to come back", || {
-        let pod = bed.pod("web")?;
+        let pod = node.pod("web")?;
         ensure!(container(&pod)["restartCount"] == 1 && container(&pod)["state"]["running"].is_object(), "{pod:#}");
         Ok(())
     });
-    let once = bed.wait_phase("once", "Succeeded");
-    assert_eq!(container(&once)["restartCount"], 0, "it ran again");
+    let once = node.wait_phase("once", "Succeeded");
+    assert_eq!(container(&once)["restartCount"], 0, "the completed pod ran again");
 
-    // A manifest's name is its own; a submitted pod's file names nobody else.
-    bed.scratch.put_manifest("static.json", &pod("static", &sleeper())).expect("written");
-    wait_until(LIMIT, "the static pod", || bed.pod("static-node"));
-    let (code, status) = bed.ask("POST", PODS, &pod("static-node", &sleeper())).expect("answered");
+    // The name of a static pod can't be used by a submitted one.
+    node.scratch.put_manifest("static.json", &pod("static", &sleeper())).expect("written");
+    wait_until(LIMIT, "the static pod", || node.pod("static-node"));
+    let (code, status) = node.request("POST", PODS, &pod("static-node", &sleeper())).expect("answered");
     assert!(code == 409 && status["message"].as_str().is_some_and(|m| m.contains("static.json")), "{status:#}");
-    let (code, status) = bed.ask("DELETE", &format!("{PODS}/static-node"), &Value::Null).expect("answered");
+    let (code, status) = node.request("DELETE", &format!("{PODS}/static-node"), &Value::Null).expect("answered");
     assert!(code == 403 && status["message"].as_str().is_some_and(|m| m.contains("static.json")), "{status:#}");
-    bed.scratch.remove_manifest("static.json").expect("removed");
+    node.scratch.remove_manifest("static.json").expect("removed");
 
     for name in ["web", "once"] {
-        bed.delete(name);
+        node.delete(name);
     }
-    bed.wait_nothing_left();
+    node.wait_nothing_left();
 }
 
 #[test]
-fn what_was_answered_is_kept_when_the_agent_is_killed_during_creates() {
-    let mut bed = Bed::start();
+fn acknowledged_creates_survive_kills_of_the_agent() {
+    let mut node = DebianNode::start();
     let mut answered = Vec::new();
     for round in 0..5 {
-        let socket = bed.socket();
+        let socket = node.socket();
         let writer = std::thread::spawn(move || {
             let mut taken = Vec::new();
             for n in 0.. {
                 let name = format!("p{round}-{n}");
-                // A pod that waits for a node selector it never gets: only its object matters here.
+                // A pod with a node selector that never matches: only its object matters here.
                 let mut spec = sleeper();
                 spec["nodeSelector"] = json!({"never": "here"});
-                match client::ask(&socket, "POST", PODS, &pod(&name, &spec)) {
+                match client::request(&socket, "POST", PODS, &pod(&name, &spec)) {
                     Ok((201, _)) => taken.push(name),
                     Ok((code, status)) => panic!("{code} {status:#}"),
                     Err(_) => return taken,
@@ -181,17 +181,17 @@ fn what_was_answered_is_kept_when_the_agent_is_killed_during_creates() {
             taken
         });
         std::thread::sleep(Duration::from_millis(40 + 35 * round));
-        bed.agent.kill9().expect("killed");
-        answered.extend(writer.join().expect("it writes until the door is closed"));
-        bed.agent.start_again().expect("started again");
-        let (_, list) = bed.ask("GET", "/api/v1/pods", &Value::Null).expect("answered");
+        node.agent.kill9().expect("killed");
+        answered.extend(writer.join().expect("the writer ends when the socket closes"));
+        node.agent.start_again().expect("started again");
+        let (_, list) = node.request("GET", "/api/v1/pods", &Value::Null).expect("answered");
         let there: Vec<&str> =
             list["items"].as_array().expect("a list").iter().filter_map(|p| p["metadata"]["name"].as_str()).collect();
         for name in &answered {
-            assert!(there.contains(&name.as_str()), "{name} was taken and is lost");
+            assert!(there.contains(&name.as_str()), "{name} was acknowledged and is lost");
         }
     }
-    assert!(answered.len() > 5, "only {} were taken", answered.len());
-    let (_, broken) = bed.ask("GET", "/podwright/v1/manifests", &Value::Null).expect("answered");
-    assert_eq!(broken["broken"], json!([]), "a file was cut short");
+    assert!(answered.len() > 5, "only {} were acknowledged", answered.len());
+    let (_, broken) = node.request("GET", "/podwright/v1/manifests", &Value::Null).expect("answered");
+    assert_eq!(broken["broken"], json!([]), "a manifest file is incomplete");
 }

@@ -1,4 +1,4 @@
-//! Pods with users of their own (`hostUsers: false`), on a runtime that can: root inside is nobody outside.
+//! User namespaces (`hostUsers: false`) on a runtime that supports them: root in the container is unprivileged on the host.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,23 +7,23 @@ use anyhow::{Context, Result, ensure};
 use podwright_testbed::{Agent, Containerd, Scratch, wait_until};
 use serde_json::{Value, json};
 
-use crate::suite::container_output::said;
+use crate::suite::container_output::read_output;
 use crate::suite::features::with;
-use crate::suite::{Bed, LIMIT, container, one, sh, sleeper};
+use crate::suite::{LIMIT, TestNode, container, one, sh, sleeper};
 
-/// Kubernetes: as many as an image may use.
+/// Kubernetes: the number of user ids per pod.
 const LENGTH: u64 = 65_536;
 
 #[test]
-fn pods_have_users_of_their_own() {
+fn pods_run_in_their_own_user_namespaces() {
     let scratch = Scratch::new().expect("a scratch");
     let containerd = Containerd::start_with_user_namespaces(&scratch).expect("containerd starts");
     let agent = Agent::new(&scratch).runtime(&containerd).start().expect("the agent starts");
-    let mut bed = Bed { scratch, containerd, agent };
+    let mut node = TestNode { scratch, containerd, agent };
     let script = "cat /proc/self/uid_map; id -u; touch /v/mine /m/mine; stat -c '%u %g' /v/mine /m/mine; cat /d/name; echo; \
         cat /proc/interrupts | wc -c; mount -t tmpfs x /mnt 2>/dev/null && echo mounted; true";
     let mut c = sh("c", script);
-    // Only with users of its own may a container see all of /proc.
+    // An unmasked /proc is allowed only in a user namespace.
     c["securityContext"] = json!({"procMount": "Unmasked"});
     c["volumeMounts"] = json!([
         {"name": "v", "mountPath": "/v"}, {"name": "m", "mountPath": "/m"}, {"name": "d", "mountPath": "/d"},
@@ -33,14 +33,14 @@ fn pods_have_users_of_their_own() {
         {"name": "v", "emptyDir": {}}, {"name": "m", "emptyDir": {"medium": "Memory"}},
         {"name": "d", "downwardAPI": {"items": [item]}},
     ]);
-    bed.put("short", &with(c, json!({"hostUsers": false, "volumes": volumes})));
+    node.put("short", &with(c, json!({"hostUsers": false, "volumes": volumes})));
     for name in ["one", "two"] {
         let mut spec = one(&sleeper("c"));
         spec["hostUsers"] = json!(false);
-        bed.put(name, &spec);
+        node.put(name, &spec);
     }
     wait_until(LIMIT, "what the pod sees", || {
-        let text = said(&bed, &bed.phase("short", "Succeeded")?)?;
+        let text = read_output(&node, &node.phase("short", "Succeeded")?)?;
         let mut lines = text.lines();
         let map: Vec<u64> =
             lines.next().unwrap_or_default().split_whitespace().filter_map(|n| n.parse().ok()).collect();
@@ -52,36 +52,36 @@ fn pods_have_users_of_their_own() {
         ensure!(rest.len() == 5, "it may mount, which needs a right it was not given: {text}");
         Ok(())
     });
-    let before = [first_user(&bed, "one"), first_user(&bed, "two")];
+    let before = [first_user(&node, "one"), first_user(&node, "two")];
     assert_ne!(before[0] / LENGTH, before[1] / LENGTH, "two pods share users: {before:?}");
-    // The ranges are kept, and so are the pods.
-    bed.agent.kill9().expect("killed");
-    bed.agent.start_again().expect("started again");
-    bed.put("three", &{
+    // The id ranges and the pods are kept.
+    node.agent.kill9().expect("killed");
+    node.agent.start_again().expect("started again");
+    node.put("three", &{
         let mut spec = one(&sleeper("c"));
         spec["hostUsers"] = json!(false);
         spec
     });
-    let third = first_user(&bed, "three");
+    let third = first_user(&node, "three");
     assert!(before.iter().all(|user| user / LENGTH != third / LENGTH), "{before:?} {third}");
-    assert_eq!([first_user(&bed, "one"), first_user(&bed, "two")], before);
-    bed.remove_all();
-    bed.wait_nothing_left();
+    assert_eq!([first_user(&node, "one"), first_user(&node, "two")], before);
+    node.remove_all();
+    node.wait_nothing_left();
 }
 
-/// Who the pod's root is on this machine.
-fn first_user(bed: &Bed, name: &str) -> u64 {
+/// The host user id of the pod's root.
+fn first_user(node: &TestNode, name: &str) -> u64 {
     wait_until(LIMIT, &format!("{name} to run"), || {
-        let pod = bed.phase(name, "Running")?;
+        let pod = node.phase(name, "Running")?;
         ensure!(container(&pod, "c")["restartCount"] == 0, "{name} restarted");
-        owner_of_processes(bed, &pod)
+        owner_of_processes(node, &pod)
     })
 }
 
-fn owner_of_processes(bed: &Bed, pod: &Value) -> Result<u64> {
+fn owner_of_processes(node: &TestNode, pod: &Value) -> Result<u64> {
     let uid = pod["metadata"]["uid"].as_str().context("a uid")?;
     let id = container(pod, "c")["containerID"].as_str().context("no id")?.replace("containerd://", "");
-    let below = format!("{}/kubepods/besteffort/pod{uid}/{id}/cgroup.procs", bed.scratch.name());
+    let below = format!("{}/kubepods/besteffort/pod{uid}/{id}/cgroup.procs", node.scratch.name());
     let procs = ["/sys/fs/cgroup", "/sys/fs/cgroup/memory"].map(|top| fs::read_to_string(format!("{top}/{below}")));
     let procs = procs.into_iter().find_map(Result::ok).context("no cgroup")?;
     let pid = procs.lines().next().context("no process")?;

@@ -1,4 +1,4 @@
-//! Pods whose cgroup was taken away, by whoever's hand: they come back inside of one, with their limits.
+//! Pods whose cgroup was removed from outside: they restart in a new cgroup, with their limits.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,46 +12,46 @@ use serde_json::{Value, json};
 
 use super::resources::memory;
 use super::restarts::lost_shim;
-use super::{Bed, LIMIT, container, one, sleeper};
+use super::{LIMIT, TestNode, container, one, sleeper};
 
 const LIMIT_MI: u64 = 64;
 
-pub(crate) fn a_pod_whose_cgroup_was_removed_comes_back_inside_of_one(flavor: Flavor) {
-    let mut bed = Bed::start(flavor);
+pub(crate) fn a_pod_whose_cgroup_was_removed_restarts_in_a_new_cgroup(flavor: Flavor) {
+    let mut node = TestNode::start(flavor);
     for (name, policy) in [("killed", "Always"), ("moved", "Always"), ("once", "Never")] {
         let mut spec = one(&sleeper("c"));
         spec["restartPolicy"] = json!(policy);
         spec["containers"][0]["resources"] = json!({"limits": {"cpu": "100m", "memory": format!("{LIMIT_MI}Mi")}});
-        bed.put(name, &spec);
+        node.put(name, &spec);
     }
     let [killed, moved, once] =
-        ["killed", "moved", "once"].map(|name| Cgroup::of(&bed, &bed.wait_phase(name, "Running")));
+        ["killed", "moved", "once"].map(|name| Cgroup::of(&node, &node.wait_phase(name, "Running")));
 
-    // All that is in it dies, and it is gone before the agent can look.
-    bed.agent.signal(Signal::STOP).expect("stopped");
+    // All processes are killed, and the cgroup is removed before the agent observes it.
+    node.agent.signal(Signal::STOP).expect("stopped");
     killed.processes().into_iter().for_each(kill);
     killed.remove();
-    bed.agent.signal(Signal::CONT).expect("goes on");
-    wait_until(LIMIT, "the killed pod to be back inside", || is_back_inside(&bed, "killed", &killed));
+    node.agent.signal(Signal::CONT).expect("goes on");
+    wait_until(LIMIT, "the killed pod to be back inside", || is_back_inside(&node, "killed", &killed));
 
-    // It lives on, but outside of every limit. A new agent finds it so.
-    bed.agent.kill9().expect("killed");
+    // The container keeps running, but outside of every limit, when a new agent starts.
+    node.agent.kill9().expect("killed");
     for cgroup in [&moved, &once] {
         cgroup.move_out();
         cgroup.remove();
     }
-    bed.agent.start_again().expect("started again");
-    wait_until(LIMIT, "the moved pod to be back inside", || is_back_inside(&bed, "moved", &moved));
-    let pod = bed.wait_phase("once", "Succeeded");
+    node.agent.start_again().expect("started again");
+    wait_until(LIMIT, "the moved pod to be back inside", || is_back_inside(&node, "moved", &moved));
+    let pod = node.wait_phase("once", "Succeeded");
     assert_eq!(container(&pod, "c")["restartCount"], 0, "it never restarts");
-    bed.remove_all();
-    bed.wait_nothing_left_but(lost_shim);
+    node.remove_all();
+    node.wait_nothing_left_but(lost_shim);
 }
 
-fn is_back_inside(bed: &Bed, name: &str, cgroup: &Cgroup) -> Result<()> {
-    let pod = bed.phase(name, "Running")?;
+fn is_back_inside(node: &TestNode, name: &str, cgroup: &Cgroup) -> Result<()> {
+    let pod = node.phase(name, "Running")?;
     let c = container(&pod, "c");
-    // More than once if the runtime tells of the container's end before its sandbox's: the next one is made where nothing can live.
+    // More than once if the runtime reports the container's exit before its sandbox's: the next container is created in a dead sandbox.
     ensure!(c["state"]["running"].is_object() && c["restartCount"].as_i64() >= Some(1), "{c:#}");
     let id = c["containerID"].as_str().context("no id")?.replace("containerd://", "");
     for group in [cgroup.0.clone(), cgroup.0.join(id)] {
@@ -66,12 +66,12 @@ fn is_back_inside(bed: &Bed, name: &str, cgroup: &Cgroup) -> Result<()> {
 struct Cgroup(PathBuf);
 
 impl Cgroup {
-    fn of(bed: &Bed, pod: &Value) -> Self {
+    fn of(node: &TestNode, pod: &Value) -> Self {
         let uid = pod["metadata"]["uid"].as_str().expect("a uid");
-        Self(Path::new(&bed.scratch.name()).join("kubepods").join(format!("pod{uid}")))
+        Self(Path::new(&node.scratch.name()).join("kubepods").join(format!("pod{uid}")))
     }
 
-    /// It and all below it, the deepest first, in every hierarchy.
+    /// The directories of the cgroup and all below it, the deepest first, in every hierarchy.
     fn dirs(&self) -> Vec<(PathBuf, PathBuf)> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").expect("there");
         let hierarchies = mounts.lines().filter(|line| line.contains(" - cgroup")).filter_map(|l| l.split(' ').nth(4));
@@ -91,11 +91,11 @@ impl Cgroup {
         pids
     }
 
-    /// Its processes into the root of each hierarchy.
+    /// Moves its processes to the root of each hierarchy.
     fn move_out(&self) {
         for (top, dir) in self.dirs() {
             for pid in fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default().lines() {
-                // A process that ended meanwhile needs no place.
+                // The process may have exited meanwhile.
                 let _ = fs::write(top.join("cgroup.procs"), pid);
             }
         }
@@ -125,6 +125,6 @@ fn below(dir: &Path) -> Vec<PathBuf> {
 }
 
 fn kill(pid: i32) {
-    // One that is gone already is no error.
+    // The process may have exited already.
     let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
 }

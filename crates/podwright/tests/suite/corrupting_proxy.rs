@@ -1,4 +1,4 @@
-//! Someone between the agent and the runtime, who passes on what both say, or answers nonsense.
+//! A proxy between the agent and the runtime that can corrupt the runtime's responses.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -8,76 +8,76 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-/// What is done with the runtime's words.
+/// How the runtime's responses are corrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
-    /// They are passed on.
-    Honest,
-    /// They are passed on with errors in them.
-    Slurring,
-    /// Something else is said.
-    Babbling,
+pub(crate) enum Corruption {
+    /// They are forwarded unchanged.
+    None,
+    /// Some bytes are changed.
+    FlippedBytes,
+    /// Random bytes are sent instead.
+    Garbage,
 }
 
-/// Listens on a socket of its own.
-pub(crate) struct Meddler {
+/// Listens on its own socket.
+pub(crate) struct CorruptingProxy {
     socket: PathBuf,
-    manner: Arc<AtomicU8>,
+    corruption: Arc<AtomicU8>,
     open: Arc<Mutex<Vec<UnixStream>>>,
 }
 
-impl Meddler {
-    /// Between whoever comes to `socket` and the runtime behind `runtime`.
+impl CorruptingProxy {
+    /// Listens on `socket` and forwards to `runtime`.
     pub(crate) fn new(socket: PathBuf, runtime: PathBuf) -> Self {
         let listener = UnixListener::bind(&socket).expect("bound");
-        let manner = Arc::new(AtomicU8::new(Manner::Honest as u8));
+        let corruption = Arc::new(AtomicU8::new(Corruption::None as u8));
         let open = Arc::<Mutex<Vec<UnixStream>>>::default();
-        let (now, kept) = (Arc::clone(&manner), Arc::clone(&open));
+        let (current, clients) = (Arc::clone(&corruption), Arc::clone(&open));
         // Ends with the test's process: an accept can't be interrupted.
         thread::spawn(move || {
-            for guest in listener.incoming().flatten() {
-                kept.lock().unwrap_or_else(PoisonError::into_inner).extend(guest.try_clone());
-                let (now, runtime) = (Arc::clone(&now), runtime.clone());
-                thread::spawn(move || attend(guest, &runtime, now.load(Ordering::SeqCst)));
+            for client in listener.incoming().flatten() {
+                clients.lock().unwrap_or_else(PoisonError::into_inner).extend(client.try_clone());
+                let (current, runtime) = (Arc::clone(&current), runtime.clone());
+                thread::spawn(move || serve(client, &runtime, current.load(Ordering::SeqCst)));
             }
         });
-        Self { socket, manner, open }
+        Self { socket, corruption, open }
     }
 
-    /// As an agent is told it.
+    /// As in `--container-runtime-endpoint`.
     pub(crate) fn endpoint(&self) -> String {
         format!("unix://{}", self.socket.display())
     }
 
-    /// From now on, also towards those who are there: they have to come again.
-    pub(crate) fn turn(&self, manner: Manner) {
-        self.manner.store(manner as u8, Ordering::SeqCst);
-        for guest in self.open.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            let _ = guest.shutdown(Shutdown::Both);
+    /// Applies to new connections; open ones are closed, so that clients have to reconnect.
+    pub(crate) fn set(&self, corruption: Corruption) {
+        self.corruption.store(corruption as u8, Ordering::SeqCst);
+        for client in self.open.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            let _ = client.shutdown(Shutdown::Both);
         }
     }
 }
 
-fn attend(mut guest: UnixStream, runtime: &Path, manner: u8) {
-    if manner == Manner::Babbling as u8 {
-        let babble: Vec<u8> = (0..4096u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
-        let _ = guest.write_all(&babble);
+fn serve(mut client: UnixStream, runtime: &Path, corruption: u8) {
+    if corruption == Corruption::Garbage as u8 {
+        let garbage: Vec<u8> = (0..4096u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let _ = client.write_all(&garbage);
         return;
     }
-    let Ok(inside) = UnixStream::connect(runtime) else { return };
-    let slurs = manner == Manner::Slurring as u8;
+    let Ok(upstream) = UnixStream::connect(runtime) else { return };
+    let flip_bytes = corruption == Corruption::FlippedBytes as u8;
     thread::scope(|scope| {
-        scope.spawn(|| pass_on(&guest, &inside, false));
-        pass_on(&inside, &guest, slurs);
+        scope.spawn(|| forward(&client, &upstream, false));
+        forward(&upstream, &client, flip_bytes);
     });
 }
 
-fn pass_on(mut from: &UnixStream, mut to: &UnixStream, slurs: bool) {
+fn forward(mut from: &UnixStream, mut to: &UnixStream, flip_bytes: bool) {
     let (mut part, mut count) = ([0u8; 4096], 0usize);
     while let Ok(length @ 1..) = from.read(&mut part) {
-        for byte in part.iter_mut().take(length).filter(|_| slurs) {
+        for byte in part.iter_mut().take(length).filter(|_| flip_bytes) {
             count += 1;
-            // The greeting is whole, so that it is the answers that are wrong.
+            // The connection preface stays valid, so that responses are corrupted and not the handshake.
             if count > 200 && count.is_multiple_of(61) {
                 *byte ^= 0x15;
             }

@@ -1,4 +1,4 @@
-//! The runtime asked directly, past the agent.
+//! Queries the runtime directly.
 
 use std::time::Duration;
 
@@ -7,28 +7,28 @@ use podwright_cri::v1::{Container, ContainerStatus, PodSandbox};
 use podwright_cri::{RemoteRuntime, RuntimeService};
 use serde_json::Value;
 
-use super::Bed;
+use super::TestNode;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// The sandboxes and containers of a pod.
-pub(crate) fn of_pod(bed: &Bed, uid: &str) -> (Vec<PodSandbox>, Vec<Container>) {
-    ask(bed, async |runtime| {
+pub(crate) fn of_pod(node: &TestNode, uid: &str) -> (Vec<PodSandbox>, Vec<Container>) {
+    query(node, async |runtime| {
         let sandboxes = runtime.list_pod_sandbox(Some(sandboxes_of_pod(uid)), LIMIT).await.expect("a list");
         let containers = runtime.list_containers(Some(containers_of_pod(uid)), LIMIT).await.expect("a list");
         (sandboxes, containers)
     })
 }
 
-/// A pod's newest sandbox as it was asked for, and its containers.
+/// The configuration of a pod's newest sandbox, and its containers.
 pub(crate) struct Described {
     pub(crate) config: Value,
     pub(crate) containers: Vec<ContainerStatus>,
 }
 
-/// All the runtime tells of a pod.
-pub(crate) fn described(bed: &Bed, uid: &str) -> Described {
-    ask(bed, async |runtime| {
+/// Everything that the runtime reports about a pod.
+pub(crate) fn described(node: &TestNode, uid: &str) -> Described {
+    query(node, async |runtime| {
         let sandboxes = runtime.list_pod_sandbox(Some(sandboxes_of_pod(uid)), LIMIT).await.expect("a list");
         let newest = sandboxes.iter().max_by_key(|sandbox| sandbox.created_at).expect("a sandbox");
         let status = runtime.pod_sandbox_status(&newest.id, true, LIMIT).await.expect("its status");
@@ -42,15 +42,15 @@ pub(crate) fn described(bed: &Bed, uid: &str) -> Described {
     })
 }
 
-/// An annotation of a container, or nothing.
+/// An annotation of a container; empty if absent.
 pub(crate) fn annotation(container: &Container, key: &str) -> String {
     container.annotations.get(key).cloned().unwrap_or_default()
 }
 
-fn ask<T>(bed: &Bed, question: impl AsyncFnOnce(&RemoteRuntime) -> T) -> T {
+fn query<T>(node: &TestNode, query: impl AsyncFnOnce(&RemoteRuntime) -> T) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let remote = RemoteRuntime::connect(&bed.containerd.endpoint()).expect("an endpoint");
-        question(&remote).await
+        let remote = RemoteRuntime::connect(&node.containerd.endpoint()).expect("an endpoint");
+        query(&remote).await
     })
 }

@@ -1,4 +1,4 @@
-//! A deletion interrupts what the pod is doing, whatever that is, and nothing of it starts afterwards.
+//! A deletion interrupts a pod in any state, and none of its containers starts afterwards.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -8,22 +8,22 @@ use podwright_testbed::{Flavor, HungMount, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use super::{Bed, LIMIT, container, cri, one, sh, sleeper};
+use super::{LIMIT, TestNode, container, cri, one, sh, sleeper};
 
-/// What the machine itself may need beside the pod's grace.
+/// Extra time for the host in addition to the pod's grace period.
 const SLACK: Duration = Duration::from_secs(10);
 
-/// A container that writes down that it began.
-fn witness(bed: &Bed, name: &str) -> Value {
-    let dir = bed.scratch.dir("began").expect("made");
+/// A container that records its start.
+fn witness(node: &TestNode, name: &str) -> Value {
+    let dir = node.scratch.dir("began").expect("made");
     let mut spec = one(&sh("c", &format!("echo x >> /began/{name}; trap 'exit 0' TERM; while :; do sleep 0.1; done")));
     spec["volumes"] = json!([{"name": "began", "hostPath": {"path": dir}}]);
     spec["containers"][0]["volumeMounts"] = json!([{"name": "began", "mountPath": "/began"}]);
     spec
 }
 
-fn began(bed: &Bed, name: &str) -> usize {
-    let file = bed.scratch.path().join("began").join(name);
+fn began(node: &TestNode, name: &str) -> usize {
+    let file = node.scratch.path().join("began").join(name);
     fs::read_to_string(file).unwrap_or_default().lines().count()
 }
 
@@ -31,31 +31,31 @@ fn state<'a>(pod: &'a Value, name: &str) -> &'a Value {
     &container(pod, name)["state"]
 }
 
-/// A step, how to know that the pod is in it, and how often its container may have begun.
+/// A step, how to detect that the pod is in it, and how often its container may have started.
 struct Step {
     name: &'static str,
     spec: Value,
-    reached: fn(&Bed, &Value) -> Result<()>,
+    reached: fn(&TestNode, &Value) -> Result<()>,
     may_begin: bool,
 }
 
-fn steps(bed: &Bed, hung: &HungMount) -> Vec<Step> {
-    let mut init = witness(bed, "init");
+fn steps(node: &TestNode, hung: &HungMount) -> Vec<Step> {
+    let mut init = witness(node, "init");
     init["initContainers"] = json!([sh("i", "trap : TERM; while :; do sleep 0.1; done")]);
-    let mut sidecar = witness(bed, "sidecar");
+    let mut sidecar = witness(node, "sidecar");
     let mut waits = sleeper("s");
     waits["restartPolicy"] = json!("Always");
     waits["startupProbe"] = json!({"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 1000});
     sidecar["initContainers"] = json!([waits]);
-    let mut hook = witness(bed, "hook");
+    let mut hook = witness(node, "hook");
     hook["containers"][0]["lifecycle"] =
         json!({"postStart": {"exec": {"command": ["sh", "-c", "touch /began/hooked; sleep 1000"]}}});
-    let mut prepare = witness(bed, "prepare");
-    // Nothing is checked when it is set up; the part of it is looked for when its container is prepared.
+    let mut prepare = witness(node, "prepare");
+    // Nothing is checked at setup; the subPath is resolved when the container is prepared.
     prepare["volumes"].as_array_mut().expect("a list").push(json!({"name": "h", "hostPath": {"path": hung.point()}}));
     let mounts = prepare["containers"][0]["volumeMounts"].as_array_mut().expect("a list");
     mounts.push(json!({"name": "h", "mountPath": "/h", "subPath": "part"}));
-    let mut crash = witness(bed, "crash");
+    let mut crash = witness(node, "crash");
     crash["containers"][0]["command"] = json!(["sh", "-c", "echo x >> /began/crash; exit 1"]);
     vec![
         Step {
@@ -79,8 +79,8 @@ fn steps(bed: &Bed, hung: &HungMount) -> Vec<Step> {
         Step {
             name: "hook",
             spec: hook,
-            reached: |bed, _| {
-                ensure!(bed.scratch.path().join("began/hooked").exists(), "no hook yet");
+            reached: |node, _| {
+                ensure!(node.scratch.path().join("began/hooked").exists(), "no hook yet");
                 Ok(())
             },
             may_begin: true,
@@ -88,8 +88,8 @@ fn steps(bed: &Bed, hung: &HungMount) -> Vec<Step> {
         Step {
             name: "prepare",
             spec: prepare,
-            reached: |bed, p| {
-                let (sandboxes, _) = cri::of_pod(bed, p["metadata"]["uid"].as_str().unwrap_or_default());
+            reached: |node, p| {
+                let (sandboxes, _) = cri::of_pod(node, p["metadata"]["uid"].as_str().unwrap_or_default());
                 ensure!(!sandboxes.is_empty(), "no sandbox yet");
                 Ok(())
             },
@@ -108,73 +108,73 @@ fn steps(bed: &Bed, hung: &HungMount) -> Vec<Step> {
 }
 
 pub(crate) fn a_pod_can_be_deleted_at_every_step(flavor: Flavor) {
-    let bed = Bed::start(flavor);
-    let hung = HungMount::new(&bed.scratch.path().join("hung")).expect("mounted");
-    let steps = steps(&bed, &hung);
+    let node = TestNode::start(flavor);
+    let hung = HungMount::new(&node.scratch.path().join("hung")).expect("mounted");
+    let steps = steps(&node, &hung);
     for step in &steps {
-        bed.put(step.name, &step.spec);
+        node.put(step.name, &step.spec);
     }
     let mut begun = vec![];
     for step in &steps {
-        wait_until(LIMIT, &format!("{} to be at its step", step.name), || (step.reached)(&bed, &bed.pod(step.name)?));
-        begun.push(began(&bed, step.name));
+        wait_until(LIMIT, &format!("{} to be at its step", step.name), || (step.reached)(&node, &node.pod(step.name)?));
+        begun.push(began(&node, step.name));
         assert!(step.may_begin || begun.last() == Some(&0), "{} began too early", step.name);
     }
     let asked = Instant::now();
     for step in &steps {
-        bed.remove(step.name);
+        node.remove(step.name);
     }
     for step in &steps {
         wait_until(LIMIT, &format!("{} to be gone", step.name), || {
-            ensure!(bed.pod(step.name).is_err(), "{:#}", bed.pod(step.name)?["status"]);
+            ensure!(node.pod(step.name).is_err(), "{:#}", node.pod(step.name)?["status"]);
             Ok(())
         });
     }
     let (took, grace) = (asked.elapsed(), Duration::from_secs(2));
     println!("all gone after {took:?}, grace {grace:?}");
     assert!(took < grace + SLACK, "{took:?}");
-    // What hung comes to life, and finds nobody to start anything for.
+    // The hung mount resumes; nothing may be started for the deleted pods.
     drop(hung);
     std::thread::sleep(Duration::from_secs(1));
     for (step, before) in steps.iter().zip(begun) {
-        assert_eq!(began(&bed, step.name), before, "{} began after its deletion", step.name);
+        assert_eq!(began(&node, step.name), before, "{} began after its deletion", step.name);
     }
-    bed.wait_nothing_left();
+    node.wait_nothing_left();
 }
 
-/// The runtime is stopped in the middle of things: calls under way neither end nor fail.
-pub(crate) fn pods_deleted_while_the_runtime_is_frozen_go_when_it_thaws(flavor: Flavor) {
-    let bed = Bed::start(flavor);
-    let runtime = i32::try_from(bed.containerd.pid()).ok().and_then(Pid::from_raw).expect("a pid");
+/// The runtime is frozen: calls in flight neither finish nor fail.
+pub(crate) fn pods_deleted_while_the_runtime_is_frozen_are_removed_after_it_resumes(flavor: Flavor) {
+    let node = TestNode::start(flavor);
+    let runtime = i32::try_from(node.containerd.pid()).ok().and_then(Pid::from_raw).expect("a pid");
     for (round, after) in [0, 150, 350, 600].into_iter().enumerate() {
         let names: Vec<String> = (0..4).map(|i| format!("r{round}p{i}")).collect();
         if after == 0 {
             kill_process(runtime, Signal::STOP).expect("stopped");
         }
         for name in &names {
-            bed.put(name, &witness(&bed, name));
+            node.put(name, &witness(&node, name));
         }
         std::thread::sleep(Duration::from_millis(after));
         kill_process(runtime, Signal::STOP).expect("stopped");
-        // Long enough for every pod to wait for the runtime, whatever it was at.
+        // Long enough for every pod to wait for the runtime, in whatever step it was.
         std::thread::sleep(Duration::from_millis(300));
-        names.iter().for_each(|name| bed.remove(name));
+        names.iter().for_each(|name| node.remove(name));
         std::thread::sleep(Duration::from_millis(700));
-        assert_eq!(bed.agent.get("/healthz").expect("it answers").status, 200);
+        assert_eq!(node.agent.get("/healthz").expect("it answers").status, 200);
         kill_process(runtime, Signal::CONT).expect("goes on");
         let thawed = Instant::now();
         for name in &names {
             wait_until(LIMIT, &format!("{name} to be gone"), || {
-                ensure!(bed.pod(name).is_err(), "{:#}", bed.pod(name)?["status"]);
+                ensure!(node.pod(name).is_err(), "{:#}", node.pod(name)?["status"]);
                 Ok(())
             });
         }
         println!("stopped after {after} ms: all gone {:?} after it went on", thawed.elapsed());
         assert!(thawed.elapsed() < Duration::from_secs(2) + SLACK * 2, "{:?}", thawed.elapsed());
         if after == 0 {
-            let began: usize = names.iter().map(|name| began(&bed, name)).sum();
+            let began: usize = names.iter().map(|name| began(&node, name)).sum();
             assert_eq!(began, 0, "no container was asked for before the deletion, and none may begin after it");
         }
     }
-    bed.wait_nothing_left();
+    node.wait_nothing_left();
 }

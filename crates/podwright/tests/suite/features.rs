@@ -1,6 +1,6 @@
-//! What a pod's spec asks for is what its processes find: environment, commands, names, resolver, namespaces, ports, last words, logs.
+//! Processes get what the pod's spec requests: environment, commands, names, resolver, namespaces, ports, termination messages, logs.
 //!
-//! Pods print what they find and end; the words are read from their logs, so every check is one of the log files too.
+//! The pods print what they find and exit; the output is read from the log files, so every check covers those too.
 
 use std::fs;
 
@@ -9,15 +9,15 @@ use podwright_cri::labels;
 use podwright_testbed::{Flavor, free_port, image, wait_until};
 use serde_json::{Value, json};
 
-use super::container_output::{said, said_by};
+use super::container_output::{read_output, read_output_of};
 use super::cri::{self, annotation};
-use super::{Bed, LIMIT, condition, container, one, sh, sleeper};
+use super::{LIMIT, TestNode, condition, container, one, sh, sleeper};
 
-/// A pod, its spec, and what must be true once it has ended.
-pub(crate) type Asked = (&'static str, Value, fn(&Bed, &Value) -> Result<()>);
+/// A pod's name, its spec, and the check after it has terminated.
+pub(crate) type Asked = (&'static str, Value, fn(&TestNode, &Value) -> Result<()>);
 
-pub(crate) fn pods_find_what_their_specs_ask_for(flavor: Flavor) {
-    let bed = Bed::configured(flavor, json!({"clusterDNS": ["10.96.0.10"], "clusterDomain": "cluster.test"}));
+pub(crate) fn pods_get_what_their_specs_request(flavor: Flavor) {
+    let node = TestNode::configured(flavor, json!({"clusterDNS": ["10.96.0.10"], "clusterDomain": "cluster.test"}));
     let port = free_port().expect("a port");
     let all: [Asked; 9] = [
         ("env", env(), env_is_right),
@@ -27,38 +27,38 @@ pub(crate) fn pods_find_what_their_specs_ask_for(flavor: Flavor) {
         ("dns-default", with(sh("c", "cat /etc/resolv.conf"), json!({"dnsPolicy": "Default"})), dns_default_is_right),
         ("on-host", on_host(), on_host_is_right),
         ("shared-pids", shared_pids(), shared_pids_are_right),
-        ("last-words", last_words(), last_words_are_right),
+        ("last-words", termination_messages(), termination_messages_are_right),
         ("logs", with(sh("c", LOUD), json!({})), logs_are_right),
     ];
     for (name, spec, _) in &all {
-        bed.put_labeled(name, spec);
+        node.put_labeled(name, spec);
     }
-    bed.put_labeled("web", &web(port));
-    bed.put_labeled("known", &known());
+    node.put_labeled("web", &web(port));
+    node.put_labeled("known", &known());
     for (name, _, check) in &all {
         wait_until(LIMIT, name, || {
-            let pod = bed.pod(name)?;
+            let pod = node.pod(name)?;
             let phase = if *name == "last-words" { "Failed" } else { "Succeeded" };
             ensure!(pod["status"]["phase"] == phase, "{:#}", pod["status"]);
-            check(&bed, &pod).with_context(|| format!("{:#}", pod["status"]))
+            check(&node, &pod).with_context(|| format!("{:#}", pod["status"]))
         });
     }
     wait_until(LIMIT, "the page behind the host port", || {
         let page = podwright_testbed::get(&format!("127.0.0.1:{port}"), "/index.html")?;
         ensure!(page.body.trim() == "the page", "{page:?}");
-        let pod = bed.phase("web", "Running")?;
+        let pod = node.phase("web", "Running")?;
         let own = format!("{}:8080", pod["status"]["podIP"].as_str().context("no address")?);
         ensure!(podwright_testbed::get(&own, "/index.html")?.status == 200, "no page on the pod's own address");
         Ok(())
     });
-    let pod = bed.wait_phase("known", "Running");
-    runtime_objects_have_the_kubelets_names(&bed, &pod);
-    unknown_fields_are_named(&bed);
-    bed.remove_all();
-    bed.wait_nothing_left();
+    let pod = node.wait_phase("known", "Running");
+    runtime_objects_have_the_kubelets_names(&node, &pod);
+    unknown_fields_are_named(&node);
+    node.remove_all();
+    node.wait_nothing_left();
 }
 
-/// A pod of one container that ends, with more in its spec.
+/// A pod with one container that exits, with more fields in its spec.
 pub(crate) fn with(container: Value, more: Value) -> Value {
     let mut spec = one(&container);
     spec["restartPolicy"] = json!("Never");
@@ -94,8 +94,8 @@ fn env() -> Value {
     with(c, json!({}))
 }
 
-fn env_is_right(bed: &Bed, pod: &Value) -> Result<()> {
-    let text = said(bed, pod)?;
+fn env_is_right(node: &TestNode, pod: &Value) -> Result<()> {
+    let text = read_output(node, pod)?;
     let status = &pod["status"];
     let field = |value: &Value| value.as_str().unwrap_or("missing").to_owned();
     for (name, value) in [
@@ -119,7 +119,7 @@ fn env_is_right(bed: &Bed, pod: &Value) -> Result<()> {
         let line = format!("{name}={value}");
         ensure!(text.lines().any(|l| l == line), "no line {line:?} in:\n{text}");
     }
-    // The shell sees `$(PLAIN)` as a command of its own, and `$(NONE)` too: both say so on the error stream.
+    // The shell runs `$(PLAIN)` and `$(NONE)` as commands: both print an error to stderr.
     ensure!(text.lines().any(|l| l == "args plain"), "{text}");
     ensure!(!text.contains("KUBERNETES_"), "a static pod knows of no services:\n{text}");
     ensure!(pod["status"]["podIP"].is_string() && pod["status"]["hostIP"].is_string(), "no addresses");
@@ -140,7 +140,7 @@ fn commands() -> Value {
     ]})
 }
 
-fn commands_are_right(bed: &Bed, pod: &Value) -> Result<()> {
+fn commands_are_right(node: &TestNode, pod: &Value) -> Result<()> {
     for (name, words) in [
         ("neither", "entrypoint default command"),
         ("args", "entrypoint a b"),
@@ -149,8 +149,8 @@ fn commands_are_right(bed: &Bed, pod: &Value) -> Result<()> {
         ("stayed", "/tmp"),
         ("moved", "/var/www"),
     ] {
-        let text = said_by(bed, pod, name, 0)?;
-        ensure!(text.trim() == words, "{name} said {text:?}");
+        let text = read_output_of(node, pod, name, 0)?;
+        ensure!(text.trim() == words, "{name} output {text:?}");
     }
     Ok(())
 }
@@ -164,8 +164,8 @@ fn names() -> Value {
     )
 }
 
-fn names_are_right(bed: &Bed, pod: &Value) -> Result<()> {
-    let text = said(bed, pod)?;
+fn names_are_right(node: &TestNode, pod: &Value) -> Result<()> {
+    let text = read_output(node, pod)?;
     let full = "host.sub.default.svc.cluster.test";
     ensure!(text.lines().next() == Some(full), "{text}");
     let ip = pod["status"]["podIP"].as_str().context("no address")?;
@@ -188,16 +188,16 @@ fn dns_none() -> Value {
     )
 }
 
-fn dns_none_is_right(bed: &Bed, pod: &Value) -> Result<()> {
-    let text = said(bed, pod)?;
+fn dns_none_is_right(node: &TestNode, pod: &Value) -> Result<()> {
+    let text = read_output(node, pod)?;
     let lines: Vec<&str> = text.lines().collect();
     let wanted = ["dns-none-node", "search own.test", "nameserver 192.0.2.53", "options ndots:2 edns0"];
     ensure!(lines == wanted, "{text}");
     Ok(())
 }
 
-fn dns_default_is_right(bed: &Bed, pod: &Value) -> Result<()> {
-    let text = said(bed, pod)?;
+fn dns_default_is_right(node: &TestNode, pod: &Value) -> Result<()> {
+    let text = read_output(node, pod)?;
     ensure!(text.contains("nameserver 127.0.0.1") && text.contains("search node.test"), "{text}");
     ensure!(!text.contains("cluster.test"), "{text}");
     Ok(())
@@ -209,8 +209,8 @@ fn on_host() -> Value {
     with(sh("c", NAMESPACES), json!({"hostNetwork": true, "hostPID": true, "hostIPC": true}))
 }
 
-fn on_host_is_right(bed: &Bed, pod: &Value) -> Result<()> {
-    let text = said(bed, pod)?;
+fn on_host_is_right(node: &TestNode, pod: &Value) -> Result<()> {
+    let text = read_output(node, pod)?;
     for ns in ["net", "pid", "ipc"] {
         let own = fs::read_link(format!("/proc/self/ns/{ns}"))?;
         let line = format!("{ns} {}", own.display());
@@ -228,8 +228,8 @@ fn shared_pids() -> Value {
     spec
 }
 
-fn shared_pids_are_right(bed: &Bed, pod: &Value) -> Result<()> {
-    let (c, d) = (said_by(bed, pod, "c", 0)?, said_by(bed, pod, "d", 0)?);
+fn shared_pids_are_right(node: &TestNode, pod: &Value) -> Result<()> {
+    let (c, d) = (read_output_of(node, pod, "c", 0)?, read_output_of(node, pod, "d", 0)?);
     let line = |text: &str, ns: &str| text.lines().find(|l| l.starts_with(ns)).unwrap_or_default().to_owned();
     for ns in ["pid", "net", "ipc"] {
         let own = fs::read_link(format!("/proc/self/ns/{ns}"))?;
@@ -246,7 +246,7 @@ fn web(port: u16) -> Value {
     one(&c)
 }
 
-fn last_words() -> Value {
+fn termination_messages() -> Value {
     let mut elsewhere = sh("elsewhere", "echo from a file > /tmp/words; exit 3");
     elsewhere["terminationMessagePath"] = json!("/tmp/words");
     let mut fallback = sh("fallback", "echo first; echo from the log; exit 4");
@@ -256,7 +256,7 @@ fn last_words() -> Value {
     json!({"restartPolicy": "Never", "containers": [elsewhere, fallback, well]})
 }
 
-fn last_words_are_right(_: &Bed, pod: &Value) -> Result<()> {
+fn termination_messages_are_right(_: &TestNode, pod: &Value) -> Result<()> {
     for (name, words) in
         [("elsewhere", json!("from a file\n")), ("fallback", json!("first\nfrom the log\n")), ("well", Value::Null)]
     {
@@ -266,15 +266,15 @@ fn last_words_are_right(_: &Bed, pod: &Value) -> Result<()> {
     Ok(())
 }
 
-/// One line that the runtime has to cut, one on the other stream, one without an end.
+/// A line that the runtime has to split, one on stderr, one without a line feed.
 const LOUD: &str = "head -c 20000 /dev/zero | tr '\\0' x; echo; echo to the other >&2; printf unfinished";
 
-fn logs_are_right(bed: &Bed, pod: &Value) -> Result<()> {
+fn logs_are_right(node: &TestNode, pod: &Value) -> Result<()> {
     let text = |at: &Value| at.as_str().unwrap_or("missing").to_owned();
     let (name, uid) = (text(&pod["metadata"]["name"]), text(&pod["metadata"]["uid"]));
-    let file = bed.scratch.pod_logs()?.join(format!("default_{name}_{uid}/c/0.log"));
+    let file = node.scratch.pod_logs()?.join(format!("default_{name}_{uid}/c/0.log"));
     let id = text(&container(pod, "c")["containerID"]).replace("containerd://", "");
-    let link = bed.scratch.log_links()?.join(format!("{name}_default_c-{id}.log"));
+    let link = node.scratch.log_links()?.join(format!("{name}_default_c-{id}.log"));
     ensure!(fs::read_link(&link).with_context(|| link.display().to_string())? == file, "the link leads elsewhere");
     let raw = fs::read_to_string(&file)?;
     let mut tags = vec![];
@@ -291,7 +291,7 @@ fn logs_are_right(bed: &Bed, pod: &Value) -> Result<()> {
             || tags == ["stderr F", "stdout F", "stdout P", "stdout P"],
         "{tags:?}"
     );
-    let whole = said(bed, pod)?;
+    let whole = read_output(node, pod)?;
     let longest = whole.lines().map(str::len).max();
     ensure!(longest == Some(20000) && whole.contains("to the other") && whole.contains("unfinished"), "{longest:?}");
     Ok(())
@@ -304,9 +304,9 @@ fn known() -> Value {
     one(&c)
 }
 
-fn runtime_objects_have_the_kubelets_names(bed: &Bed, pod: &Value) {
+fn runtime_objects_have_the_kubelets_names(node: &TestNode, pod: &Value) {
     let uid = pod["metadata"]["uid"].as_str().expect("a uid");
-    let (sandboxes, containers) = cri::of_pod(bed, uid);
+    let (sandboxes, containers) = cri::of_pod(node, uid);
     let (sandbox, c) = (sandboxes.first().expect("a sandbox"), containers.first().expect("a container"));
     assert_eq!((sandboxes.len(), containers.len()), (1, 1));
     for (key, value) in [(labels::POD_NAME, "known-node"), (labels::POD_NAMESPACE, "default"), (labels::POD_UID, uid)] {
@@ -329,21 +329,21 @@ fn runtime_objects_have_the_kubelets_names(bed: &Bed, pod: &Value) {
     let json: Value = serde_json::from_str(&annotation(c, labels::CONTAINER_PORTS)).expect("JSON");
     assert_eq!(json, json!([{"name": "web", "containerPort": 80, "protocol": "TCP"}]));
     assert_eq!(condition(pod, "PodReadyToStartContainers")["status"], "True");
-    let described = cri::described(bed, uid);
-    let logs = bed.scratch.pod_logs().expect("there").join(format!("default_known-node_{uid}"));
+    let described = cri::described(node, uid);
+    let logs = node.scratch.pod_logs().expect("there").join(format!("default_known-node_{uid}"));
     assert_eq!(described.config["log_directory"], logs.display().to_string());
     assert_eq!(described.containers[0].log_path, logs.join("c/0.log").display().to_string());
     let cgroup = described.config["linux"]["cgroup_parent"].as_str().expect("a cgroup");
     assert!(cgroup.ends_with(&format!("/kubepods/besteffort/pod{uid}")), "{cgroup}");
 }
 
-fn unknown_fields_are_named(bed: &Bed) {
+fn unknown_fields_are_named(node: &TestNode) {
     let mut spec = one(&sleeper("c"));
     spec["containers"][0]["livenessprobe"] = json!({});
     spec["nodeNam"] = json!("x");
-    bed.put("unknown", &spec);
-    bed.wait_phase("unknown", "Running");
-    let log = bed.agent.log();
+    node.put("unknown", &spec);
+    node.wait_phase("unknown", "Running");
+    let log = node.agent.log();
     for field in ["spec.containers[0].livenessprobe", "spec.nodeNam"] {
         assert!(log.lines().any(|l| l.contains("unknown.json") && l.contains(field)), "{field} is not named");
     }

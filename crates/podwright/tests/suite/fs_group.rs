@@ -1,7 +1,7 @@
-//! fsGroup and its change policy on a real runtime: which volumes are given to the group, when, and which never.
+//! fsGroup and its change policy on a real runtime: which volumes change their group, and when.
 //!
-//! The policy speaks of persistent volumes. What is made for the pod alone is given to the group when it is made, under either
-//! policy, and is its containers' own from then on; a part of the machine is never given away.
+//! The policy is about persistent volumes. Volumes created for the pod get the group once, when they are created, under either
+//! policy; host paths are never changed.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -11,41 +11,41 @@ use anyhow::{Result, ensure};
 use podwright_testbed::{Flavor, wait_until};
 use serde_json::{Value, json};
 
-use super::container_output::said_by;
-use super::{Bed, LIMIT, sh};
+use super::container_output::read_output_of;
+use super::{LIMIT, TestNode, sh};
 
-pub(crate) fn a_group_gets_what_is_made_for_its_pod_once_and_nothing_of_the_machine(flavor: Flavor) {
-    let mut bed = Bed::start(flavor);
-    let host = bed.scratch.dir("host").expect("made");
+pub(crate) fn fs_group_applies_once_to_pod_volumes_and_never_to_host_paths(flavor: Flavor) {
+    let mut node = TestNode::start(flavor);
+    let host = node.scratch.dir("host").expect("made");
     fs::write(host.join("file"), "of the host\n").expect("written");
     fs::set_permissions(host.join("file"), fs::Permissions::from_mode(0o600)).expect("changed");
     let before = [about(&host), about(&host.join("file"))];
     let policies = [("always", "Always"), ("mismatch", "OnRootMismatch")];
     for (name, policy) in policies {
-        bed.put(name, &owned(policy, &host));
+        node.put(name, &owned(policy, &host));
     }
     for (name, policy) in policies {
         wait_until(LIMIT, &format!("what the group got under {policy}"), || {
-            is_said(&bed, name, 0, &["4000 2777", "4000 2777", "4000 440"])
+            output_is(&node, name, 0, &["4000 2777", "4000 2777", "4000 440"])
         });
     }
-    // Every volume is set up anew by an agent that comes back, and the next instance starts after that.
-    bed.agent.kill9().expect("killed");
-    bed.agent.start_again().expect("started");
+    // A restarted agent sets up every volume again, before the next instance starts.
+    node.agent.kill9().expect("killed");
+    node.agent.start_again().expect("started");
     fs::write(host.join("go"), "").expect("written");
     for (name, policy) in policies {
         wait_until(LIMIT, &format!("what was left alone under {policy}"), || {
-            bed.phase(name, "Succeeded")?;
-            is_said(&bed, name, 1, &["5 2700", "6 600", "7 2755", "4000 440", "0"])
+            node.phase(name, "Succeeded")?;
+            output_is(&node, name, 1, &["5 2700", "6 600", "7 2755", "4000 440", "0"])
         });
     }
     fs::remove_file(host.join("go")).expect("removed");
     assert_eq!([about(&host), about(&host.join("file"))], before, "a part of the machine was given away");
-    bed.remove_all();
-    bed.wait_nothing_left();
+    node.remove_all();
+    node.wait_nothing_left();
 }
 
-/// In its first life the container finds its volumes and changes them; in its second it finds them as it left them.
+/// The first instance of the container prints its volumes and changes them; the second prints them unchanged.
 fn owned(policy: &str, host: &Path) -> Value {
     let script = "if [ ! -e /disk/file ]; then \
             stat -c '%g %a' /disk /memory; stat -Lc '%g %a' /about/name; touch /disk/file; \
@@ -68,13 +68,13 @@ fn owned(policy: &str, host: &Path) -> Value {
     })
 }
 
-fn is_said(bed: &Bed, name: &str, life: u32, wanted: &[&str]) -> Result<()> {
-    let text = said_by(bed, &bed.pod(name)?, "c", life)?;
+fn output_is(node: &TestNode, name: &str, attempt: u32, wanted: &[&str]) -> Result<()> {
+    let text = read_output_of(node, &node.pod(name)?, "c", attempt)?;
     ensure!(text.lines().collect::<Vec<_>>() == wanted, "{name}: {text}");
     Ok(())
 }
 
-/// Owner, group and mode.
+/// Owner, group and mode of a file.
 fn about(path: &Path) -> (u32, u32, u32) {
     let found = fs::metadata(path).expect("there");
     (found.uid(), found.gid(), found.mode() & 0o7777)

@@ -1,4 +1,4 @@
-//! What piles up and goes: dead containers with their logs, logs that grow, images that nobody uses.
+//! Garbage collection: dead containers with their logs, large logs, unused images.
 
 use std::fs;
 use std::path::Path;
@@ -8,45 +8,45 @@ use anyhow::{Context, Result, ensure};
 use podwright_testbed::{Agent, Containerd, Flavor, Scratch, image, wait_until};
 use serde_json::{Value, json};
 
-use super::{Bed, LIMIT, container, cri, one, sh};
+use super::{LIMIT, TestNode, container, cri, one, sh};
 
-pub(crate) fn dead_containers_go_with_their_logs_and_logs_that_grow_are_rotated(flavor: Flavor) {
-    let bed = Bed::configured(
+pub(crate) fn dead_containers_are_removed_with_their_logs_and_large_logs_are_rotated(flavor: Flavor) {
+    let node = TestNode::configured(
         flavor,
         json!({
             "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
             "containerLogMaxSize": "4Ki", "containerLogMaxFiles": 3, "containerLogMonitorInterval": "3s",
         }),
     );
-    bed.put("crashes", &one(&sh("c", "echo a life; sleep 0.2; exit 1")));
+    node.put("crashes", &one(&sh("c", "echo a life; sleep 0.2; exit 1")));
     let talk =
         "for n in $(seq 1 700); do echo line $n of what this container has to say; sleep 0.02; done; exec sleep 1000";
-    bed.put("talks", &one(&sh("c", talk)));
-    wait_until(LIMIT, "all but the newest dead instance to be gone", || newest_only(&bed));
-    wait_until(LIMIT, "the log to be rotated without a loss", || rotated(&bed));
-    bed.remove_all();
-    bed.wait_nothing_left();
+    node.put("talks", &one(&sh("c", talk)));
+    wait_until(LIMIT, "all but the newest dead instance to be gone", || newest_only(&node));
+    wait_until(LIMIT, "the log to be rotated without a loss", || rotated(&node));
+    node.remove_all();
+    node.wait_nothing_left();
 }
 
-/// After some lives there are one that runs or comes, and the one before, each with its log and the link to it.
-fn newest_only(bed: &Bed) -> Result<()> {
-    let pod = bed.pod("crashes")?;
+/// After several restarts only the newest instance and the previous one exist, each with its log and symlink.
+fn newest_only(node: &TestNode) -> Result<()> {
+    let pod = node.pod("crashes")?;
     let restarts = container(&pod, "c")["restartCount"].as_u64().context("a count")?;
     ensure!(restarts >= 4, "{restarts} restarts");
-    let (_, containers) = cri::of_pod(bed, pod["metadata"]["uid"].as_str().context("a UID")?);
+    let (_, containers) = cri::of_pod(node, pod["metadata"]["uid"].as_str().context("a UID")?);
     let attempts: Vec<u32> = containers.iter().filter_map(|c| Some(c.metadata.as_ref()?.attempt)).collect();
     ensure!(!attempts.is_empty() && attempts.len() <= 2, "attempts {attempts:?}");
     ensure!(attempts.iter().all(|attempt| u64::from(*attempt) + 1 >= restarts), "attempts {attempts:?} of {restarts}");
-    let logs = names(&log_dir(bed, &pod)?)?;
+    let logs = names(&log_dir(node, &pod)?)?;
     ensure!(logs.len() <= 2, "{logs:?}");
-    let links = names(&bed.scratch.log_links()?)?.into_iter().filter(|link| link.starts_with("crashes-node_")).count();
+    let links = names(&node.scratch.log_links()?)?.into_iter().filter(|link| link.starts_with("crashes-node_")).count();
     ensure!(links <= 2, "{links} links");
     Ok(())
 }
 
-/// No more files than allowed, old ones packed; their lines follow one another to the last.
-fn rotated(bed: &Bed) -> Result<()> {
-    let dir = log_dir(bed, &bed.pod("talks")?)?;
+/// No more files than allowed, old ones compressed; together they have consecutive lines up to the last.
+fn rotated(node: &TestNode) -> Result<()> {
+    let dir = log_dir(node, &node.pod("talks")?)?;
     let mut files = names(&dir)?;
     files.sort();
     // `0.log` sorts first, and is the newest.
@@ -66,10 +66,10 @@ fn rotated(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-fn log_dir(bed: &Bed, pod: &Value) -> Result<std::path::PathBuf> {
+fn log_dir(node: &TestNode, pod: &Value) -> Result<std::path::PathBuf> {
     let field = |name: &str| pod["metadata"][name].as_str().context("a pod has metadata");
     let name = format!("{}_{}_{}", field("namespace")?, field("name")?, field("uid")?);
-    Ok(bed.scratch.pod_logs()?.join(name).join("c"))
+    Ok(node.scratch.pod_logs()?.join(name).join("c"))
 }
 
 fn names(dir: &Path) -> Result<Vec<String>> {
@@ -77,8 +77,8 @@ fn names(dir: &Path) -> Result<Vec<String>> {
     Ok(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
 }
 
-/// From a full disk; the one that sandboxes are made of stays, also where the runtime does not pin it.
-pub(crate) fn unused_images_go_and_the_sandboxes_image_stays(flavor: Flavor) {
+/// On a full disk; the sandbox image stays, even if the runtime does not pin it.
+pub(crate) fn unused_images_are_removed_except_the_sandbox_image(flavor: Flavor) {
     let scratch = Scratch::new().expect("a scratch");
     let containerd = Containerd::start(&scratch, flavor).expect("containerd starts");
     let images = || containerd.ctr(&["images", "ls", "-q"]);

@@ -1,4 +1,4 @@
-//! A server of `grpc.health.v1.Health` on this machine, whose answer a test chooses.
+//! A `grpc.health.v1.Health` server whose response the test chooses.
 
 use std::convert::Infallible;
 use std::future::Ready;
@@ -31,7 +31,7 @@ pub(crate) struct HealthServer {
 }
 
 impl HealthServer {
-    /// It serves, but not yet well.
+    /// Starts with NOT_SERVING.
     pub(crate) fn start() -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
@@ -43,7 +43,7 @@ impl HealthServer {
         Self { serves, port, _runtime: runtime }
     }
 
-    /// What it says of itself from now on.
+    /// Sets the reported status.
     pub(crate) fn set(&self, serves: bool) {
         self.serves.store(serves, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! Lifecycle hooks by every means, asked of a server that writes down who came.
+//! Lifecycle hooks with every handler, checked with a server that records its requests.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,15 +9,15 @@ use anyhow::ensure;
 use podwright_testbed::{Flavor, wait_until};
 use serde_json::json;
 
-use super::{Bed, LIMIT, container, one, sleeper};
+use super::{LIMIT, TestNode, container, one, sleeper};
 
-pub(crate) fn hooks_of_every_means_run_after_the_start_and_before_the_end(flavor: Flavor) {
-    let bed = Bed::start(flavor);
-    let book = GuestBook::open();
-    let port = book.port;
-    let dir = bed.scratch.dir("hooks").expect("made");
-    // A guest that only connects is not known by name: each of the two has a book of its own.
-    let (after, before) = (GuestBook::open(), GuestBook::open());
+pub(crate) fn hooks_of_every_kind_run_after_start_and_before_stop(flavor: Flavor) {
+    let node = TestNode::start(flavor);
+    let server = RecordingServer::open();
+    let port = server.port;
+    let dir = node.scratch.dir("hooks").expect("made");
+    // A client that only connects can't be identified: each of the two hooks has its own server.
+    let (after, before) = (RecordingServer::open(), RecordingServer::open());
     let hook = |means: &str, when: &str| match means {
         "exec" => json!({"exec": {"command": ["sh", "-c", format!("echo {when} >> /hooks/exec")]}}),
         "http" => json!({"httpGet": {"host": "127.0.0.1", "port": port, "path": format!("/{when}"),
@@ -34,33 +34,37 @@ pub(crate) fn hooks_of_every_means_run_after_the_start_and_before_the_end(flavor
         let mut spec = one(&c);
         spec["terminationGracePeriodSeconds"] = json!(30);
         spec["volumes"] = json!([{"name": "hooks", "hostPath": {"path": dir}}]);
-        bed.put(name, &spec);
+        node.put(name, &spec);
     }
     let execs = || std::fs::read_to_string(dir.join("exec")).unwrap_or_default();
     for name in means {
-        bed.wait_phase(name, "Running");
+        node.wait_phase(name, "Running");
     }
     wait_until(LIMIT, "the hooks after the start", || {
-        ensure!(execs() == "after\n" && book.guests() == ["GET /after HTTP/1.1 X-Hook: yes"], "{:?}", book.guests());
-        ensure!(after.guests().len() == 1 && before.guests().is_empty(), "{:?}", after.guests());
+        ensure!(
+            execs() == "after\n" && server.requests() == ["GET /after HTTP/1.1 X-Hook: yes"],
+            "{:?}",
+            server.requests()
+        );
+        ensure!(after.requests().len() == 1 && before.requests().is_empty(), "{:?}", after.requests());
         Ok(())
     });
     for name in means {
-        let pod = bed.phase(name, "Running").expect("it runs");
+        let pod = node.phase(name, "Running").expect("it runs");
         assert_eq!(container(&pod, "c")["restartCount"], 0, "{name}: {:#}", pod["status"]);
-        bed.remove(name);
+        node.remove(name);
     }
-    bed.wait_nothing_left();
+    node.wait_nothing_left();
     assert_eq!(execs(), "after\nbefore\n");
-    assert_eq!(book.guests().last().map(String::as_str), Some("GET /before HTTP/1.1 X-Hook: yes"));
-    assert_eq!((book.guests().len(), after.guests().len(), before.guests().len()), (2, 1, 1), "each once");
-    let log = bed.agent.log();
+    assert_eq!(server.requests().last().map(String::as_str), Some("GET /before HTTP/1.1 X-Hook: yes"));
+    assert_eq!((server.requests().len(), after.requests().len(), before.requests().len()), (2, 1, 1), "each once");
+    let log = node.agent.log();
     let failed: Vec<&str> = log.lines().filter(|line| line.contains("Hook failed")).collect();
     assert!(failed.is_empty(), "{failed:?}");
 }
 
-pub(crate) fn a_hook_that_fails_after_the_start_ends_its_container_and_is_told(flavor: Flavor) {
-    let bed = Bed::start(flavor);
+pub(crate) fn a_failed_post_start_hook_kills_its_container_with_an_event(flavor: Flavor) {
+    let node = TestNode::start(flavor);
     let nobody = podwright_testbed::free_port().expect("a port");
     let handlers = [
         ("exec", json!({"exec": {"command": ["sh", "-c", "echo so''rry; exit 7"]}}), "exited with 7"),
@@ -69,13 +73,13 @@ pub(crate) fn a_hook_that_fails_after_the_start_ends_its_container_and_is_told(f
     for (name, handler, _) in &handlers {
         let mut c = sleeper("c");
         c["lifecycle"] = json!({"postStart": handler});
-        bed.put(name, &one(&c));
+        node.put(name, &one(&c));
     }
     for (name, _, words) in &handlers {
         wait_until(LIMIT, &format!("{name} to be ended"), || {
-            let pod = bed.pod(name)?;
+            let pod = node.pod(name)?;
             ensure!(container(&pod, "c")["lastState"]["terminated"].is_object(), "{:#}", pod["status"]);
-            let log = bed.agent.log();
+            let log = node.agent.log();
             let event = |l: &&str| l.contains(&format!("{name}-node")) && l.contains("FailedPostStartHook");
             let line = log.lines().find(event).unwrap_or_default().to_owned();
             ensure!(line.contains(words), "{line:?}");
@@ -83,14 +87,14 @@ pub(crate) fn a_hook_that_fails_after_the_start_ends_its_container_and_is_told(f
             Ok(())
         });
     }
-    bed.remove_all();
-    bed.wait_nothing_left();
+    node.remove_all();
+    node.wait_nothing_left();
 }
 
-/// As documented: until the hook has ended a container is not running, nor ready, nor probed.
-pub(crate) fn a_container_runs_once_its_hook_after_the_start_has_ended(flavor: Flavor) {
-    let bed = Bed::start(flavor);
-    let dir = bed.scratch.dir("hooks").expect("made");
+/// As documented: until its postStart hook has finished, a container is neither running nor ready nor probed.
+pub(crate) fn a_container_is_running_only_after_its_post_start_hook(flavor: Flavor) {
+    let node = TestNode::start(flavor);
+    let dir = node.scratch.dir("hooks").expect("made");
     let mut c = sleeper("c");
     let wait = "until [ -e /hooks/go ]; do sleep 0.1; done";
     c["lifecycle"] = json!({"postStart": {"exec": {"command": ["sh", "-c", format!("touch /hooks/began; {wait}")]}}});
@@ -98,63 +102,63 @@ pub(crate) fn a_container_runs_once_its_hook_after_the_start_has_ended(flavor: F
     c["volumeMounts"] = json!([{"name": "hooks", "mountPath": "/hooks"}]);
     let mut spec = one(&c);
     spec["volumes"] = json!([{"name": "hooks", "hostPath": {"path": dir}}]);
-    bed.put("waits", &spec);
+    node.put("waits", &spec);
     wait_until(LIMIT, "the hook to begin", || {
         ensure!(dir.join("began").exists(), "not yet");
         Ok(())
     });
     std::thread::sleep(Duration::from_secs(2));
-    let pod = bed.phase("waits", "Pending").expect("its hook runs");
+    let pod = node.phase("waits", "Pending").expect("its hook runs");
     assert_eq!(container(&pod, "c")["state"]["waiting"]["reason"], "ContainerCreating", "{:#}", pod["status"]);
     assert!(!dir.join("probed").exists(), "probed before its hook had ended");
     std::fs::write(dir.join("go"), "").expect("written");
     wait_until(LIMIT, "it to run and be ready", || {
-        let pod = bed.phase("waits", "Running")?;
+        let pod = node.phase("waits", "Running")?;
         ensure!(container(&pod, "c")["ready"] == true && dir.join("probed").exists(), "{:#}", pod["status"]);
         Ok(())
     });
-    bed.remove_all();
-    bed.wait_nothing_left();
+    node.remove_all();
+    node.wait_nothing_left();
 }
 
-/// A server on loopback that notes the first line and one header of who asks it, or only that someone came.
-struct GuestBook {
+/// A server on loopback that records the first line and one header of each request, or only the connection.
+struct RecordingServer {
     port: u16,
-    guests: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
-impl GuestBook {
+impl RecordingServer {
     fn open() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let port = listener.local_addr().expect("an address").port();
-        let guests = Arc::<Mutex<Vec<String>>>::default();
-        let book = Arc::clone(&guests);
+        let requests = Arc::<Mutex<Vec<String>>>::default();
+        let server = Arc::clone(&requests);
         // Ends with the test's process: an accept can't be interrupted.
         std::thread::spawn(move || {
-            for guest in listener.incoming().flatten() {
-                let words = serve(guest);
-                book.lock().unwrap_or_else(PoisonError::into_inner).push(words);
+            for client in listener.incoming().flatten() {
+                let words = serve(client);
+                server.lock().unwrap_or_else(PoisonError::into_inner).push(words);
             }
         });
-        Self { port, guests }
+        Self { port, requests }
     }
 
-    fn guests(&self) -> Vec<String> {
-        self.guests.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-fn serve(mut guest: TcpStream) -> String {
+fn serve(mut client: TcpStream) -> String {
     let mut head = vec![];
     let mut part = [0; 1024];
-    let _ = guest.set_read_timeout(Some(Duration::from_secs(5)));
+    let _ = client.set_read_timeout(Some(Duration::from_secs(5)));
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        match guest.read(&mut part) {
+        match client.read(&mut part) {
             Ok(0) | Err(_) => return "came and went".into(),
             Ok(count) => head.extend_from_slice(&part[..count]),
         }
     }
-    let _ = guest.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    let _ = client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     let text = String::from_utf8_lossy(&head).into_owned();
     let header = text.lines().find(|line| line.to_lowercase().starts_with("x-hook")).unwrap_or_default();
     let header = header.split_once(':').map_or(String::new(), |(_, value)| format!("X-Hook: {}", value.trim()));

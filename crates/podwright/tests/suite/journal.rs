@@ -1,12 +1,12 @@
-//! What an agent has written down, read without disturbing it.
+//! Reads the journal of a running agent.
 
 use anyhow::{Context, Result};
 use podwright_agent::journal::Journal;
 use podwright_testbed::Scratch;
 
-/// The pods that the journal knows: the same that another agent would find now.
+/// The pods in the journal, as a restarted agent would find them.
 pub(crate) fn pods(scratch: &Scratch) -> Result<Vec<String>> {
-    // An open journal belongs to its agent: this is a copy.
+    // The agent holds the journal open, so a copy is read.
     let copy = tempfile::tempdir()?;
     std::fs::copy(scratch.root_dir()?.join("journal"), copy.path().join("journal")).context("copy the journal")?;
     let (_journal, records, _) = Journal::open(copy.path())?;

@@ -1,4 +1,4 @@
-//! A manifest that changes again and again: never two of its pods at once, the last content runs.
+//! A manifest that is edited many times: its pods never overlap, and the last version runs.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use anyhow::{Context, ensure};
 use podwright_testbed::{Flavor, wait_until};
 use serde_json::json;
 
-use super::{Bed, LIMIT, one, sleeper};
+use super::{LIMIT, TestNode, one, sleeper};
 
-/// Each instance takes a lock in a shared directory for as long as it lives, and complains if it is taken.
-fn guarded(bed: &Bed, version: usize) -> serde_json::Value {
-    let guard = bed.scratch.path().join("guard").display().to_string();
+/// Each instance holds a lock in a shared directory, and records a failure if the lock is held already.
+fn guarded(node: &TestNode, version: usize) -> serde_json::Value {
+    let guard = node.scratch.path().join("guard").display().to_string();
     let script = format!(
         "mkdir /guard/lock || touch /guard/two-at-once; echo {version} > /guard/version; \
          trap 'rmdir /guard/lock; exit 0' TERM; while :; do sleep 0.05; done"
@@ -22,22 +22,22 @@ fn guarded(bed: &Bed, version: usize) -> serde_json::Value {
     spec
 }
 
-fn edit(bed: &Bed, times: usize, uid: Option<&str>) {
+fn edit(node: &TestNode, times: usize, uid: Option<&str>) {
     for version in 1..=times {
         let mut metadata = json!({"name": "edited"});
         if let Some(uid) = uid {
             metadata["uid"] = json!(uid);
         }
-        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": guarded(bed, version)});
-        bed.scratch.put_manifest("edited.json", &pod).expect("written");
-        // Some edits find the last one running, most find it on its way.
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": guarded(node, version)});
+        node.scratch.put_manifest("edited.json", &pod).expect("written");
+        // Some edits happen while the last version runs, most while it starts.
         std::thread::sleep(Duration::from_millis(if version % 20 == 0 { 1500 } else { 20 }));
     }
-    let guard = bed.scratch.path().join("guard");
+    let guard = node.scratch.path().join("guard");
     wait_until(LIMIT, "the last content to run", || {
         let version = std::fs::read_to_string(guard.join("version")).context("no version yet")?;
         ensure!(version.trim() == times.to_string(), "version {version}");
-        let pods = bed.agent.pods()?;
+        let pods = node.agent.pods()?;
         let pods = pods["items"].as_array().context("a list")?;
         ensure!(pods.len() == 1 && pods[0]["status"]["phase"] == "Running", "{} pods", pods.len());
         Ok(())
@@ -45,36 +45,36 @@ fn edit(bed: &Bed, times: usize, uid: Option<&str>) {
     assert!(!guard.join("two-at-once").exists(), "two instances ran at once");
 }
 
-pub(crate) fn edited_200_times_the_last_content_runs_and_never_two_at_once(flavor: Flavor) {
-    let bed = Bed::start(flavor);
-    edit(&bed, 200, None);
-    bed.remove("edited");
-    bed.wait_nothing_left();
+pub(crate) fn after_200_edits_the_last_version_runs_and_two_never_overlap(flavor: Flavor) {
+    let node = TestNode::start(flavor);
+    edit(&node, 200, None);
+    node.remove("edited");
+    node.wait_nothing_left();
 }
 
-pub(crate) fn edited_20_times_with_a_fixed_uid_the_last_content_runs(flavor: Flavor) {
-    let bed = Bed::start(flavor);
-    edit(&bed, 20, Some("11111111-2222-3333-4444-555555555555"));
-    bed.remove("edited");
-    bed.wait_nothing_left();
+pub(crate) fn after_20_edits_with_a_fixed_uid_the_last_version_runs(flavor: Flavor) {
+    let node = TestNode::start(flavor);
+    edit(&node, 20, Some("11111111-2222-3333-4444-555555555555"));
+    node.remove("edited");
+    node.wait_nothing_left();
 }
 
-pub(crate) fn a_new_image_under_a_fixed_uid_restarts_the_container_only(flavor: Flavor) {
-    let bed = Bed::start(flavor);
+pub(crate) fn a_new_image_with_a_fixed_uid_restarts_only_the_container(flavor: Flavor) {
+    let node = TestNode::start(flavor);
     let pod = |image: &str| {
         let mut spec = one(&sleeper("c"));
         spec["containers"][0]["image"] = json!(image);
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "same", "uid": "aaaa-1"}, "spec": spec})
     };
-    bed.scratch.put_manifest("same.json", &pod(podwright_testbed::image::BUSYBOX)).expect("written");
-    let before = bed.wait_phase("same", "Running");
-    bed.scratch.put_manifest("same.json", &pod(podwright_testbed::image::USER_1000)).expect("written");
+    node.scratch.put_manifest("same.json", &pod(podwright_testbed::image::BUSYBOX)).expect("written");
+    let before = node.wait_phase("same", "Running");
+    node.scratch.put_manifest("same.json", &pod(podwright_testbed::image::USER_1000)).expect("written");
     wait_until(LIMIT, "the container to be replaced", || {
-        let pod = bed.phase("same", "Running")?;
+        let pod = node.phase("same", "Running")?;
         ensure!(super::container(&pod, "c")["restartCount"] == 1, "{:#}", pod["status"]);
         ensure!(pod["status"]["podIP"] == before["status"]["podIP"], "another sandbox");
         Ok(())
     });
-    bed.remove("same");
-    bed.wait_nothing_left();
+    node.remove("same");
+    node.wait_nothing_left();
 }

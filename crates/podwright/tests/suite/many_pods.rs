@@ -1,22 +1,22 @@
-//! Many pods at once come up, and go without a trace.
+//! Many pods start and terminate at once, and leave nothing behind.
 
 use podwright_testbed::Flavor;
 use serde_json::json;
 
-use super::{Bed, condition, container, one, sh, sleeper};
+use super::{TestNode, condition, container, one, sh, sleeper};
 
-pub(crate) fn a_manifest_becomes_a_running_pod_and_goes_without_a_trace(flavor: Flavor) {
-    let bed = Bed::start(flavor);
-    bed.put("web", &one(&sleeper("c")));
-    let pod = bed.wait_phase("web", "Running");
+pub(crate) fn a_pod_runs_and_is_removed_with_its_manifest(flavor: Flavor) {
+    let node = TestNode::start(flavor);
+    node.put("web", &one(&sleeper("c")));
+    let pod = node.wait_phase("web", "Running");
     assert_eq!(condition(&pod, "Ready")["status"], "True", "{:#}", pod["status"]);
     assert_eq!(container(&pod, "c")["restartCount"], 0);
-    bed.remove("web");
-    bed.wait_nothing_left();
+    node.remove("web");
+    node.wait_nothing_left();
 }
 
-pub(crate) fn sixty_manifests_at_once_all_run_and_all_go(flavor: Flavor) {
-    let bed = Bed::start(flavor);
+pub(crate) fn sixty_pods_start_and_terminate_at_once(flavor: Flavor) {
+    let node = TestNode::start(flavor);
     let names: Vec<String> = (0..60).map(|i| format!("p{i}")).collect();
     for (i, name) in names.iter().enumerate() {
         let mut spec = one(&sleeper("c"));
@@ -33,13 +33,13 @@ pub(crate) fn sixty_manifests_at_once_all_run_and_all_go(flavor: Flavor) {
             spec["containers"][0]["volumeMounts"] =
                 json!([{"name": "v", "mountPath": "/v", "subPath": "sub"}, {"name": "m", "mountPath": "/m"}]);
         }
-        bed.put(name, &spec);
+        node.put(name, &spec);
     }
     for name in &names {
-        bed.wait_phase(name, "Running");
+        node.wait_phase(name, "Running");
     }
     for name in &names {
-        bed.remove(name);
+        node.remove(name);
     }
-    bed.wait_nothing_left();
+    node.wait_nothing_left();
 }

@@ -1,4 +1,4 @@
-//! What is shown on a real runtime, the same on every flavor of it.
+//! Tests on a real runtime, run on every flavor of it.
 
 pub(crate) mod blocking_proxy;
 pub(crate) mod cgroups;
@@ -48,68 +48,68 @@ macro_rules! suite_on {
     };
 }
 
-/// Every test, named once.
+/// The list of all tests.
 #[macro_export]
 macro_rules! all_on {
     ($flavor:expr) => {
         $crate::suite_on!(
             $flavor,
-            many_pods::a_manifest_becomes_a_running_pod_and_goes_without_a_trace(),
-            many_pods::sixty_manifests_at_once_all_run_and_all_go(),
-            status_matrix::pods_of_every_kind_end_in_the_documented_statuses(),
-            restarts::kill_9_at_random_moments_loses_nothing_and_restarts_nothing(10),
-            restarts::containerd_killed_and_restarted_under_the_pods_restarts_none(),
-            reboot::after_a_reboot_pods_come_back_as_their_policy_says(),
-            lost_journal::a_lost_journal_touches_nothing_that_is_wanted(),
-            cgroups::a_pod_whose_cgroup_was_removed_comes_back_inside_of_one(),
-            termination::hooks_signals_and_sidecars_keep_their_order_and_their_time(),
-            termination::a_hook_and_a_signal_that_nobody_obeys_take_one_grace_together(),
-            manifest_edits::edited_200_times_the_last_content_runs_and_never_two_at_once(),
-            manifest_edits::edited_20_times_with_a_fixed_uid_the_last_content_runs(),
-            manifest_edits::a_new_image_under_a_fixed_uid_restarts_the_container_only(),
-            invalid_input::broken_manifests_are_named_and_touch_nothing_else(),
-            invalid_input::a_runtime_that_answers_garbage_is_survived(),
-            invalid_input::a_cgroup_driver_that_is_not_there_is_refused(),
-            hooks::hooks_of_every_means_run_after_the_start_and_before_the_end(),
-            hooks::a_hook_that_fails_after_the_start_ends_its_container_and_is_told(),
-            hooks::a_container_runs_once_its_hook_after_the_start_has_ended(),
-            resources::the_group_of_all_pods_is_held_to_what_is_not_reserved(),
-            features::pods_find_what_their_specs_ask_for(),
-            security::containers_are_and_may_what_their_specs_say(),
-            volumes::volumes_hold_what_they_should_and_nobody_gets_out(),
-            garbage_collection::dead_containers_go_with_their_logs_and_logs_that_grow_are_rotated(),
-            garbage_collection::unused_images_go_and_the_sandboxes_image_stays(),
-            fs_group::a_group_gets_what_is_made_for_its_pod_once_and_nothing_of_the_machine(),
-            probes::probes_of_every_kind_by_every_means(),
-            probes::readiness_never_flips_when_the_agent_dies(20),
-            image_pulls::images_come_from_registries_and_failures_are_told(),
-            image_pulls::a_registry_that_hangs_hurts_only_who_needs_it(),
-            hung_mount::a_mount_that_hangs_hurts_only_who_needs_it(),
-            hung_mount::manifests_that_hang_change_nothing(),
-            record_replay::a_run_with_faults_is_recorded_and_replayed_bit_for_bit(60),
-            systemd_notify::a_service_manager_is_told_and_fed_and_the_end_keeps_the_pods(),
+            many_pods::a_pod_runs_and_is_removed_with_its_manifest(),
+            many_pods::sixty_pods_start_and_terminate_at_once(),
+            status_matrix::pods_of_every_kind_get_the_documented_status(),
+            restarts::killing_the_agent_at_random_loses_no_pod_and_restarts_no_container(10),
+            restarts::restarting_containerd_restarts_no_container(),
+            reboot::after_a_reboot_pods_follow_their_restart_policy(),
+            lost_journal::after_loss_of_the_journal_desired_pods_keep_running(),
+            cgroups::a_pod_whose_cgroup_was_removed_restarts_in_a_new_cgroup(),
+            termination::hooks_signals_and_sidecars_follow_order_and_grace_period(),
+            termination::a_hanging_hook_and_an_ignored_signal_share_one_grace_period(),
+            manifest_edits::after_200_edits_the_last_version_runs_and_two_never_overlap(),
+            manifest_edits::after_20_edits_with_a_fixed_uid_the_last_version_runs(),
+            manifest_edits::a_new_image_with_a_fixed_uid_restarts_only_the_container(),
+            invalid_input::invalid_manifests_are_reported_and_do_not_affect_other_pods(),
+            invalid_input::the_agent_survives_invalid_responses_of_the_runtime(),
+            invalid_input::an_unsupported_cgroup_driver_is_rejected(),
+            hooks::hooks_of_every_kind_run_after_start_and_before_stop(),
+            hooks::a_failed_post_start_hook_kills_its_container_with_an_event(),
+            hooks::a_container_is_running_only_after_its_post_start_hook(),
+            resources::the_cgroup_of_all_pods_is_limited_to_node_allocatable(),
+            features::pods_get_what_their_specs_request(),
+            security::containers_get_the_users_and_privileges_of_their_specs(),
+            volumes::volumes_have_the_right_content_and_can_not_be_escaped(),
+            garbage_collection::dead_containers_are_removed_with_their_logs_and_large_logs_are_rotated(),
+            garbage_collection::unused_images_are_removed_except_the_sandbox_image(),
+            fs_group::fs_group_applies_once_to_pod_volumes_and_never_to_host_paths(),
+            probes::probes_of_every_kind_with_every_handler_work(),
+            probes::readiness_does_not_change_when_the_agent_is_killed(20),
+            image_pulls::images_are_pulled_and_failures_are_reported(),
+            image_pulls::a_hanging_registry_delays_only_its_own_pods(),
+            hung_mount::a_hanging_mount_delays_only_its_own_pods(),
+            hung_mount::a_hanging_manifest_directory_changes_no_pod(),
+            record_replay::a_recorded_run_with_faults_replays_identically(60),
+            systemd_notify::systemd_is_notified_and_pods_survive_the_stop_of_the_agent(),
             deletion::a_pod_can_be_deleted_at_every_step(),
-            deletion::pods_deleted_while_the_runtime_is_frozen_go_when_it_thaws(),
+            deletion::pods_deleted_while_the_runtime_is_frozen_are_removed_after_it_resumes(),
         );
     };
 }
 
-/// Generous: the machine is shared, and what is slow is not wrong here.
+/// Generous, because the host is shared; slowness is not a failure here.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
-/// An agent on a runtime of its own.
-pub(crate) struct Bed {
+/// An agent with its own containerd.
+pub(crate) struct TestNode {
     pub(crate) scratch: Scratch,
     pub(crate) containerd: Containerd,
     pub(crate) agent: Agent,
 }
 
-impl Bed {
+impl TestNode {
     pub(crate) fn start(flavor: Flavor) -> Self {
         Self::configured(flavor, json!({}))
     }
 
-    /// With fields of KubeletConfiguration laid over the testbed's.
+    /// With changes to the testbed's KubeletConfiguration.
     pub(crate) fn configured(flavor: Flavor, changes: Value) -> Self {
         let scratch = Scratch::new().expect("a scratch");
         let containerd = Containerd::start(&scratch, flavor).expect("containerd starts");
@@ -133,7 +133,7 @@ impl Bed {
         self.scratch.put_manifest(&format!("{name}.json"), &pod).expect("written");
     }
 
-    /// Every manifest goes.
+    /// Removes every manifest.
     pub(crate) fn remove_all(&self) {
         for entry in std::fs::read_dir(self.scratch.manifests().expect("there")).expect("there").flatten() {
             std::fs::remove_file(entry.path()).expect("removed");
@@ -142,7 +142,7 @@ impl Bed {
 
     /// A pod by the name in its manifest.
     pub(crate) fn pod(&self, name: &str) -> Result<Value> {
-        self.agent.pod(&format!("{name}-node"))?.with_context(|| format!("{name} is not known"))
+        self.agent.pod(&format!("{name}-node"))?.with_context(|| format!("{name} is unknown to the agent"))
     }
 
     pub(crate) fn phase(&self, name: &str, wanted: &str) -> Result<Value> {
@@ -155,14 +155,14 @@ impl Bed {
         wait_until(LIMIT, &format!("{name} to be {wanted}"), || self.phase(name, wanted))
     }
 
-    /// Every pod of the agent is gone, and nothing of them is left on the machine.
+    /// Waits until the agent has no pod and nothing of the pods is left on the host.
     pub(crate) fn wait_nothing_left(&self) {
         self.wait_nothing_left_but(|_| false);
     }
 
-    /// As above, but for what is known to be the runtime's own.
+    /// The same, except for leftovers that are known bugs of the runtime.
     pub(crate) fn wait_nothing_left_but(&self, known: fn(&str) -> bool) {
-        wait_until(LIMIT, "no pod to be known", || {
+        wait_until(LIMIT, "the agent to have no pod", || {
             let pods = self.agent.pods()?;
             let left = pods["items"].as_array().context("a list")?.len();
             ensure!(left == 0, "{left} pods are left, the first: {:#}", pods["items"][0]);
@@ -177,12 +177,12 @@ impl Bed {
     }
 }
 
-impl Drop for Bed {
+impl Drop for TestNode {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let log = self.agent.log();
             let tail: Vec<&str> = log.lines().rev().take(80).collect();
-            eprintln!("--- the agent's last lines ---");
+            eprintln!("--- end of the agent's log ---");
             tail.iter().rev().for_each(|line| eprintln!("{line}"));
         }
     }
@@ -207,12 +207,12 @@ pub(crate) fn sh(name: &str, script: &str) -> Value {
     json!({"name": name, "image": podwright_testbed::image::BUSYBOX, "command": ["sh", "-c", script]})
 }
 
-/// A container that runs until it is told to end, and then ends at once.
+/// A container that runs until SIGTERM, and then exits at once.
 pub(crate) fn sleeper(name: &str) -> Value {
     sh(name, "trap 'exit 0' TERM; while :; do sleep 0.1; done")
 }
 
-/// A pod of one container.
+/// A pod with one container.
 pub(crate) fn one(container: &Value) -> Value {
     json!({"terminationGracePeriodSeconds": 2, "containers": [container]})
 }

@@ -1,4 +1,4 @@
-//! What pods may use, as the kernel was told: cgroups of classes, pods and containers, and who dies first.
+//! Resource limits in the kernel: cgroups of QoS classes, pods and containers, and OOM scores.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,9 +7,9 @@ use podwright_linux::cgroup::cpu_weight;
 use podwright_testbed::Flavor;
 use serde_json::{Value, json};
 
-use super::{Bed, container, one, sleeper};
+use super::{TestNode, container, one, sleeper};
 
-/// Class, pod and expected figures: CPU shares, CPU quota in µs per 100 ms, memory.
+/// QoS class, pod and expected values: CPU shares, CPU quota in µs per 100 ms, memory.
 struct Expected {
     name: &'static str,
     parent: &'static str,
@@ -48,26 +48,26 @@ fn pods() -> [Expected; 3] {
     ]
 }
 
-pub(crate) fn put(bed: &Bed) {
+pub(crate) fn put(node: &TestNode) {
     for pod in pods() {
         let mut spec = one(&sleeper("c"));
         spec["containers"][0]["resources"] = pod.resources;
-        bed.put(pod.name, &spec);
+        node.put(pod.name, &spec);
     }
 }
 
-pub(crate) fn check(bed: &Bed) {
+pub(crate) fn check(node: &TestNode) {
     for expected in pods() {
-        let pod = bed.wait_phase(expected.name, "Running");
+        let pod = node.wait_phase(expected.name, "Running");
         let name = expected.name;
         let class = pod["status"]["qosClass"].as_str().expect("a class").to_lowercase();
         assert_eq!(class, name);
         let uid = pod["metadata"]["uid"].as_str().expect("a uid");
         let id = container(&pod, "c")["containerID"].as_str().expect("an id").replace("containerd://", "");
-        let of_pod = format!("{}/{}/pod{uid}", bed.scratch.name(), expected.parent);
+        let of_pod = format!("{}/{}/pod{uid}", node.scratch.name(), expected.parent);
         let of_container = format!("{of_pod}/{id}");
         for group in [&of_pod, &of_container] {
-            assert_eq!(shares(group), told(expected.shares), "{name}: {group}");
+            assert_eq!(shares(group), kernel_value(expected.shares), "{name}: {group}");
             assert_eq!(quota(group), expected.quota, "{name}: {group}");
             assert_eq!(memory(group), expected.memory, "{name}: {group}");
         }
@@ -77,54 +77,54 @@ pub(crate) fn check(bed: &Bed) {
         match name {
             "besteffort" => assert_eq!(score, 1000),
             "burstable" => assert!((2..1000).contains(&score), "{score}"),
-            // -997 where the machine allows it; else as low as the runtime itself is.
-            _ => assert!(score == -997 || score == score_of(bed.containerd.pid()), "{score}"),
+            // -997 where the host allows it; else as low as the runtime's own score.
+            _ => assert!(score == -997 || score == score_of(node.containerd.pid()), "{score}"),
         }
     }
-    // The class has the weight of what its pods ask for together.
-    assert_eq!(shares(&format!("{}/kubepods/burstable", bed.scratch.name())), told(256));
+    // The class has the weight of the sum of its pods' requests.
+    assert_eq!(shares(&format!("{}/kubepods/burstable", node.scratch.name())), kernel_value(256));
 }
 
-/// At the start and, with other reservations, at the next one; also while pods run.
-pub(crate) fn the_group_of_all_pods_is_held_to_what_is_not_reserved(flavor: Flavor) {
-    let mut bed = Bed::start(flavor);
-    let group = format!("{}/kubepods", bed.scratch.name());
+/// At startup and, with changed reservations, at the next start; also while pods run.
+pub(crate) fn the_cgroup_of_all_pods_is_limited_to_node_allocatable(flavor: Flavor) {
+    let mut node = TestNode::start(flavor);
+    let group = format!("{}/kubepods", node.scratch.name());
     let total = read(Path::new("/proc/meminfo"));
     let total =
         total.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")).expect("told");
     let total = total.parse::<u64>().expect("a number") << 10;
     let held = || number("memory", &group, "memory.limit_in_bytes", "memory.max");
     assert_eq!(held(), Some(total), "before the first pod");
-    bed.put("held", &one(&sleeper("c")));
-    let before = bed.wait_phase("held", "Running");
-    bed.agent.sigterm().expect("it ends");
-    let file = bed.scratch.path().join("podwright.yaml");
+    node.put("held", &one(&sleeper("c")));
+    let before = node.wait_phase("held", "Running");
+    node.agent.sigterm().expect("it ends");
+    let file = node.scratch.path().join("podwright.yaml");
     let mut config: Value = serde_json::from_slice(&fs::read(&file).expect("there")).expect("JSON");
     config["systemReserved"] = json!({"memory": "64Mi", "pid": "1000"});
     fs::write(&file, config.to_string()).expect("written");
-    bed.agent.start_again().expect("it starts");
+    node.agent.start_again().expect("it starts");
     assert_eq!(held(), Some(total - (64 << 20)));
     assert!(number("pids", &group, "pids.max", "pids.max").is_some());
-    let after = bed.wait_phase("held", "Running");
+    let after = node.wait_phase("held", "Running");
     assert_eq!(
         container(&after, "c")["containerID"],
         container(&before, "c")["containerID"],
         "a container was touched"
     );
-    bed.remove_all();
-    bed.wait_nothing_left();
+    node.remove_all();
+    node.wait_nothing_left();
 }
 
 fn score_of(pid: u32) -> i64 {
     read(Path::new(&format!("/proc/{pid}/oom_score_adj"))).parse().expect("a number")
 }
 
-/// Whether the machine has the unified hierarchy for everything.
+/// The host uses only cgroup v2.
 fn unified() -> bool {
     Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
 }
 
-fn told(shares: u64) -> Option<u64> {
+fn kernel_value(shares: u64) -> Option<u64> {
     Some(if unified() { cpu_weight(shares) } else { shares })
 }
 

@@ -1,4 +1,4 @@
-//! Who a container's processes are and what they may do, and what they may use: as the spec says, or refused in clear words.
+//! Users, groups, capabilities and resources of containers: as specified, or rejected with a clear message.
 
 use std::fs;
 
@@ -6,107 +6,107 @@ use anyhow::{Result, ensure};
 use podwright_testbed::{Flavor, image, wait_until};
 use serde_json::{Value, json};
 
-use super::container_output::{said, said_by};
+use super::container_output::{read_output, read_output_of};
 use super::features::{Asked, with};
-use super::{Bed, LIMIT, container, one, resources, sh};
+use super::{LIMIT, TestNode, container, one, resources, sh};
 
-/// Denies one call and nothing else.
+/// A seccomp profile that denies one system call.
 const NO_MKDIR: &str =
     r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO"}]}"#;
 
 const STATUS: &str = "grep -E '^(CapEff|CapBnd|Seccomp|NoNewPrivs):' /proc/self/status";
 
-pub(crate) fn containers_are_and_may_what_their_specs_say(flavor: Flavor) {
-    let bed = Bed::configured(flavor, json!({"podPidsLimit": 123}));
-    let profiles = bed.scratch.root_dir().expect("there").join("seccomp/team");
+pub(crate) fn containers_get_the_users_and_privileges_of_their_specs(flavor: Flavor) {
+    let node = TestNode::configured(flavor, json!({"podPidsLimit": 123}));
+    let profiles = node.scratch.root_dir().expect("there").join("seccomp/team");
     fs::create_dir_all(&profiles).expect("made");
     fs::write(profiles.join("no-mkdir.json"), NO_MKDIR).expect("written");
     let all: [Asked; 4] = [
         ("users", users(), users_are_right),
         ("rights", rights(), rights_are_right),
-        ("sysctl", sysctl(), |bed, pod| {
-            let text = said(bed, pod)?;
+        ("sysctl", sysctl(), |node, pod| {
+            let text = read_output(node, pod)?;
             ensure!(text == "81\n", "{text}");
             Ok(())
         }),
-        ("non-root", non_root(image::USER_1000), |bed, pod| {
-            let text = said(bed, pod)?;
+        ("non-root", non_root(image::USER_1000), |node, pod| {
+            let text = read_output(node, pod)?;
             ensure!(text == "1000\n", "{text}");
             Ok(())
         }),
     ];
     for (name, spec, _) in &all {
-        bed.put(name, spec);
+        node.put(name, spec);
     }
-    bed.put("by-name", &non_root(image::USER_GUEST));
-    bed.put("own-users", &with(sh("c", "cat /proc/self/uid_map"), json!({"hostUsers": false})));
+    node.put("by-name", &non_root(image::USER_GUEST));
+    node.put("own-users", &with(sh("c", "cat /proc/self/uid_map"), json!({"hostUsers": false})));
     let groups = json!({"runAsUser": 1000, "runAsGroup": 2000, "supplementalGroups": [3000], "supplementalGroupsPolicy": "Strict"});
-    bed.put("strict", &with(sh("c", "id -G"), json!({"securityContext": groups})));
+    node.put("strict", &with(sh("c", "id -G"), json!({"securityContext": groups})));
     let armor = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
-    bed.put("armored", &with(sh("c", "true"), json!({"securityContext": armor})));
+    node.put("armored", &with(sh("c", "true"), json!({"securityContext": armor})));
     let mut unmasked = sh("c", "true");
     unmasked["securityContext"] = json!({"procMount": "Unmasked"});
-    bed.put("unmasked", &with(unmasked, json!({})));
-    resources::put(&bed);
+    node.put("unmasked", &with(unmasked, json!({})));
+    resources::put(&node);
     for (name, _, check) in &all {
         wait_until(LIMIT, name, || {
-            let pod = bed.phase(name, "Succeeded")?;
-            check(&bed, &pod)
+            let pod = node.phase(name, "Succeeded")?;
+            check(&node, &pod)
         });
     }
     wait_until(LIMIT, "the user that is only a name to be refused", || {
-        let pod = bed.phase("by-name", "Pending")?;
+        let pod = node.phase("by-name", "Pending")?;
         let waiting = &container(&pod, "c")["state"]["waiting"];
         ensure!(waiting["reason"] == "CreateContainerConfigError", "{:#}", pod["status"]);
         let message = waiting["message"].as_str().unwrap_or_default();
         ensure!(message.contains("non-numeric user (guest)"), "{message}");
         Ok(())
     });
-    strict_groups_are_had_or_refused(&bed, flavor);
-    a_profile_needs_app_armor(&bed);
+    strict_groups_are_applied_or_rejected(&node, flavor);
+    a_profile_needs_app_armor(&node);
     wait_until(LIMIT, "the open /proc to be refused", || {
-        let log = bed.agent.log();
+        let log = node.agent.log();
         let named = |l: &str| l.contains("unmasked.json") && l.contains("Unmasked needs hostUsers: false");
         ensure!(log.lines().any(named), "not named");
         Ok(())
     });
     wait_until(LIMIT, "the user namespace to be refused", || {
-        let pod = bed.phase("own-users", "Pending")?;
+        let pod = node.phase("own-users", "Pending")?;
         let words = "can't set `spec.hostUsers: false`, runtime does not support user namespaces";
-        ensure!(bed.agent.log().lines().any(|l| l.contains("own-users") && l.contains(words)), "{:#}", pod["status"]);
+        ensure!(node.agent.log().lines().any(|l| l.contains("own-users") && l.contains(words)), "{:#}", pod["status"]);
         Ok(())
     });
-    resources::check(&bed);
-    bed.remove_all();
-    bed.wait_nothing_left();
+    resources::check(&node);
+    node.remove_all();
+    node.wait_nothing_left();
 }
 
-/// Only the groups the pod names, where the runtime can do that; else it says so, and the pod does not run with more.
-fn strict_groups_are_had_or_refused(bed: &Bed, flavor: Flavor) {
+/// Only the groups of the pod's spec, if the runtime supports that; else the pod is rejected and does not run with more groups.
+fn strict_groups_are_applied_or_rejected(node: &TestNode, flavor: Flavor) {
     wait_until(LIMIT, "strict groups to be had or refused", || {
         if flavor == Flavor::V2 {
-            let text = said(bed, &bed.phase("strict", "Succeeded")?)?;
+            let text = read_output(node, &node.phase("strict", "Succeeded")?)?;
             let mut groups: Vec<&str> = text.split_whitespace().collect();
             groups.sort_unstable();
             ensure!(groups == ["2000", "3000"], "{text}");
             return Ok(());
         }
-        let pod = bed.phase("strict", "Pending")?;
+        let pod = node.phase("strict", "Pending")?;
         let words = "SupplementalGroupsPolicy=Strict is not supported in this node";
-        ensure!(bed.agent.log().lines().any(|l| l.contains("strict") && l.contains(words)), "{:#}", pod["status"]);
+        ensure!(node.agent.log().lines().any(|l| l.contains("strict") && l.contains(words)), "{:#}", pod["status"]);
         Ok(())
     });
 }
 
-fn a_profile_needs_app_armor(bed: &Bed) {
+fn a_profile_needs_app_armor(node: &TestNode) {
     let enabled = fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|on| on.starts_with('Y'));
     if enabled {
-        // The testbed's runtime is told to leave it alone: the pod runs without.
-        bed.wait_phase("armored", "Succeeded");
+        // AppArmor is disabled in the testbed's runtime: the pod runs without it.
+        node.wait_phase("armored", "Succeeded");
         return;
     }
     wait_until(LIMIT, "the profile to be refused", || {
-        let pod = bed.phase("armored", "Pending")?;
+        let pod = node.phase("armored", "Pending")?;
         ensure!(pod["status"]["reason"] == "AppArmor", "{:#}", pod["status"]);
         let message = "Cannot enforce AppArmor: AppArmor is not enabled on the host";
         ensure!(pod["status"]["message"] == message, "{:#}", pod["status"]);
@@ -125,17 +125,17 @@ fn users() -> Value {
     spec
 }
 
-fn users_are_right(bed: &Bed, pod: &Value) -> Result<()> {
-    let text = said(bed, pod)?;
+fn users_are_right(node: &TestNode, pod: &Value) -> Result<()> {
+    let text = read_output(node, pod)?;
     let lines: Vec<&str> = text.lines().collect();
     ensure!(lines.len() == 5, "{text}");
     ensure!((lines[0], lines[1]) == ("1000", "2000"), "{text}");
-    // The image's own group of the user counts too: policy Merge.
+    // Policy Merge: the user's groups in the image count too.
     let mut groups: Vec<&str> = lines[2].split(' ').collect();
     groups.sort_unstable();
     ensure!(groups == ["2000", "3000", "4000", "50000"], "{text}");
     ensure!((lines[3], lines[4]) == ("4000 2777", "4000"), "{text}");
-    let own = said_by(bed, pod, "own", 0)?;
+    let own = read_output_of(node, pod, "own", 0)?;
     ensure!(own == "7\n8\n", "{own}");
     Ok(())
 }
@@ -148,7 +148,7 @@ fn rights() -> Value {
     };
     let seccomp = |kind: &str| json!({"seccompProfile": {"type": kind}});
     let local = json!({"seccompProfile": {"type": "Localhost", "localhostProfile": "team/no-mkdir.json"}});
-    // Whichever of them this kernel has.
+    // The ones that this kernel has.
     let masks = "cat /proc/interrupts /proc/keys /proc/timer_list 2>/dev/null | wc -c; ls /sys/firmware | wc -l; \
         echo 1 > /proc/sys/kernel/domainname || echo read-only";
     json!({"restartPolicy": "Never", "containers": [
@@ -163,34 +163,34 @@ fn rights() -> Value {
     ]})
 }
 
-fn rights_are_right(bed: &Bed, pod: &Value) -> Result<()> {
+fn rights_are_right(node: &TestNode, pod: &Value) -> Result<()> {
     let field = |text: &str, name: &str| {
         let line = text.lines().find(|l| l.starts_with(&format!("{name}:"))).unwrap_or_default();
         line.split_whitespace().last().unwrap_or_default().to_owned()
     };
     let is = |container: &str, name: &str, value: &str| -> Result<()> {
-        let text = said_by(bed, pod, container, 0)?;
+        let text = read_output_of(node, pod, container, 0)?;
         ensure!(field(&text, name) == value, "{container}: {name} should be {value}:\n{text}");
         Ok(())
     };
     is("plain", "CapEff", "00000000a80425fb")?;
     is("plain", "Seccomp", "0")?;
     is("plain", "NoNewPrivs", "0")?;
-    let plain = said_by(bed, pod, "plain", 0)?;
+    let plain = read_output_of(node, pod, "plain", 0)?;
     let rest: Vec<&str> = plain.lines().filter(|l| !l.contains(':')).collect();
     ensure!(rest == ["0", "0", "read-only"], "masked paths are open:\n{plain}");
     is("one-cap", "CapEff", "0000000000001000")?;
-    // What this machine itself has; it may lack some.
+    // The ones of the host, which may lack some.
     let own = fs::read_to_string("/proc/self/status")?;
     is("privileged", "CapEff", &field(&own, "CapBnd"))?;
-    ensure!(said_by(bed, pod, "privileged", 0)?.contains("devices"), "no devices");
+    ensure!(read_output_of(node, pod, "privileged", 0)?.contains("devices"), "no devices");
     is("no-new", "NoNewPrivs", "1")?;
-    let read_only = said_by(bed, pod, "read-only", 0)?;
+    let read_only = read_output_of(node, pod, "read-only", 0)?;
     ensure!(read_only.lines().filter(|l| !l.contains(':')).collect::<Vec<_>>() == ["no", "yes"], "{read_only}");
     is("unconfined", "Seccomp", "0")?;
     is("default", "Seccomp", "2")?;
     is("local", "Seccomp", "2")?;
-    ensure!(said_by(bed, pod, "local", 0)?.contains("denied"), "the profile does nothing");
+    ensure!(read_output_of(node, pod, "local", 0)?.contains("denied"), "the profile does nothing");
     Ok(())
 }
 

@@ -1,16 +1,16 @@
-//! Pods of every kind end in the statuses Kubernetes documents.
+//! Pods of every kind reach the status that Kubernetes documents.
 
 use anyhow::{Result, ensure};
 use podwright_testbed::{Flavor, wait_until};
 use serde_json::{Value, json};
 
-use super::{Bed, LIMIT, condition, container, sh, sleeper};
+use super::{LIMIT, TestNode, condition, container, sh, sleeper};
 
-/// One pod and what is to become of it.
+/// A pod and its expected status.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) spec: Value,
-    /// Reached, and then true.
+    /// Succeeds once the status is reached.
     pub(crate) expect: fn(&Value) -> Result<()>,
 }
 
@@ -25,7 +25,7 @@ fn sidecar(name: &str, script: &str) -> Value {
     c
 }
 
-/// Its first process listens to no signal, and is killed: so it ends the same way whenever it is told to.
+/// A container whose first process ignores all signals and is killed, so that it always exits the same way.
 fn deaf(name: &str) -> Value {
     sh(name, "exec sleep 1000")
 }
@@ -52,10 +52,10 @@ fn ready(pod: &Value, wanted: &str) -> Result<()> {
     Ok(())
 }
 
-/// The pods and their ends.
+/// All pods with their expected statuses.
 pub(crate) fn cases() -> Vec<Case> {
     let none = || json!([]);
-    // A busy machine takes its time for a command: late is not failed.
+    // A busy host may need long for a command: slowness is not a failure.
     let probe = |script: &str| json!({"exec": {"command": ["sh", "-c", script]}, "periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 30});
     let mut cases = vec![
         Case {
@@ -287,7 +287,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// A rule that starts every container anew, init included, in the same sandbox.
+/// A restart rule that restarts every container, init containers included, in the same sandbox.
 fn restarts_all() -> Case {
     let in_volume = |mut c: Value| {
         c["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
@@ -313,20 +313,20 @@ fn restarts_all() -> Case {
     Case { name: "restarts-all", spec, expect }
 }
 
-pub(crate) fn pods_of_every_kind_end_in_the_documented_statuses(flavor: Flavor) {
-    let bed = Bed::start(flavor);
+pub(crate) fn pods_of_every_kind_get_the_documented_status(flavor: Flavor) {
+    let node = TestNode::start(flavor);
     let cases = cases();
     for case in &cases {
-        bed.put(case.name, &case.spec);
+        node.put(case.name, &case.spec);
     }
     for case in &cases {
         wait_until(LIMIT, case.name, || {
-            let pod = bed.pod(case.name)?;
+            let pod = node.pod(case.name)?;
             (case.expect)(&pod).map_err(|e| e.context(format!("{:#}", pod["status"])))
         });
     }
     for case in &cases {
-        bed.remove(case.name);
+        node.remove(case.name);
     }
-    bed.wait_nothing_left();
+    node.wait_nothing_left();
 }

@@ -1,4 +1,4 @@
-//! The agent as a service: systemd hears of it, and it ends in time without its pods.
+//! The agent as a systemd service: readiness and watchdog notifications, and a stop that leaves the pods running.
 
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use podwright_testbed::{Agent, Containerd, Flavor, Scratch, wait_until};
 
-use super::{Bed, LIMIT, container, one, sh, sleeper};
+use super::{LIMIT, TestNode, container, one, sh, sleeper};
 
-/// What a unit file with `Type=notify` and `WatchdogSec=` gives.
+/// The notification socket of a unit with `Type=notify` and `WatchdogSec=`.
 struct Manager {
     socket: UnixDatagram,
     heard: String,
@@ -37,7 +37,7 @@ impl Manager {
     }
 }
 
-pub(crate) fn a_service_manager_is_told_and_fed_and_the_end_keeps_the_pods(flavor: Flavor) {
+pub(crate) fn systemd_is_notified_and_pods_survive_the_stop_of_the_agent(flavor: Flavor) {
     let scratch = Scratch::new().expect("a scratch");
     let path = scratch.path().join("notify");
     let socket = UnixDatagram::bind(&path).expect("bound");
@@ -46,57 +46,57 @@ pub(crate) fn a_service_manager_is_told_and_fed_and_the_end_keeps_the_pods(flavo
     let containerd = Containerd::start(&scratch, flavor).expect("containerd starts");
     let agent = Agent::new(&scratch).runtime(&containerd);
     let agent = agent.env("NOTIFY_SOCKET", &path.display().to_string()).env("WATCHDOG_USEC", "1000000");
-    let mut bed = Bed { agent: agent.start().expect("it starts"), scratch, containerd };
+    let mut node = TestNode { agent: agent.start().expect("it starts"), scratch, containerd };
     manager.wait_for("READY=1", 1);
-    bed.put("stays", &one(&sleeper("c")));
-    let stays = bed.wait_phase("stays", "Running");
+    node.put("stays", &one(&sleeper("c")));
+    let stays = node.wait_phase("stays", "Running");
     manager.wait_for("STATUS=1 of 1 pods are running", 1);
     let fed = manager.count("WATCHDOG=1");
     manager.wait_for("WATCHDOG=1", fed + 2);
     assert_eq!(manager.count("READY=1"), 1, "{}", manager.heard);
 
-    // A core that stands still does not feed it.
-    bed.agent.signal(rustix::process::Signal::STOP).expect("stopped");
+    // A frozen agent sends no watchdog notification.
+    node.agent.signal(rustix::process::Signal::STOP).expect("stopped");
     std::thread::sleep(Duration::from_millis(300));
     let fed = manager.count("WATCHDOG=1");
     std::thread::sleep(Duration::from_millis(2000));
     assert_eq!(manager.count("WATCHDOG=1"), fed);
-    bed.agent.signal(rustix::process::Signal::CONT).expect("goes on");
+    node.agent.signal(rustix::process::Signal::CONT).expect("goes on");
 
-    ends_in_the_middle(&mut bed, &mut manager);
+    stops_during_a_termination(&mut node, &mut manager);
     let id = |pod: &serde_json::Value| container(pod, "c")["containerID"].clone();
-    let still = bed.wait_phase("stays", "Running");
+    let still = node.wait_phase("stays", "Running");
     assert_eq!((id(&still), &container(&still, "c")["restartCount"]), (id(&stays), &0.into()));
-    bed.remove_all();
-    bed.wait_nothing_left();
+    node.remove_all();
+    node.wait_nothing_left();
 }
 
-/// SIGTERM while a pod takes its time to end: the agent ends at once, and the next one goes on with it.
-fn ends_in_the_middle(bed: &mut Bed, manager: &mut Manager) {
+/// SIGTERM while a pod terminates slowly: the agent exits at once, and the next one continues the termination.
+fn stops_during_a_termination(node: &mut TestNode, manager: &mut Manager) {
     let mut slow = one(&sh("c", "trap 'sleep 8; exit 0' TERM; while :; do sleep 0.1; done"));
     slow["terminationGracePeriodSeconds"] = 60.into();
-    bed.put("slow", &slow);
-    bed.wait_phase("slow", "Running");
-    bed.remove("slow");
+    node.put("slow", &slow);
+    node.wait_phase("slow", "Running");
+    node.remove("slow");
     wait_until(LIMIT, "slow to be ending", || {
-        ensure!(!bed.pod("slow")?["metadata"]["deletionTimestamp"].is_null(), "it is not ending");
+        ensure!(!node.pod("slow")?["metadata"]["deletionTimestamp"].is_null(), "it is not ending");
         Ok(())
     });
     std::thread::sleep(Duration::from_millis(500));
     let begin = Instant::now();
-    assert!(bed.agent.sigterm().expect("it ends").success());
+    assert!(node.agent.sigterm().expect("it ends").success());
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
     assert_eq!(manager.count("STOPPING=1"), 1, "{}", manager.heard);
-    bed.agent.start_again().expect("started again");
-    let known = |bed: &Bed| -> Result<()> {
-        ensure!(!bed.pod("slow")?["metadata"]["deletionTimestamp"].is_null(), "it is not ending any more");
+    node.agent.start_again().expect("started again");
+    let known = |node: &TestNode| -> Result<()> {
+        ensure!(!node.pod("slow")?["metadata"]["deletionTimestamp"].is_null(), "it is not ending any more");
         Ok(())
     };
     if begin.elapsed() < Duration::from_secs(6) {
-        wait_until(LIMIT, "the new agent to know", || known(bed));
+        wait_until(LIMIT, "the new agent to know", || known(node));
     }
     wait_until(LIMIT, "slow to be gone", || {
-        ensure!(bed.pod("slow").is_err(), "it is there");
+        ensure!(node.pod("slow").is_err(), "it is there");
         Ok(())
     });
     assert!(begin.elapsed() < Duration::from_secs(40), "it went on, and did not wait for its grace anew");

@@ -1,4 +1,4 @@
-//! Volumes on a real runtime: what containers find in them, what outlives whom, and what nobody can escape through.
+//! Volumes on a real runtime: their content, their lifetime, and that containers can't escape through them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,50 +9,50 @@ use anyhow::{Context, Result, ensure};
 use podwright_testbed::{Flavor, wait_until};
 use serde_json::{Value, json};
 
-use super::container_output::{said, said_by};
+use super::container_output::{read_output, read_output_of};
 use super::features::{Asked, with};
-use super::{Bed, LIMIT, condition, container, one, sh, sleeper};
+use super::{LIMIT, TestNode, condition, container, one, sh, sleeper};
 
-pub(crate) fn volumes_hold_what_they_should_and_nobody_gets_out(flavor: Flavor) {
-    let bed = Bed::start(flavor);
-    let host = bed.scratch.dir("host").expect("made");
+pub(crate) fn volumes_have_the_right_content_and_can_not_be_escaped(flavor: Flavor) {
+    let node = TestNode::start(flavor);
+    let host = node.scratch.dir("host").expect("made");
     let _socket = furnish(&host);
     let all: [Asked; 4] = [
         ("empty", empty_dirs(), empty_dirs_are_right),
         ("host", host_paths(&host), host_paths_are_right),
-        ("about", about_itself(), about_itself_is_right),
+        ("about", downward_api(), downward_api_is_right),
         ("parts", parts(&host), parts_are_right),
     ];
     for (name, spec, _) in &all {
-        bed.put_labeled(name, spec);
+        node.put_labeled(name, spec);
     }
-    bed.put("late", &late(&host));
-    bed.put("escape", &escape(&host));
+    node.put("late", &late(&host));
+    node.put("escape", &escape(&host));
     let config_map = json!([{"name": "v", "configMap": {"name": "settings"}}]);
-    bed.put("config", &with(sh("c", "true"), json!({"volumes": config_map})));
+    node.put("config", &with(sh("c", "true"), json!({"volumes": config_map})));
     for (name, _, check) in &all {
         wait_until(LIMIT, name, || {
-            let pod = bed.phase(name, "Succeeded")?;
-            check(&bed, &pod)
+            let pod = node.phase(name, "Succeeded")?;
+            check(&node, &pod)
         });
     }
     assert!(host.join("made").is_dir() && host.join("made-file").is_file(), "made by `…OrCreate`");
-    what_is_missing_is_named_and_waited_for(&bed, &host);
-    the_link_is_refused(&bed, &host);
+    a_missing_host_path_is_reported_and_waited_for(&node, &host);
+    symlinks_out_of_the_volume_are_rejected(&node, &host);
     wait_until(LIMIT, "the configMap to be refused", || {
-        let log = bed.agent.log();
+        let log = node.agent.log();
         let line = log.lines().find(|l| l.contains("config.json")).context("the log does not name it")?;
         ensure!(line.contains("may not refer to configmaps") && line.contains("spec.volumes[0].configMap"), "{line}");
         Ok(())
     });
-    a_changed_label_reaches_the_files(&bed);
-    bed.remove_all();
-    bed.wait_nothing_left();
+    a_changed_label_reaches_the_files(&node);
+    node.remove_all();
+    node.wait_nothing_left();
     assert_eq!(fs::read_to_string(host.join("file")).expect("there"), "of the host\n", "the host's own stays");
     assert!(host.join("precious/file").exists() && host.join("made").is_dir());
 }
 
-/// One thing of each kind.
+/// Creates a file of each type.
 fn furnish(host: &Path) -> UnixListener {
     fs::create_dir(host.join("directory")).expect("made");
     fs::create_dir(host.join("precious")).expect("made");
@@ -85,8 +85,8 @@ fn empty_dirs() -> Value {
     spec
 }
 
-fn empty_dirs_are_right(bed: &Bed, pod: &Value) -> Result<()> {
-    let text = said_by(bed, pod, "c", 1)?;
+fn empty_dirs_are_right(node: &TestNode, pod: &Value) -> Result<()> {
+    let text = read_output_of(node, pod, "c", 1)?;
     let wanted = ["/disk/lived", "/memory/lived", "tmpfs 1024", "full", "777", "777", "hello"];
     ensure!(text.lines().collect::<Vec<_>>() == wanted, "{text}");
     Ok(())
@@ -112,13 +112,13 @@ fn host_paths(host: &Path) -> Value {
     with(mounted(sh("c", script), json!(mounts)), json!({"volumes": volumes}))
 }
 
-fn host_paths_are_right(bed: &Bed, pod: &Value) -> Result<()> {
-    let text = said(bed, pod)?;
+fn host_paths_are_right(node: &TestNode, pod: &Value) -> Result<()> {
+    let text = read_output(node, pod)?;
     ensure!(text == "new\nof the host\nall kinds\n", "{text}");
     Ok(())
 }
 
-fn about_itself() -> Value {
+fn downward_api() -> Value {
     let item = |path: &str, field: &str| json!({"path": path, "fieldRef": {"fieldPath": field}});
     let limit = json!({"path": "deep/memory", "mode": 0o400,
         "resourceFieldRef": {"containerName": "c", "resource": "limits.memory", "divisor": "1Mi"}});
@@ -139,8 +139,8 @@ fn about_itself() -> Value {
     )
 }
 
-fn about_itself_is_right(bed: &Bed, pod: &Value) -> Result<()> {
-    let text = said(bed, pod)?;
+fn downward_api_is_right(node: &TestNode, pod: &Value) -> Result<()> {
+    let text = read_output(node, pod)?;
     let uid = pod["metadata"]["uid"].as_str().context("a uid")?;
     ensure!(text == format!("app=\"about\"\n32\n400\n{uid}\nabout-node\nread-only\n"), "{text}");
     Ok(())
@@ -160,8 +160,8 @@ fn parts(host: &Path) -> Value {
     with(c, json!({"volumes": [{"name": "v", "emptyDir": {}}, {"name": "h", "hostPath": {"path": host}}]}))
 }
 
-fn parts_are_right(bed: &Bed, pod: &Value) -> Result<()> {
-    let text = said(bed, pod)?;
+fn parts_are_right(node: &TestNode, pod: &Value) -> Result<()> {
+    let text = read_output(node, pod)?;
     let text: Vec<&str> = text.lines().filter(|l| !l.starts_with("sh:")).collect();
     ensure!(text == ["./a/b/in-sub", "./of-parts-node/x/in-expr", "of the host", "read-only"], "{text:?}");
     Ok(())
@@ -173,22 +173,22 @@ fn late(host: &Path) -> Value {
     with(mounted(sleeper("c"), mounts), json!({"volumes": volumes}))
 }
 
-fn what_is_missing_is_named_and_waited_for(bed: &Bed, host: &Path) {
+fn a_missing_host_path_is_reported_and_waited_for(node: &TestNode, host: &Path) {
     wait_until(LIMIT, "the missing directory to be named", || {
-        let pod = bed.phase("late", "Pending")?;
+        let pod = node.phase("late", "Pending")?;
         ensure!(container(&pod, "c")["state"]["waiting"]["reason"] == "ContainerCreating", "{:#}", pod["status"]);
         ensure!(condition(&pod, "PodReadyToStartContainers")["status"] == "False", "{:#}", pod["status"]);
-        let log = bed.agent.log();
+        let log = node.agent.log();
         let line = log.lines().find(|l| l.contains("FailedMount") && l.contains("there-soon")).context("not named")?;
         ensure!(line.contains("hostPath type check failed") && line.contains("/host/late"), "{line}");
-        ensure!(line.matches("MountVolume.SetUp failed").count() == 1, "said twice: {line}");
+        ensure!(line.matches("MountVolume.SetUp failed").count() == 1, "output twice: {line}");
         Ok(())
     });
     fs::create_dir(host.join("late")).expect("made");
-    bed.wait_phase("late", "Running");
+    node.wait_phase("late", "Running");
 }
 
-/// One container puts links into the volume, the others want what is behind them.
+/// One container creates symlinks in the volume, the others mount them as subPath.
 fn escape(host: &Path) -> Value {
     let target = host.join("precious").display().to_string();
     let script =
@@ -202,9 +202,9 @@ fn escape(host: &Path) -> Value {
         "containers": [part("absolute"), part("relative"), part("own")], "volumes": [{"name": "v", "emptyDir": {}}]})
 }
 
-fn the_link_is_refused(bed: &Bed, host: &Path) {
+fn symlinks_out_of_the_volume_are_rejected(node: &TestNode, host: &Path) {
     wait_until(LIMIT, "the links to be refused", || {
-        let pod = bed.phase("escape", "Pending")?;
+        let pod = node.phase("escape", "Pending")?;
         for name in ["absolute", "relative", "own"] {
             let waiting = &container(&pod, name)["state"]["waiting"];
             ensure!(waiting["reason"] == "CreateContainerConfigError", "{:#}", pod["status"]);
@@ -220,8 +220,8 @@ fn the_link_is_refused(bed: &Bed, host: &Path) {
     assert_eq!(mode & 0o777, 0o755, "{mode:o}");
 }
 
-/// The pod stays the same one, so its containers stay, and its files follow.
-fn a_changed_label_reaches_the_files(bed: &Bed) {
+/// The pod stays the same, so its containers keep running, and the files are updated.
+fn a_changed_label_reaches_the_files(node: &TestNode) {
     let items = json!([{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]);
     let mut spec = one(&mounted(
         sh("c", "trap 'exit 0' TERM; while :; do cat /a/labels; echo; sleep 0.2; done"),
@@ -232,15 +232,15 @@ fn a_changed_label_reaches_the_files(bed: &Bed) {
         let metadata =
             json!({"name": "colored", "uid": "0c0102ed-0000-4000-8000-000000000001", "labels": {"color": color}});
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
-        bed.scratch.put_manifest("colored.json", &pod).expect("written");
+        node.scratch.put_manifest("colored.json", &pod).expect("written");
     };
     put("red");
-    let before = bed.wait_phase("colored", "Running");
+    let before = node.wait_phase("colored", "Running");
     put("blue");
     wait_until(LIMIT, "the new label to reach the file", || {
-        let pod = bed.phase("colored", "Running")?;
+        let pod = node.phase("colored", "Running")?;
         ensure!(container(&pod, "c")["containerID"] == container(&before, "c")["containerID"], "restarted");
-        let text = said(bed, &pod)?;
+        let text = read_output(node, &pod)?;
         ensure!(text.lines().last() == Some("color=\"blue\""), "{:?}", text.lines().last());
         Ok(())
     });

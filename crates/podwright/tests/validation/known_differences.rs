@@ -1,70 +1,79 @@
-//! What the API server adds or refuses beyond the rules for pods, and differences that are there on purpose.
-//! `docs/validation.md` names them too.
+//! What the API server adds or rejects beyond the rules for pods, and intended differences.
+//! `docs/validation.md` lists them too.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// A difference by the words in its description, and why it is there.
-struct Known {
-    words: &'static [&'static str],
+/// A difference, recognised by texts in its description, and its reason.
+struct KnownDifference {
+    texts: &'static [&'static str],
     why: &'static str,
 }
 
-const KNOWN: &[Known] = &[
-    Known {
-        words: &["only the API server refuses", "pods \"p\" is forbidden: "],
-        why: "an admission plugin refuses it, because of other objects of the cluster",
+const KNOWN: &[KnownDifference] = &[
+    KnownDifference {
+        texts: &["only the API server rejects", "pods \"p\" is forbidden: "],
+        why: "an admission plugin rejects it, because of other objects of the cluster",
     },
-    Known {
-        words: &["meta/namespace", "does not match the namespace sent on the request"],
+    KnownDifference {
+        texts: &["meta/namespace", "does not match the namespace sent on the request"],
         why: "a rule for requests, not for pods",
     },
-    Known {
-        words: &["ephemeralContainers", "cannot be set on create"],
-        why: "a living pod may have them; manifests with them are refused elsewhere",
+    KnownDifference {
+        texts: &["ephemeralContainers", "cannot be set on create"],
+        why: "a running pod may have them; manifests with them are rejected elsewhere",
     },
-    Known {
-        words: &["only we refuse", "terminationGracePeriodSeconds: -1 must be at least 0"],
-        why: "the API server takes a negative grace for 1 s: more likely a mistake than a wish",
+    KnownDifference {
+        texts: &["only our rules reject", "terminationGracePeriodSeconds: -1 must be at least 0"],
+        why: "the API server treats a negative grace period as 1 s: it is more likely a mistake",
     },
-    Known {
-        words: &["only we refuse", "port/hostIP", "nowhere"],
-        why: "the API server does not look at it: it would reach the host's packet filter",
+    KnownDifference {
+        texts: &["only our rules reject", "port/hostIP", "nowhere"],
+        why: "the API server does not validate it: it would reach the host's packet filter",
     },
-    Known { words: &["stopSignal"], why: "the server's gate is off by default: it drops the field in silence" },
-    Known { words: &["clusterTrustBundle"], why: "the server's gate is off by default: it drops the field in silence" },
-    Known {
-        words: &["seLinuxChangePolicy", "MountOption"],
-        why: "the server's gate is off by default: it knows only Recursive",
+    KnownDifference {
+        texts: &["stopSignal"],
+        why: "the server's feature gate is off by default: it drops the field silently",
     },
-    Known {
-        words: &["container.apparmor.security.beta.kubernetes.io"],
-        why: "the annotation of old is not read: write appArmorProfile",
+    KnownDifference {
+        texts: &["clusterTrustBundle"],
+        why: "the server's feature gate is off by default: it drops the field silently",
     },
-    Known { words: &["only the API server refuses", "windows"], why: "pods for Windows can't run here anyway" },
-    Known { words: &["volume = {\"csi\""], why: "no such volume can be mounted: an event says so" },
-    Known { words: &["volume = {\"ephemeral\""], why: "no such volume can be mounted: an event says so" },
-    Known { words: &["volume = {\"iscsi\""], why: "no such volume can be mounted: an event says so" },
-    Known { words: &["volume = {\"nfs\""], why: "no such volume can be mounted: an event says so" },
+    KnownDifference {
+        texts: &["seLinuxChangePolicy", "MountOption"],
+        why: "the server's feature gate is off by default: it accepts only Recursive",
+    },
+    KnownDifference {
+        texts: &["container.apparmor.security.beta.kubernetes.io"],
+        why: "the deprecated annotation is not read: use appArmorProfile",
+    },
+    KnownDifference {
+        texts: &["only the API server rejects", "windows"],
+        why: "pods for Windows can't run here anyway",
+    },
+    KnownDifference { texts: &["volume = {\"csi\""], why: "such volumes are not supported: an event reports it" },
+    KnownDifference { texts: &["volume = {\"ephemeral\""], why: "such volumes are not supported: an event reports it" },
+    KnownDifference { texts: &["volume = {\"iscsi\""], why: "such volumes are not supported: an event reports it" },
+    KnownDifference { texts: &["volume = {\"nfs\""], why: "such volumes are not supported: an event reports it" },
 ];
 
-/// The rule that allows this difference.
+/// The index of the rule that matches this difference.
 pub(crate) fn why(difference: &str) -> Option<usize> {
-    KNOWN.iter().position(|rule| rule.words.iter().all(|word| difference.contains(word)))
+    KNOWN.iter().position(|rule| rule.texts.iter().all(|text| difference.contains(text)))
 }
 
-/// Rules that allowed nothing: the list must not outlive its reasons.
+/// Rules that matched nothing, to be removed.
 pub(crate) fn unused(seen: &BTreeSet<usize>) -> Vec<&'static str> {
     KNOWN.iter().enumerate().filter(|(n, _)| !seen.contains(n)).map(|(_, rule)| rule.why).collect()
 }
 
-/// Take away what admission adds to a pod that is created: it is no default and depends on the cluster.
-pub(crate) fn without_admission(answer: &mut Value, asked: &Value) {
-    let spec = &mut answer["spec"];
+/// Removes what admission plugins add to a created pod: these are not defaults and depend on the cluster.
+pub(crate) fn without_admission(response: &mut Value, request: &Value) {
+    let spec = &mut response["spec"];
     // ServiceAccount: its name, and the volume with its token.
     for field in ["serviceAccount", "serviceAccountName"] {
-        if asked["spec"]["serviceAccount"].is_null() && asked["spec"]["serviceAccountName"].is_null() {
+        if request["spec"]["serviceAccount"].is_null() && request["spec"]["serviceAccountName"].is_null() {
             spec[field].take();
         }
     }
@@ -86,7 +95,7 @@ pub(crate) fn without_admission(answer: &mut Value, asked: &Value) {
     }
     // Priority.
     spec["priority"].take();
-    if asked["spec"]["preemptionPolicy"].is_null() {
+    if request["spec"]["preemptionPolicy"].is_null() {
         spec["preemptionPolicy"].take();
     }
 }

@@ -1,18 +1,18 @@
-//! The pods both are asked about: a plain pod with one field changed at a time, and what only shows in company.
+//! The tested pods: a plain pod with one field changed at a time, and combinations of fields.
 //!
-//! A table line is a place and a JSON list of what to write there, each a pod of its own. `null` removes the field.
+//! A table line is a path and a JSON list of values, each of which makes one pod. `null` removes the field.
 
 use serde_json::{Value, json};
 
 use crate::tables;
 
-/// One pod and how it was made.
+/// A pod and the description of its change.
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) pod: Value,
 }
 
-/// Short names of places, what stands there before, and where that is.
+/// Short names of paths, their initial values, and the full paths.
 const PLACES: &[(&str, &str, &str)] = &[
     ("meta", "metadata", "{}"),
     ("spec", "spec", "{}"),
@@ -70,7 +70,7 @@ pub(crate) fn all() -> Vec<Case> {
     cases
 }
 
-/// The plain pod with one thing changed.
+/// The plain pod with one change.
 fn changed(place: &str, value: Value) -> Value {
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
         "spec": {"containers": [{"name": "c", "image": "i:1"}]}});
@@ -107,7 +107,7 @@ fn set(at: &mut Value, path: &str, value: Value) {
     }
 }
 
-/// The value at a path of keys and numbers, made if it is not there.
+/// The value at a path of keys and indexes, created if absent.
 fn at_pointer<'a>(from: &'a mut Value, path: &str) -> &'a mut Value {
     path.split('/').fold(from, step)
 }
@@ -128,7 +128,7 @@ fn step<'a>(at: &'a mut Value, key: &str) -> &'a mut Value {
     }
 }
 
-/// Lay one object over another, at every depth; null removes.
+/// Merges one object into another recursively; null removes.
 fn merge(into: &mut Value, from: Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {

@@ -1,9 +1,9 @@
-//! What is written where. The API server says which of it is right.
+//! Paths and values. The API server decides which of them are valid.
 
-/// Places and what is written there.
+/// Paths and the values written there.
 pub(crate) type Table = &'static [(&'static str, &'static str)];
 
-/// All of them.
+/// All tables.
 pub(crate) const ALL: &[Table] =
     &[METADATA, SPEC, CONTAINER, ENVIRONMENT, HANDLERS, RESOURCES, SECURITY, VOLUMES, SCHEDULING];
 

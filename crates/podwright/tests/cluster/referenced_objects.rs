@@ -1,4 +1,4 @@
-//! What pods refer to in a cluster: objects in files and variables, tokens, logins, claims, runtime classes.
+//! Objects that pods refer to: config maps and secrets, tokens, pull secrets, claims, runtime classes.
 
 use std::time::{Duration, Instant};
 
@@ -7,23 +7,23 @@ use podwright_testbed::image::BUSYBOX;
 use podwright_testbed::{ControlPlane, PASSWORD, Registry, USER, wait_until};
 use serde_json::{Value, json};
 
-use crate::joined::Joined;
+use crate::cluster_node::ClusterNode;
 use crate::suite::{LIMIT, condition, container, one, sh, sleeper};
 
-/// What the node says of a pod, by reason and in part.
-fn wait_event(node: &Joined<'_>, reason: &str, part: &str) {
+/// Waits for an event with this reason whose message contains `part`.
+fn wait_event(node: &ClusterNode<'_>, reason: &str, part: &str) {
     wait_until(LIMIT, &format!("an event {reason} with {part:?}"), || {
         let events = node.list("events")?;
-        let said = |event: &&Value| event["message"].as_str().is_some_and(|text| text.contains(part));
-        let found = events.iter().filter(|event| event["reason"] == reason).any(|event| said(&event));
+        let matches = |event: &Value| event["message"].as_str().is_some_and(|text| text.contains(part));
+        let found = events.iter().filter(|event| event["reason"] == reason).any(matches);
         ensure!(found, "{:#?}", events.iter().map(|e| (&e["reason"], &e["message"])).collect::<Vec<_>>());
         Ok(())
     });
 }
 
 #[test]
-fn a_pod_finds_all_it_refers_to() {
-    let node = Joined::start(ControlPlane::shared(), "refers");
+fn a_pod_gets_every_object_it_refers_to() {
+    let node = ClusterNode::start(ControlPlane::shared(), "refers");
     node.create(
         "configmaps",
         &json!({"metadata": {"name": "m"}, "data": {"a": "1", "b": "2"}, "binaryData": {"raw": "AAE="}}),
@@ -31,7 +31,7 @@ fn a_pod_finds_all_it_refers_to() {
     node.create("secrets", &json!({"metadata": {"name": "s"}, "stringData": {"k": "v"}}));
     let ports = json!([{"port": 5432}]);
     node.create("services", &json!({"metadata": {"name": "my-db"}, "spec": {"selector": {"x": "y"}, "ports": ports}}));
-    // The first thing that is wrong is told. The group of the pod may read what is 0400 otherwise.
+    // The script prints the first failed check. With fsGroup, files of mode 0400 are readable by the group.
     let script = r#"
         n=0; is() { n=$((n+1)); [ "$1" = "$2" ] || { echo "$n: '$1' is not '$2'" > /dev/termination-log; exit 1; }; }
         is "$A" 1; is "$P_b" 2; is "$K" v; is "$NONE" ""; is "$MY_DB_SERVICE_PORT" 5432
@@ -84,8 +84,8 @@ fn a_pod_finds_all_it_refers_to() {
 }
 
 #[test]
-fn what_is_missing_is_told_and_comes_at_once() {
-    let node = Joined::start(ControlPlane::shared(), "missing");
+fn missing_objects_are_reported_and_used_once_created() {
+    let node = ClusterNode::start(ControlPlane::shared(), "missing");
     let mut by_env = one(&sleeper("c"));
     by_env["containers"][0]["envFrom"] = json!([{"configMapRef": {"name": "env"}}]);
     let mut by_volume = one(&sleeper("c"));
@@ -115,8 +115,8 @@ fn what_is_missing_is_told_and_comes_at_once() {
 }
 
 #[test]
-fn certificates_to_trust_come_and_go_in_a_running_pod() {
-    let node = Joined::start(ControlPlane::shared(), "trusting");
+fn trust_bundles_are_updated_in_a_running_pod() {
+    let node = ClusterNode::start(ControlPlane::shared(), "trusting");
     let out = node.scratch.dir("trusting").expect("a directory");
     let look = "[ -s /trust/ca.pem ] && echo yes > /out/is || echo no > /out/is";
     let mut reader = sh("c", &format!("while :; do {look}; sleep 0.05; done"));
@@ -148,7 +148,7 @@ fn certificates_to_trust_come_and_go_in_a_running_pod() {
         (came, wait_for("no"))
     });
     println!("seen and gone after {rounds:?}");
-    // A machine that is busy with something else may be late once.
+    // A busy host may be late once.
     let best = (rounds.iter().map(|round| round.0).min(), rounds.iter().map(|round| round.1).min());
     assert!(best.0.max(best.1) < Some(Duration::from_secs(3)), "{rounds:?}");
     node.delete("pods", "reader");
@@ -156,8 +156,8 @@ fn certificates_to_trust_come_and_go_in_a_running_pod() {
 }
 
 #[test]
-fn private_images_are_pulled_with_the_pods_own_logins() {
-    let node = Joined::start(ControlPlane::shared(), "private");
+fn private_images_are_pulled_with_image_pull_secrets() {
+    let node = ClusterNode::start(ControlPlane::shared(), "private");
     let registry = Registry::start_private(&node.scratch).expect("a registry");
     registry.push(BUSYBOX, "team/app:1").expect("pushed");
     node.containerd.use_registry("private.example", &registry).expect("known to containerd");
@@ -185,8 +185,8 @@ fn private_images_are_pulled_with_the_pods_own_logins() {
 }
 
 #[test]
-fn claims_on_this_machine_are_bound_and_other_volumes_say_why_not() {
-    let node = Joined::start(ControlPlane::shared(), "claims");
+fn local_claims_are_mounted_and_unsupported_volumes_reported() {
+    let node = ClusterNode::start(ControlPlane::shared(), "claims");
     let disk = node.scratch.dir("disk").expect("a directory");
     let volume = |name: &str, source: Value| {
         let mut spec = json!({"capacity": {"storage": "1Mi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "",
@@ -229,8 +229,8 @@ fn claims_on_this_machine_are_bound_and_other_volumes_say_why_not() {
 }
 
 #[test]
-fn a_runtime_class_names_the_handler() {
-    let node = Joined::start(ControlPlane::shared(), "classes");
+fn a_runtime_class_selects_the_handler() {
+    let node = ClusterNode::start(ControlPlane::shared(), "classes");
     for (name, handler) in [("known", "runc"), ("unknown", "none-such")] {
         let class = json!({"metadata": {"name": format!("classes-{name}")}, "handler": handler});
         node.plane.api().create("/apis/node.k8s.io/v1/runtimeclasses", &class).expect("created");
@@ -249,8 +249,8 @@ fn a_runtime_class_names_the_handler() {
 }
 
 #[test]
-fn a_volume_on_disk_that_outgrows_its_limit_ends_its_pod() {
-    let node = Joined::start(ControlPlane::shared(), "outgrown");
+fn a_pod_is_evicted_when_its_empty_dir_exceeds_the_limit() {
+    let node = ClusterNode::start(ControlPlane::shared(), "outgrown");
     for (name, mebibytes) in [("little", 1), ("much", 8)] {
         let mut spec = one(&sh("c", &format!("dd if=/dev/zero of=/v/file bs=1M count={mebibytes}; sleep 1000")));
         spec["volumes"] = json!([{"name": "v", "emptyDir": {"sizeLimit": "4Mi"}}]);

@@ -1,4 +1,4 @@
-//! All that a watch says of the pods of a namespace.
+//! Records a watch of the pods of a namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread::JoinHandle;
@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::joined::Joined;
+use crate::cluster_node::ClusterNode;
 use crate::suite::{condition, one, sleeper};
 
-/// A pod that no scheduler cares for: the sign for the watch to end.
+/// A pod that no scheduler handles: its event ends the watch.
 const SIGN: &str = "the-end";
 
-/// Nothing may happen for as long, in the long versions of the tests.
+/// In the long tests there may be no event for this long.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// A watch that goes on beside the test.
-pub(crate) struct Watched(JoinHandle<Vec<Value>>);
+/// A watch on its own thread.
+pub(crate) struct PodWatch(JoinHandle<Vec<Value>>);
 
-impl Watched {
-    /// From now on; what is there is told first, as if it were added.
-    pub(crate) fn begin(node: &Joined<'_>) -> Self {
+impl PodWatch {
+    /// Starts the watch; existing pods come first, as ADDED.
+    pub(crate) fn begin(node: &ClusterNode<'_>) -> Self {
         let list = node.plane.api().get(&node.path("pods")).expect("a list");
         let version = list["metadata"]["resourceVersion"].as_str().expect("a version");
         let path = format!("{}?resourceVersion={version}", node.path("pods"));
@@ -38,8 +38,8 @@ impl Watched {
         }))
     }
 
-    /// The events until now.
-    pub(crate) fn end(self, node: &Joined<'_>) -> Vec<Value> {
+    /// Stops the watch; returns its events.
+    pub(crate) fn end(self, node: &ClusterNode<'_>) -> Vec<Value> {
         let mut spec = one(&sleeper("c"));
         spec["schedulerName"] = json!("nobody");
         node.put(SIGN, &spec);
@@ -49,8 +49,8 @@ impl Watched {
     }
 }
 
-/// Every Ready condition of a pod `not…`, and of a pod `ready…` once it was ready, that is not what its name says. Pods that
-/// are being deleted are not ready, and rightly so.
+/// Every wrong Ready condition: of a pod `not…` that is ready, or of a pod `ready…` that is not after it was. Pods that
+/// are being deleted are rightly not ready.
 pub(crate) fn flips(events: &[Value]) -> Vec<String> {
     let (mut found, mut were_ready) = (vec![], BTreeSet::new());
     for pod in events.iter().map(|event| &event["object"]) {
@@ -72,8 +72,8 @@ pub(crate) fn flips(events: &[Value]) -> Vec<String> {
     found
 }
 
-/// The last state of every pod before it went.
-pub(crate) fn last_words(events: &[Value]) -> BTreeMap<&str, &Value> {
+/// The last object of every pod before its deletion.
+pub(crate) fn last_states(events: &[Value]) -> BTreeMap<&str, &Value> {
     let told = events.iter().filter(|event| event["type"] != "DELETED");
     told.map(|event| (event["object"]["metadata"]["name"].as_str().expect("a name"), &event["object"])).collect()
 }

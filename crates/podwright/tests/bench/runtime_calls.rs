@@ -1,4 +1,4 @@
-//! The runtime without an agent: the calls a pod needs, and nothing else.
+//! The runtime without an agent: only the CRI calls that a pod needs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,35 +23,35 @@ use tokio::sync::Semaphore;
 
 use crate::pods;
 
-/// Pods worked on at the same time.
+/// Pods handled in parallel.
 const AT_ONCE: usize = 4;
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A client of the runtime.
-pub(crate) struct Bare {
+pub(crate) struct RuntimeCalls {
     tokio: Runtime,
     runtime: Arc<RemoteRuntime>,
     facts: NodeSettings,
-    /// A file that stands for every pod's hosts file and last words.
+    /// A file used as hosts file and termination log of every pod.
     file: PathBuf,
 }
 
-/// What a pod's calls are made with: the agent's own translation, so that the runtime has the same to do.
-struct Asked {
+/// The configurations of a pod's calls, from the agent's own translation, so that the runtime has the same work.
+struct PodConfigs {
     sandbox: v1::PodSandboxConfig,
     container: v1::ContainerConfig,
 }
 
-/// What the runtime has.
+/// The number of objects in the runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Census {
+pub(crate) struct RuntimeCounts {
     /// Running containers and ready sandboxes.
     pub(crate) alive: usize,
-    /// All of them.
+    /// All containers and sandboxes.
     pub(crate) there: usize,
 }
 
-impl Bare {
+impl RuntimeCalls {
     pub(crate) fn new(scratch: &Scratch, containerd: &Containerd) -> Result<Self> {
         let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let runtime = tokio.block_on(async { RemoteRuntime::connect(&containerd.endpoint()) })?;
@@ -67,7 +67,7 @@ impl Bare {
         Ok(Self { tokio, runtime: Arc::new(runtime), facts: NodeSettings { paths, ..NodeSettings::default() }, file })
     }
 
-    pub(crate) fn census(&self) -> Result<Census> {
+    pub(crate) fn counts(&self) -> Result<RuntimeCounts> {
         self.tokio.block_on(async {
             let (sandboxes, containers) = tokio::try_join!(
                 self.runtime.list_pod_sandbox(None, LIMIT),
@@ -75,13 +75,13 @@ impl Bare {
             )?;
             let ready = sandboxes.iter().filter(|s| s.state() == v1::PodSandboxState::SandboxReady).count();
             let running = containers.iter().filter(|c| c.state() == v1::ContainerState::ContainerRunning).count();
-            Ok(Census { alive: ready + running, there: sandboxes.len() + containers.len() })
+            Ok(RuntimeCounts { alive: ready + running, there: sandboxes.len() + containers.len() })
         })
     }
 
-    /// Bring so many pods up, then down: how long each took.
+    /// Starts this many pods, then removes them: the time of both.
     pub(crate) fn up_and_down(&self, pods: usize, host_network: bool) -> Result<(Duration, Duration)> {
-        let asked: Vec<Asked> = (0..pods).map(|n| self.asked(n, host_network)).collect::<Result<_>>()?;
+        let asked: Vec<PodConfigs> = (0..pods).map(|n| self.asked(n, host_network)).collect::<Result<_>>()?;
         self.tokio.block_on(async {
             let began = Instant::now();
             let made = self.each(asked.into_iter().map(|asked| up(self.runtime.clone(), asked))).await?;
@@ -93,7 +93,7 @@ impl Bare {
         })
     }
 
-    /// Take away what an agent left.
+    /// Removes what an agent left.
     pub(crate) fn clear(&self) -> Result<()> {
         self.tokio.block_on(async {
             for sandbox in self.runtime.list_pod_sandbox(None, LIMIT).await? {
@@ -125,7 +125,7 @@ impl Bare {
         Ok(done)
     }
 
-    fn asked(&self, n: usize, host_network: bool) -> Result<Asked> {
+    fn asked(&self, n: usize, host_network: bool) -> Result<PodConfigs> {
         let spec = pods::sleeper(host_network);
         let value = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("bare{n}")}, "spec": spec});
         let now = jiff::Timestamp::now();
@@ -137,7 +137,7 @@ impl Bare {
         let ask =
             ContainerRequest { name: "c", attempt: 0, image: &image, ips: &ips, target: None, references: &references };
         let files = Files(self.file.clone());
-        let asked = Asked {
+        let asked = PodConfigs {
             sandbox: sandbox_config(pod, 0, &self.facts, &situation)?,
             container: container_config(pod, &ask, &self.facts, &situation, &files)?,
         };
@@ -146,7 +146,7 @@ impl Bare {
     }
 }
 
-/// One file for all that a container wants of the host.
+/// One file for everything that a container needs from the host.
 struct Files(PathBuf);
 
 impl HostView for Files {
@@ -175,7 +175,7 @@ impl HostView for Files {
     }
 }
 
-async fn up(runtime: Arc<RemoteRuntime>, asked: Asked) -> Result<(String, String)> {
+async fn up(runtime: Arc<RemoteRuntime>, asked: PodConfigs) -> Result<(String, String)> {
     let request = v1::RunPodSandboxRequest { config: Some(asked.sandbox.clone()), runtime_handler: String::new() };
     let id = runtime.run_pod_sandbox(request, LIMIT).await?;
     let request = v1::CreateContainerRequest {

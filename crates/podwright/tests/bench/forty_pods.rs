@@ -1,4 +1,4 @@
-//! Forty static pods up and down: this agent, the Go kubelet, and the bare calls, in turn on one containerd.
+//! Start and removal of forty static pods: this agent, the Go kubelet, and plain CRI calls, in turn on one containerd.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -7,48 +7,48 @@ use anyhow::{Context, Result, bail};
 use podwright_testbed::{Agent, Containerd, Flavor, GoKubelet, Scratch};
 use serde_json::{Value, json};
 
-use crate::bare::{Bare, Census};
 use crate::pods;
 use crate::process::cpu_time;
 use crate::report::{Table, verdict};
+use crate::runtime_calls::{RuntimeCalls, RuntimeCounts};
 
 const PODS: usize = 40;
-/// The median of so many is told: the machine has other things to do as well.
+/// Rounds; the median is reported, because the host may be busy.
 const ROUNDS: usize = 3;
-/// Nothing but trouble takes so long.
+/// Longer than any regular round.
 const TOO_LONG: Duration = Duration::from_secs(15);
 const LIMIT: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What one round took. `gone` is nothing for who leaves the removal to a later clean-up.
+/// The times of one round. `gone` is `None` if the removal is left to a later clean-up.
 #[derive(Clone, Copy, Default)]
-struct Took {
+struct Measured {
     up: Duration,
     stopped: Option<Duration>,
     gone: Option<Duration>,
-    /// Processor time of the agent, and of containerd itself without its shims.
+    /// CPU time of the agent, and of containerd without its shims.
     agent: Duration,
     containerd: Duration,
 }
 
-/// Where the pods run.
+/// The runtime and directories of the bench.
 struct Bench {
     scratch: Scratch,
     containerd: Containerd,
-    bare: Bare,
+    bare: RuntimeCalls,
     host_network: bool,
 }
 
 pub(crate) fn measure() -> Result<Table> {
     let scratch = Scratch::new()?;
     let containerd = Containerd::start(&scratch, Flavor::V2)?;
-    let bare = Bare::new(&scratch, &containerd)?;
+    let bare = RuntimeCalls::new(&scratch, &containerd)?;
     let mut bench = Bench { scratch, containerd, bare, host_network: false };
     let mut table = Table::new(
         "Forty static pods",
         &["", "podwright", "Go kubelet", "bare calls", "to the kubelet", "to the calls", "goal", ""],
     );
-    // What is only slow the first time, caches and kernel modules, is nobody's fault.
+    // The first round warms up caches and kernel modules.
     bench.bare.up_and_down(4, false)?;
     let mut rounds = vec![];
     for host_network in [false, true] {
@@ -63,7 +63,7 @@ pub(crate) fn measure() -> Result<Table> {
         rows(&mut table, if host_network { "host" } else { "bridge" }, &all);
     }
     table.note(&format!(
-        "All manifests at once, one container each, on a bridge or on the host's network; the medians of {ROUNDS} rounds in turn. Bare calls: \
+        "All manifests at once, one container each, on a bridge or on the host's network; the medians of {ROUNDS} rounds in turn. RuntimeCalls calls: \
          RunPodSandbox, CreateContainer, StartContainer; StopContainer, StopPodSandbox, RemoveContainer, RemovePodSandbox, 4 pods at a \
          time, with the configurations that the agent makes. What the bare calls take is the floor of this machine: no agent is faster. Rounds, \
          up/down: {}.",
@@ -72,15 +72,15 @@ pub(crate) fn measure() -> Result<Table> {
     Ok(table)
 }
 
-fn rows(table: &mut Table, network: &str, all: &[Vec<Took>; 3]) {
-    let median = |who: usize, what: fn(&Took) -> Option<Duration>| {
+fn rows(table: &mut Table, network: &str, all: &[Vec<Measured>; 3]) {
+    let median = |who: usize, what: fn(&Measured) -> Option<Duration>| {
         let mut times: Vec<Duration> = all[who].iter().filter_map(what).collect();
         times.sort_unstable();
         times.get(times.len() / 2).copied()
     };
     let seconds = |t: Option<Duration>| t.map_or(String::new(), |t| format!("{:.2} s", t.as_secs_f64()));
     let ratio = |a: Option<Duration>, b: Option<Duration>| Some(a?.as_secs_f64() / b?.as_secs_f64());
-    let mut row = |name: &str, what: fn(&Took) -> Option<Duration>, goal: &str, met: fn(f64, f64) -> bool| {
+    let mut row = |name: &str, what: fn(&Measured) -> Option<Duration>, goal: &str, met: fn(f64, f64) -> bool| {
         let times = [median(0, what), median(1, what), median(2, what)];
         let (kubelet, calls) = (ratio(times[0], times[1]), ratio(times[0], times[2]));
         let shown = |ratio: Option<f64>| ratio.map_or(String::new(), |r| format!("{r:.2}"));
@@ -105,7 +105,7 @@ fn rows(table: &mut Table, network: &str, all: &[Vec<Took>; 3]) {
 }
 
 impl Bench {
-    fn podwright(&self) -> Result<Took> {
+    fn podwright(&self) -> Result<Measured> {
         let mut agent = Agent::new(&self.scratch).runtime(&self.containerd).start()?;
         std::thread::sleep(Duration::from_secs(2));
         let cpu = (cpu_time(agent.pid())?, cpu_time(self.containerd.pid())?);
@@ -121,9 +121,9 @@ impl Bench {
         Ok(took)
     }
 
-    fn kubelet(&self) -> Result<Took> {
+    fn kubelet(&self) -> Result<Measured> {
         let kubelet = GoKubelet::start_standalone(&self.scratch, &self.containerd, "node", &json!({}))?;
-        // It takes its time to begin; that is not measured.
+        // Its startup is not measured.
         std::thread::sleep(Duration::from_secs(10));
         let cpu = (cpu_time(kubelet.pid())?, cpu_time(self.containerd.pid())?);
         let up = self.up(|| kubelet.pods())?;
@@ -134,11 +134,11 @@ impl Bench {
         Ok(took)
     }
 
-    fn bare(&self) -> Result<Took> {
+    fn bare(&self) -> Result<Measured> {
         let before = cpu_time(self.containerd.pid())?;
         let (up, gone) = self.bare.up_and_down(PODS, self.host_network)?;
         let containerd = cpu_time(self.containerd.pid())? - before;
-        Ok(Took { up, gone: Some(gone), containerd, ..Took::default() })
+        Ok(Measured { up, gone: Some(gone), containerd, ..Measured::default() })
     }
 
     fn took(
@@ -148,24 +148,24 @@ impl Bench {
         gone: Option<Duration>,
         agent: u32,
         before: (Duration, Duration),
-    ) -> Result<Took> {
+    ) -> Result<Measured> {
         let (agent, containerd) = (cpu_time(agent)? - before.0, cpu_time(self.containerd.pid())? - before.1);
-        Ok(Took { up, stopped, gone, agent, containerd })
+        Ok(Measured { up, stopped, gone, agent, containerd })
     }
 
-    /// From the first manifest to the last pod that is ready.
+    /// The time from the first manifest until the last pod is ready.
     fn up(&self, pods: impl Fn() -> Result<Value>) -> Result<Duration> {
         let began = Instant::now();
         for n in 0..PODS {
             pods::put(&self.scratch, &format!("pod{n}"), &pods::sleeper(self.host_network))?;
         }
-        // Asking an agent for all its pods costs it more than a pod does: it is asked when the runtime has them all.
+        // Listing all pods costs an agent more than a pod does: it is queried only when the runtime has them all.
         until(began, "all to be made", || Ok(self.tasks()? == 2 * PODS))?;
-        until(began, "all to run", || Ok(self.bare.census()?.alive == 2 * PODS))?;
+        until(began, "all to run", || Ok(self.bare.counts()?.alive == 2 * PODS))?;
         until(began, "all to be ready", || Ok(pods::ready(&pods()?) == PODS))
     }
 
-    /// From the first manifest removed to nothing that runs, and to nothing at all.
+    /// The times from the first removed manifest until no container runs, and until nothing is left.
     fn down(&self, to_the_end: bool) -> Result<(Duration, Option<Duration>)> {
         let began = Instant::now();
         for n in 0..PODS {
@@ -176,12 +176,12 @@ impl Bench {
             return Ok((stopped, None));
         }
         until(began, "nothing to be left", || Ok(self.left()? == 0))?;
-        let none = Census { alive: 0, there: 0 };
-        let gone = until(began, "nothing to be listed", || Ok(self.bare.census()? == none))?;
+        let none = RuntimeCounts { alive: 0, there: 0 };
+        let gone = until(began, "nothing to be listed", || Ok(self.bare.counts()? == none))?;
         Ok((stopped, Some(gone)))
     }
 
-    /// What has a shim's directory. Looking there costs the runtime nothing, other than asking it for lists all the time.
+    /// The number of shim directories. Reading them costs the runtime nothing, unlike list calls.
     fn tasks(&self) -> Result<usize> {
         entries(&self.containerd, "state/io.containerd.runtime.v2.task/k8s.io")
     }
@@ -193,7 +193,7 @@ impl Bench {
     }
 }
 
-/// How much is in a directory of the runtime's own.
+/// The number of entries in a directory of the runtime.
 fn entries(containerd: &Containerd, within: &str) -> Result<usize> {
     let socket = containerd.socket();
     let path = socket.parent().context("a directory")?.join(within);
@@ -210,8 +210,8 @@ fn until(began: Instant, what: &str, mut done: impl FnMut() -> Result<bool>) -> 
     Ok(began.elapsed())
 }
 
-fn line(host_network: bool, all: &[Took]) -> String {
-    let one = |t: &Took| {
+fn line(host_network: bool, all: &[Measured]) -> String {
+    let one = |t: &Measured| {
         let down = t.gone.or(t.stopped).unwrap_or_default();
         format!("{:.1}/{:.1}", t.up.as_secs_f64(), down.as_secs_f64())
     };

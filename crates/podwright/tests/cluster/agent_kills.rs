@@ -1,4 +1,4 @@
-//! The agent dies again and again, and nobody in the cluster notices.
+//! The agent is killed many times without effect in the cluster.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,23 +6,23 @@ use std::time::Duration;
 use podwright_testbed::ControlPlane;
 use serde_json::{Value, json};
 
-use crate::joined::Joined;
+use crate::cluster_node::ClusterNode;
+use crate::pod_watch::{PodWatch, flips};
 use crate::suite::{condition, container, one, sh, sleeper};
-use crate::watched::{Watched, flips};
 
-/// A small deterministic source of moments.
-pub(crate) struct Moments(pub(crate) u64);
+/// A small deterministic source of delays.
+pub(crate) struct RandomDelays(pub(crate) u64);
 
-impl Moments {
+impl RandomDelays {
     pub(crate) fn next(&mut self, below: u64) -> Duration {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         Duration::from_millis((self.0 >> 33) % below)
     }
 }
 
-/// Killed `times` under 30 pods: a third ready, a third not, a third jobs that end meanwhile.
-pub(crate) fn no_ready_flips_and_nothing_restarts(times: u32) {
-    let mut node = Joined::start(ControlPlane::shared(), "killed");
+/// Kills the agent `times` times with 30 pods: a third ready, a third not ready, a third jobs that complete meanwhile.
+pub(crate) fn readiness_and_containers_survive_agent_kills(times: u32) {
+    let mut node = ClusterNode::start(ControlPlane::shared(), "killed");
     let probe = |command: &str| json!({"exec": {"command": [command]}, "periodSeconds": 1});
     for i in 0..10 {
         let (mut ready, mut not) = (one(&sleeper("c")), one(&sleeper("c")));
@@ -40,11 +40,11 @@ pub(crate) fn no_ready_flips_and_nothing_restarts(times: u32) {
             (format!("ready{i}"), node.wait_ready(&format!("ready{i}"))),
             (format!("not{i}"), node.wait_phase(&format!("not{i}"), "Running")),
         ] {
-            before.insert(name, life(&pod));
+            before.insert(name, identity(&pod));
         }
     }
-    let watched = Watched::begin(&node);
-    let mut moments = Moments(5);
+    let watched = PodWatch::begin(&node);
+    let mut moments = RandomDelays(5);
     for _ in 0..times {
         std::thread::sleep(moments.next(1500));
         node.agent.kill9().expect("killed");
@@ -57,7 +57,7 @@ pub(crate) fn no_ready_flips_and_nothing_restarts(times: u32) {
         assert_eq!(container(&pod, "c")["state"]["terminated"]["exitCode"], code, "{:#}", pod["status"]);
         assert_eq!(container(&pod, "c")["restartCount"], 0, "{:#}", pod["status"]);
     }
-    // What comes late shows within some periods of the probes.
+    // A late change would show within some probe periods.
     std::thread::sleep(Duration::from_secs(3));
     let events = watched.end(&node);
     assert!(events.iter().any(|event| event["type"] == "MODIFIED"), "nothing was seen");
@@ -65,13 +65,13 @@ pub(crate) fn no_ready_flips_and_nothing_restarts(times: u32) {
     assert!(flips.is_empty(), "{flips:#?}");
     for (name, before) in &before {
         let pod = node.phase(name, "Running").expect("it runs");
-        assert_eq!(life(&pod), *before, "{name}");
+        assert_eq!(identity(&pod), *before, "{name}");
     }
     node.delete_all();
 }
 
-/// What must not change: its container, how often that was restarted, whether it is ready and since when.
-fn life(pod: &Value) -> Value {
+/// What must not change: the container, its restart count, readiness and its transition time.
+fn identity(pod: &Value) -> Value {
     let (c, ready) = (container(pod, "c"), condition(pod, "Ready"));
     json!([c["containerID"], c["restartCount"], ready["status"], ready["lastTransitionTime"]])
 }

@@ -1,4 +1,4 @@
-//! An agent that has joined a cluster, and a namespace to play in.
+//! An agent that has joined a cluster, with its own namespace.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,24 +11,24 @@ use serde_json::{Value, json};
 
 use crate::suite::{LIMIT, condition, journal, one, sleeper};
 
-/// A node of its own in a cluster, with a namespace of the same name.
-pub(crate) struct Joined<'a> {
+/// A node of the shared cluster, and a namespace of the same name.
+pub(crate) struct ClusterNode<'a> {
     pub(crate) plane: &'a ControlPlane,
     pub(crate) name: &'static str,
     pub(crate) agent: Agent,
     pub(crate) containerd: Containerd,
     pub(crate) scratch: Scratch,
     began: Instant,
-    /// From the agent's start until the API server called the node Ready.
+    /// Time from the agent's start until the node was Ready in the API server.
     pub(crate) ready_after: Duration,
 }
 
-impl<'a> Joined<'a> {
+impl<'a> ClusterNode<'a> {
     pub(crate) fn start(plane: &'a ControlPlane, name: &'static str) -> Self {
         Self::configured(plane, name, |agent| agent)
     }
 
-    /// With more arguments for the agent.
+    /// With additional arguments for the agent.
     pub(crate) fn configured(
         plane: &'a ControlPlane,
         name: &'static str,
@@ -40,7 +40,7 @@ impl<'a> Joined<'a> {
         joined
     }
 
-    /// With somebody between the agent and the API server.
+    /// With a proxy between the agent and the API server.
     pub(crate) fn through_a_proxy(plane: &'a ControlPlane, name: &'static str) -> (Self, Proxy) {
         let port = free_port().expect("a port");
         let proxy = plane.proxy(name, port).expect("a proxy");
@@ -66,7 +66,7 @@ impl<'a> Joined<'a> {
         Self { plane, name, agent, containerd, scratch, began, ready_after: Duration::MAX }
     }
 
-    /// Wait until the API server calls the node Ready.
+    /// Waits until the node is Ready in the API server.
     pub(crate) fn wait_joined(&mut self) {
         wait_until(LIMIT, "the node to be ready", || self.joined());
         self.ready_after = self.began.elapsed();
@@ -76,15 +76,15 @@ impl<'a> Joined<'a> {
         self.plane.api().get(&format!("/api/v1/nodes/{}", self.name))
     }
 
-    /// The API server calls the node Ready.
+    /// Fails unless the node is Ready in the API server.
     pub(crate) fn joined(&self) -> Result<()> {
         let node = self.get_node()?;
         ensure!(condition(&node, "Ready")["status"] == "True", "{:#}", node["status"]["conditions"]);
         Ok(())
     }
 
-    /// The agent dies, its node is deleted, and it starts anew: from its start until `there`. A machine that is busy with something
-    /// else may be late once, so a bound of seconds is for the best of some starts.
+    /// Kills the agent, deletes its node, starts it again: the time from the start until `there`. A busy host
+    /// may be late once, so a limit in seconds applies to the best of several starts.
     pub(crate) fn starts_anew<T>(&mut self, there: impl Fn(&Self) -> Result<T>) -> Duration {
         self.agent.kill9().expect("killed");
         self.plane.api().delete(&format!("/api/v1/nodes/{}", self.name), None).expect("deleted");
@@ -119,19 +119,19 @@ impl<'a> Joined<'a> {
         self.plane.api().delete(&format!("{}/{name}", self.path(kind)), Some(&options)).expect("deleted");
     }
 
-    /// Delete every pod of the namespace, and wait until none is left in the API.
+    /// Deletes every pod of the namespace and waits until none is left in the API.
     pub(crate) fn delete_all(&self) {
         self.plane.kubectl(&["-n", self.name, "delete", "pods", "--all", "--wait=false"]).expect("deleted");
         self.wait_none_in_the_api();
     }
 
-    /// Everything of a kind in the namespace.
+    /// All objects of a kind in the namespace.
     pub(crate) fn list(&self, kind: &str) -> Result<Vec<Value>> {
         let list = self.plane.api().get(&self.path(kind))?;
         Ok(list["items"].as_array().context("a list")?.clone())
     }
 
-    /// A spec for this node only.
+    /// The spec, bound to this node by a node selector.
     pub(crate) fn here(&self, spec: &Value) -> Value {
         let mut spec = spec.clone();
         spec["nodeSelector"] = json!({"kubernetes.io/hostname": self.name});
@@ -152,7 +152,7 @@ impl<'a> Joined<'a> {
         wait_until(LIMIT, &format!("{name} to be {wanted}"), || self.phase(name, wanted))
     }
 
-    /// A pod whose Ready condition says so.
+    /// Waits until the pod is Ready.
     pub(crate) fn wait_ready(&self, name: &str) -> Value {
         wait_until(LIMIT, &format!("{name} to be ready"), || {
             let pod = self.get("pods", name)?;
@@ -161,7 +161,7 @@ impl<'a> Joined<'a> {
         })
     }
 
-    /// A static pod of one container, with a text in it.
+    /// Writes a static pod with one container and this text.
     pub(crate) fn put_static(&self, name: &str, text: &str) {
         let mut spec = one(&sleeper("c"));
         spec["containers"][0]["env"] = json!([{"name": "TEXT", "value": text}]);
@@ -170,7 +170,7 @@ impl<'a> Joined<'a> {
         self.scratch.put_manifest(&format!("{name}.json"), &pod).expect("written");
     }
 
-    /// Wait until the agent itself says that a static pod runs with this text.
+    /// Waits until the agent reports the static pod as running with this text.
     pub(crate) fn wait_static(&self, name: &str, text: &str) {
         wait_until(LIMIT, &format!("{name} to run with {text:?}"), || {
             let pod = self.agent.pod(&format!("{name}-{}", self.name))?.context("not known")?;
@@ -180,7 +180,7 @@ impl<'a> Joined<'a> {
         });
     }
 
-    /// Wait until the API server says so, too.
+    /// Waits until its mirror pod in the API server has the text.
     pub(crate) fn wait_mirror(&self, name: &str, text: &str) {
         wait_until(LIMIT, &format!("{name} to be told of with {text:?}"), || {
             let mirror = self.get("pods", &format!("{name}-{}", self.name))?;
@@ -206,7 +206,7 @@ impl<'a> Joined<'a> {
         });
     }
 
-    /// No pod in the namespace, and nothing of any on the machine.
+    /// Waits until the namespace has no pod and nothing of the pods is left on the host.
     pub(crate) fn wait_nothing_left(&self) {
         self.wait_none_in_the_api();
         wait_until(Duration::from_secs(30), "nothing to be left", || {
@@ -218,9 +218,9 @@ impl<'a> Joined<'a> {
     }
 }
 
-impl Drop for Joined<'_> {
+impl Drop for ClusterNode<'_> {
     fn drop(&mut self) {
-        // The cluster is shared: a node that is no more would be told of as lost.
+        // The cluster is shared: controllers would report a stopped node as lost.
         let _ = self.agent.kill9();
         let _ = self.plane.api().delete(&format!("/api/v1/nodes/{}", self.name), None);
     }

@@ -1,4 +1,4 @@
-//! Pods of every kind on a node that is about to have trouble with its API server, and what must have become of them.
+//! Pods of every kind on a node with API server faults, and the checks of their final state.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,17 @@ use anyhow::{Context, ensure};
 use podwright_testbed::wait_until;
 use serde_json::{Value, json};
 
-use crate::joined::Joined;
+use crate::cluster_node::ClusterNode;
 use crate::suite::{LIMIT, container, one, sh, sleeper};
 
-/// Pods that run on, a job that ends when it is told to, and static pods: one is edited, one removed, one added.
-pub(crate) struct Story {
+/// Pods that keep running, a job that completes on a signal of the test, and static pods: one is edited, one removed, one added.
+pub(crate) struct MixedWorkload {
     containers: BTreeMap<String, Value>,
 }
 
-impl Story {
-    /// Everything runs.
-    pub(crate) fn begin(node: &Joined<'_>) -> Self {
+impl MixedWorkload {
+    /// Starts everything and waits until it runs.
+    pub(crate) fn begin(node: &ClusterNode<'_>) -> Self {
         for i in 0..3 {
             node.put(&format!("ready{i}"), &one(&sleeper("c")));
         }
@@ -38,8 +38,8 @@ impl Story {
         Self { containers }
     }
 
-    /// The job ends and the static pods change, whatever the API server does: this waits until the node has done its part.
-    pub(crate) fn goes_on(&self, node: &Joined<'_>) {
+    /// The job completes and the static pods change while the API server is faulty; waits until the node has done its part.
+    pub(crate) fn progress(&self, node: &ClusterNode<'_>) {
         std::fs::write(node.scratch.dir("go").expect("there").join("now"), "").expect("written");
         node.put_static("added", "new");
         node.put_static("edited", "new");
@@ -55,21 +55,21 @@ impl Story {
         });
     }
 
-    /// In the end the API server knows all of it, and nothing was restarted. New pods come and old ones go.
-    pub(crate) fn ends_well(self, node: &Joined<'_>) {
+    /// The API server has the final state, no container was restarted, and pods can be created and deleted.
+    pub(crate) fn verify(self, node: &ClusterNode<'_>) {
         let job = node.wait_phase("job", "Failed");
         assert_eq!(container(&job, "c")["state"]["terminated"]["exitCode"], 4, "{:#}", job["status"]);
         for name in ["added", "edited"] {
             node.wait_mirror(name, "new");
         }
         node.wait_gone(&format!("removed-{}", node.name));
-        // Bound already: a scheduler whose server was away takes its time.
+        // Bound by the test: the scheduler needs long after an outage.
         let mut late = one(&sleeper("c"));
         late["nodeName"] = json!(node.name);
         node.put("late", &late);
         node.wait_ready("late");
         for (name, before) in &self.containers {
-            // The controllers may have called the node lost: that is mended soon.
+            // The controllers may have marked the node as lost; that is corrected soon.
             let pod = node.wait_ready(name);
             assert_eq!(&id(&pod), before, "{name} was made anew");
             assert_eq!(container(&pod, "c")["restartCount"], 0, "{:#}", pod["status"]);

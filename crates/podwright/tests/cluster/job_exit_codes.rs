@@ -1,4 +1,4 @@
-//! Jobs that end while they are deleted and the agent dies.
+//! Exit codes of jobs that are deleted while the agent is killed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,20 +7,20 @@ use anyhow::ensure;
 use podwright_testbed::{ControlPlane, wait_until};
 use serde_json::{Value, json};
 
-use crate::joined::Joined;
-use crate::kills::Moments;
+use crate::agent_kills::RandomDelays;
+use crate::cluster_node::ClusterNode;
+use crate::pod_watch::{PodWatch, last_states};
 use crate::suite::{LIMIT, container, one, sh};
-use crate::watched::{Watched, last_words};
 
-/// As many jobs; every fifth time the agent is killed.
-pub(crate) fn jobs_end_rightly_while_they_are_deleted_and_the_agent_is_killed(jobs: usize) {
-    let mut node = Joined::start(ControlPlane::shared(), "ends");
-    let mut moments = Moments(7);
+/// Runs this many jobs; kills the agent at every fifth.
+pub(crate) fn jobs_report_their_exit_codes_despite_deletes_and_agent_kills(jobs: usize) {
+    let mut node = ClusterNode::start(ControlPlane::shared(), "ends");
+    let mut moments = RandomDelays(7);
     let book = node.scratch.dir("book").expect("a directory");
-    let watched = Watched::begin(&node);
+    let watched = PodWatch::begin(&node);
     for i in 0..jobs {
         let seconds = (i % 5) as f64 / 4.0;
-        // What it ends with is in the book before it ends.
+        // The job records its exit code before it exits.
         let (end, own) = (format!("echo 9 >> /book/job{i}; exit 9"), own_code(i));
         let script = format!(
             "trap '{end}' TERM; echo start >> /book/job{i}; sleep {seconds} & wait; echo {own} >> /book/job{i}; exit {own}"
@@ -45,7 +45,7 @@ pub(crate) fn jobs_end_rightly_while_they_are_deleted_and_the_agent_is_killed(jo
     }
     node.delete_all();
     let events = watched.end(&node);
-    let ends = last_words(&events);
+    let ends = last_states(&events);
     assert_eq!(ends.len(), jobs);
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for (name, pod) in ends {
@@ -54,27 +54,27 @@ pub(crate) fn jobs_end_rightly_while_they_are_deleted_and_the_agent_is_killed(jo
         let written: Vec<&str> = written.lines().collect();
         assert!(is_right(pod, &written), "{name} wrote {written:?}: {:#}", pod["status"]);
         let code = &container(pod, "c")["state"]["terminated"]["exitCode"];
-        // The last ones are deleted all at once, whatever they do.
+        // The last jobs are deleted together, in any state.
         assert!(code.is_i64() || !must_run(job) || job + 5 >= jobs, "{name} ran: {:#}", pod["status"]);
         *counts.entry(format!("{} {code}", pod["status"]["phase"])).or_default() += 1;
     }
     println!("{counts:?}");
-    let back = went_back(&events);
+    let back = phase_regressions(&events);
     assert!(back.is_empty(), "{back:#?}");
     node.containerd.restart().expect("containerd finds what its dead callers left");
 }
 
-/// How the job ends if nobody is in its way.
+/// The exit code of the job if it is not interrupted.
 fn own_code(job: usize) -> i64 {
     if job.is_multiple_of(3) { 3 } else { 0 }
 }
 
-/// Every other one is deleted as soon as it has begun, the rest at any moment.
+/// Every other job is deleted as soon as it has started, the rest at any time.
 fn must_run(job: usize) -> bool {
     job.is_multiple_of(2)
 }
 
-fn wait_started(node: &Joined<'_>, name: &str) {
+fn wait_started(node: &ClusterNode<'_>, name: &str) {
     wait_until(LIMIT, &format!("{name} to begin"), || {
         let pod = node.get("pods", name)?;
         let state = &container(&pod, "c")["state"];
@@ -83,23 +83,23 @@ fn wait_started(node: &Joined<'_>, name: &str) {
     });
 }
 
-/// The end that it wrote down itself, once. Only one that wrote none was killed, or never ran. What the runtime starts for an agent
-/// that dies it ends at once: that may have begun, and what comes after it begins again.
+/// The reported exit code is the recorded one. Only a job without a record was killed or never ran. A container whose start the
+/// agent's death interrupted is stopped by the runtime at once; it may have started, and is started again.
 fn is_right(pod: &Value, written: &[&str]) -> bool {
     let state = &container(pod, "c")["state"];
     if state["terminated"]["reason"] == "ContainerStatusUnknown" {
-        // An exit code that was made up.
+        // An invented exit code.
         return false;
     }
     let ends: Vec<i64> = written.iter().filter_map(|line| line.parse().ok()).collect();
-    // Whoever gets TERM between its last word and its end has a word more.
+    // A job that gets SIGTERM between its record and its exit has one more record.
     let (own, once) = (ends.last().copied(), ends.len() < 2 || (ends.len() == 2 && ends[1] == 9));
     let has_begun = written.contains(&"start");
     let code = state["terminated"]["exitCode"].as_i64();
     match (pod["status"]["phase"].as_str(), code) {
         _ if !once => false,
         (Some("Succeeded"), Some(0)) => own == Some(0) && has_begun,
-        // The agent died while the runtime started it, which gives up then.
+        // The agent died during the start, and the runtime gave up.
         (Some("Failed"), Some(128)) => state["terminated"]["reason"] == "StartError" && own.is_none(),
         (Some("Failed"), Some(137)) => own.is_none(),
         (Some("Failed"), Some(_)) => own == code && has_begun,
@@ -108,8 +108,8 @@ fn is_right(pod: &Value, written: &[&str]) -> bool {
     }
 }
 
-/// Every pod whose phase went back, from one event to the next.
-fn went_back(events: &[Value]) -> Vec<String> {
+/// Every pod whose phase went backwards between two events.
+fn phase_regressions(events: &[Value]) -> Vec<String> {
     let rank = |phase: &str| ["Pending", "Running"].iter().position(|known| *known == phase).unwrap_or(2);
     let (mut found, mut phases) = (vec![], BTreeMap::<&str, &str>::new());
     for pod in events.iter().map(|event| &event["object"]) {
