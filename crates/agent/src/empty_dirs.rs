@@ -1,4 +1,4 @@
-//! Looks at the emptyDirs on disk that have a limit. Who takes more is told of to core, which ends the pod.
+//! Measures emptyDirs with a `sizeLimit` on disk and reports those above it to core, which evicts the pod.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,12 +13,12 @@ use crate::feed::{PodFeed, PodView};
 use crate::host::{HostPaths, Pool};
 use crate::pod_spec::volume_host_path;
 
-/// As often as the kubelet looks.
+/// As in the Go kubelet.
 const PERIOD: Duration = Duration::from_secs(10);
-/// For one volume. A thread that is still at it then ends soon after.
-const COUNT_MAX: Duration = Duration::from_secs(5);
-/// The same for whoever waits for it.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// For measuring one volume; the thread checks it.
+const MEASURE_LIMIT: Duration = Duration::from_secs(5);
+/// For the caller of the thread.
+const WAIT_LIMIT: Duration = Duration::from_secs(10);
 
 /// The emptyDirs of all pods.
 pub struct EmptyDirs {
@@ -28,32 +28,34 @@ pub struct EmptyDirs {
 }
 
 impl EmptyDirs {
-    /// Of these pods, in these directories.
+    /// For the pods of the feed.
     pub fn new(feed: Arc<PodFeed>, paths: HostPaths, pool: Pool) -> Self {
         Self { feed, paths, pool }
     }
 
-    /// Look from time to time for as long as the agent lives.
+    /// Measures every [`PERIOD`], forever.
     pub async fn watch(self, handle: Handle) {
         loop {
             tokio::time::sleep(PERIOD).await;
-            for end in self.look().await {
-                handle.send(end).await;
+            for eviction in self.measure().await {
+                handle.send(eviction).await;
             }
         }
     }
 
-    /// One look: the ends that follow from it. Nobody's slow volume holds another pod's up; the pool bounds how many are counted.
-    pub async fn look(&self) -> Vec<Event> {
+    /// Measures once and returns the evictions. Pods are measured concurrently, so that a slow volume delays no other pod; the
+    /// pool bounds the concurrency.
+    async fn measure(&self) -> Vec<Event> {
         let views = self.feed.list().1;
-        let ends = join_all(views.iter().filter(|view| !view.has_ended()).map(|view| self.look_at(view))).await;
-        ends.into_iter().flatten().collect()
+        let evictions =
+            join_all(views.iter().filter(|view| !view.has_ended()).map(|view| self.measure_pod(view))).await;
+        evictions.into_iter().flatten().collect()
     }
 
-    async fn look_at(&self, view: &PodView) -> Option<Event> {
+    async fn measure_pod(&self, view: &PodView) -> Option<Event> {
         let uid = view.uid();
         for limited in LimitedVolume::of(&view.object, view.source) {
-            let bytes = self.taken(&uid, &view.object, &limited).await;
+            let bytes = self.used_bytes(&uid, &view.object, &limited).await;
             let end = bytes.and_then(|bytes| limited.check_usage(&uid, bytes));
             if end.is_some() {
                 return end;
@@ -62,18 +64,18 @@ impl EmptyDirs {
         None
     }
 
-    async fn taken(&self, uid: &PodUid, pod: &Pod, limited: &LimitedVolume) -> Option<u64> {
+    async fn used_bytes(&self, uid: &PodUid, pod: &Pod, limited: &LimitedVolume) -> Option<u64> {
         let dir = volume_host_path(&self.paths, pod, &limited.volume).ok()?;
         let enough = limited.limit;
-        let work = move || usage(&dir, enough, Instant::now() + COUNT_MAX);
-        let counted = match self.pool.run(&format!("emptyDir of {uid}"), ANSWER_MAX, work).await {
-            // It is not there yet, or not any more.
+        let work = move || usage(&dir, enough, Instant::now() + MEASURE_LIMIT);
+        let counted = match self.pool.run(&format!("emptyDir of {uid}"), WAIT_LIMIT, work).await {
+            // Not created yet, or removed already.
             Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => return None,
             Ok(counted) => counted.map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
         let failed = |error: &String| {
-            tracing::warn!(%uid, volume = limited.volume, error, "what an emptyDir takes can't be counted");
+            tracing::warn!(%uid, volume = limited.volume, error, "measuring an emptyDir failed");
         };
         counted.inspect_err(failed).ok()
     }
@@ -89,7 +91,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_who_takes_more_than_its_limit_is_told_of() {
+    async fn only_pods_above_their_limit_are_evicted() {
         let root = tempfile::tempdir().unwrap();
         let at = |name: &str| root.path().join(name);
         let paths = HostPaths {
@@ -116,7 +118,7 @@ mod tests {
             let record = PodRecord::new(uid.into(), Source::Api, Arc::new(pod), jiff::Timestamp::UNIX_EPOCH);
             feed.put_record(&PodRecord { status: Some(status), ..record });
         }
-        let ends = EmptyDirs::new(feed, paths, Pool::default()).look().await;
+        let ends = EmptyDirs::new(feed, paths, Pool::default()).measure().await;
         assert!(matches!(&ends[..], [Event::Kill { uid, evicted: Some(_), .. }] if uid.as_str() == "much"), "{ends:?}");
     }
 }

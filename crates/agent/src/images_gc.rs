@@ -1,8 +1,9 @@
-//! Images nobody uses go when the disk gets full, or when they are old: every five minutes, as the kubelet does it.
+//! Image garbage collection: removes unused images when the disk is full or when they are old, every five minutes as in the
+//! Go kubelet.
 //!
-//! What may go is decided by [`podwright_core::gc::unused_images`]; here it is found out what there is, who uses it and how
-//! full the disk is, and what was decided is done. What may never go: an image of a container, dead ones included, one that
-//! the runtime pins, and the one sandboxes are made of.
+//! [`podwright_core::gc::unused_images`] decides which images to remove; this module collects the images, their use and the disk
+//! usage, and removes them. Never removed: images of containers (also exited ones), images that the runtime pins, and the
+//! sandbox image.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,58 +18,58 @@ use crate::host::{Pool, PoolError};
 
 /// Kubernetes: `ImageGCPeriod`.
 pub const PERIOD: Duration = Duration::from_secs(300);
-/// For the file system to tell how full it is.
+/// For one statvfs.
 const DISK_LIMIT: Duration = Duration::from_secs(10);
 
-/// Why a round failed.
+/// A failed collection.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageGcError {
-    /// The runtime did not tell what is needed.
+    /// A call to the runtime failed.
     #[error("{0}")]
     Runtime(#[from] CriError),
-    /// The disk did not.
-    #[error("look at the disk of the images, {}: {why}", path.display())]
+    /// The disk usage is unknown.
+    #[error("read the disk usage of {}: {why}", path.display())]
     Disk {
-        /// Where it is mounted.
+        /// The mount point.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         why: String,
     },
-    /// The runtime names no file system.
-    #[error("the runtime does not say where images are kept")]
-    Nowhere,
+    /// The runtime reports no image file system.
+    #[error("the runtime reports no image file system")]
+    NoImageFs,
 }
 
-/// How full a file system is, by its mount point.
+/// Reads the usage of the file system at a mount point.
 pub type Measure = Arc<dyn Fn(PathBuf) -> podwright_cri::BoxFuture<'static, Result<DiskUse, String>> + Send + Sync>;
 
-/// What removes images.
+/// The image garbage collector.
 pub struct ImageGc {
     runtime: Arc<dyn RuntimeService>,
     images: Arc<dyn ImageService>,
     measure: Measure,
     policy: ImagePolicy,
     limit: Duration,
-    /// When each image was first seen and last used, since the agent started.
+    /// When each image was first seen and last used since the agent started.
     known: BTreeMap<String, (Time, Time)>,
     failures: u32,
 }
 
-/// What came of one round.
+/// The result of one collection.
 #[derive(Debug, Default, PartialEq)]
-pub struct Round {
-    /// Images that went.
+pub struct Collection {
+    /// The ids of removed images.
     pub removed: Vec<String>,
-    /// Images that should have gone, and why they did not.
+    /// The ids of images that could not be removed, with the error.
     pub failed: Vec<(String, String)>,
-    /// Bytes that were needed.
+    /// Bytes to free.
     pub wanted: u64,
-    /// Bytes that were freed.
+    /// Bytes freed.
     pub freed: u64,
 }
 
 impl ImageGc {
-    /// On this runtime, by this policy; `limit` is for each call.
+    /// `limit` applies to each call to the runtime.
     pub fn new(
         runtime: Arc<dyn RuntimeService>,
         images: Arc<dyn ImageService>,
@@ -79,33 +80,33 @@ impl ImageGc {
         Self { runtime, images, measure, policy, limit, known: BTreeMap::new(), failures: 0 }
     }
 
-    /// Kubernetes: a threshold of 100 percent turns it off, unless age counts.
+    /// Kubernetes: a high threshold of 100 percent disables it, unless there is a maximum age.
     pub fn is_off(&self) -> bool {
         self.policy.high_percent >= 100 && self.policy.max_age.is_none()
     }
 
-    /// Look, and remove what may go.
-    pub async fn round(&mut self, now: Time) -> Result<Round, ImageGcError> {
-        let seen = self.look(now).await?;
+    /// Collects once.
+    pub async fn collect(&mut self, now: Time) -> Result<Collection, ImageGcError> {
+        let seen = self.list_images(now).await?;
         let disk = self.disk().await?;
         let ImagePlan { remove, wanted, .. } = unused_images(&seen, disk, &self.policy, now);
-        let mut round = Round { wanted, ..Round::default() };
+        let mut collection = Collection { wanted, ..Collection::default() };
         for id in remove {
             let image = v1::ImageSpec { image: id.clone(), ..Default::default() };
             match self.images.remove_image(image, self.limit).await {
                 Ok(()) => {
-                    round.freed += seen.iter().find(|image| image.id == id).map_or(0, |image| image.size);
+                    collection.freed += seen.iter().find(|image| image.id == id).map_or(0, |image| image.size);
                     self.known.remove(&id);
-                    round.removed.push(id);
+                    collection.removed.push(id);
                 }
-                Err(error) => round.failed.push((id, error.to_string())),
+                Err(error) => collection.failed.push((id, error.to_string())),
             }
         }
-        Ok(round)
+        Ok(collection)
     }
 
-    /// What there is and who uses it. Containers are listed last: what they use then is not overlooked.
-    async fn look(&mut self, now: Time) -> Result<Vec<ImageSeen>, ImageGcError> {
+    /// The images and their use. Containers are listed last, so that an image of a new container counts as used.
+    async fn list_images(&mut self, now: Time) -> Result<Vec<ImageSeen>, ImageGcError> {
         let images = self.images.list_images(None, self.limit).await?;
         let status = self.runtime.status(true, self.limit).await?;
         let sandbox_image = sandbox_image(&status.info);
@@ -138,58 +139,58 @@ impl ImageGc {
     async fn disk(&self) -> Result<DiskUse, ImageGcError> {
         let info = self.images.image_fs_info(self.limit).await?;
         let first = info.image_filesystems.into_iter().find_map(|fs| fs.fs_id);
-        let path = PathBuf::from(first.ok_or(ImageGcError::Nowhere)?.mountpoint);
+        let path = PathBuf::from(first.ok_or(ImageGcError::NoImageFs)?.mountpoint);
         (self.measure)(path.clone()).await.map_err(|why| ImageGcError::Disk { path, why })
     }
 
-    /// What people are to be told of a round, in the kubelet's words. The first failure may be a runtime that just starts.
-    pub fn verdict(&mut self, round: &Result<Round, ImageGcError>, node: &str) -> Option<KubeEvent> {
-        let failed = round.as_ref().map_or(true, |round| !round.failed.is_empty());
+    /// The event to report, with the Go kubelet's reasons. The first failure is not reported: the runtime may be starting.
+    pub fn event_for(&mut self, collection: &Result<Collection, ImageGcError>, node: &str) -> Option<KubeEvent> {
+        let failed = collection.as_ref().map_or(true, |collection| !collection.failed.is_empty());
         self.failures = if failed { self.failures + 1 } else { 0 };
-        let (reason, message) = match round {
+        let (reason, message) = match collection {
             Err(error) if self.failures > 1 => ("ImageGCFailed", error.to_string()),
-            Ok(round) if round.freed < round.wanted => {
-                let (wanted, freed) = (round.wanted, round.freed);
-                let why = round.failed.first().map(|(id, why)| format!("; {id}: {why}")).unwrap_or_default();
+            Ok(collection) if collection.freed < collection.wanted => {
+                let (wanted, freed) = (collection.wanted, collection.freed);
+                let why = collection.failed.first().map(|(id, why)| format!("; {id}: {why}")).unwrap_or_default();
                 ("FreeDiskSpaceFailed", format!("wanted to free {wanted} bytes of images, freed {freed}{why}"))
             }
-            Ok(round) if !round.failed.is_empty() && self.failures > 1 => {
-                let (id, why) = &round.failed[0];
+            Ok(collection) if !collection.failed.is_empty() && self.failures > 1 => {
+                let (id, why) = &collection.failed[0];
                 ("ImageGCFailed", format!("remove image {id}: {why}"))
             }
             _ => return None,
         };
-        // About the node: no pod, no namespace.
+        // The event is about the node: no pod, no namespace.
         let pod = FullName { namespace: "".into(), name: node.into() };
         Some(KubeEvent { uid: "".into(), pod, container: None, warning: true, reason, message })
     }
 }
 
-/// Remove images every [`PERIOD`] until the agent ends; `tell` gets what people should know.
-pub async fn run(mut gc: ImageGc, node: String, now: impl Fn() -> Time, tell: impl Fn(KubeEvent)) {
+/// Collects every [`PERIOD`], forever; `report` gets the events.
+pub async fn run(mut gc: ImageGc, node: String, now: impl Fn() -> Time, report: impl Fn(KubeEvent)) {
     if gc.is_off() {
         return;
     }
-    // What the first round sees may be old enough to go soon after: a full disk does not wait for the whole period.
+    // Images of the first collection may reach the minimum age soon after: with a full disk, the second collection must not be late.
     let mut wait = gc.policy.min_age.clamp(Duration::from_secs(1), PERIOD);
     loop {
-        let round = gc.round(now()).await;
-        match &round {
-            Ok(Round { removed, failed, wanted, freed })
+        let collection = gc.collect(now()).await;
+        match &collection {
+            Ok(Collection { removed, failed, wanted, freed })
                 if !removed.is_empty() || !failed.is_empty() || *wanted > 0 =>
             {
-                tracing::info!(removed = removed.len(), failed = failed.len(), wanted, freed, "images were collected");
+                tracing::info!(removed = removed.len(), failed = failed.len(), wanted, freed, "images collected");
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "images could not be collected"),
+            Err(error) => tracing::warn!(%error, "image collection failed"),
         }
-        gc.verdict(&round, &node).into_iter().for_each(&tell);
+        gc.event_for(&collection, &node).into_iter().for_each(&report);
         tokio::time::sleep(wait).await;
         wait = PERIOD;
     }
 }
 
-/// Asks the file system itself, on a thread that may hang.
+/// Reads the usage with statvfs, on a thread of the pool because it may hang.
 pub fn measure(pool: Pool) -> Measure {
     Arc::new(move |path| {
         let pool = pool.clone();
@@ -211,13 +212,13 @@ fn names(image: &v1::Image) -> impl Iterator<Item = &str> {
     [image.id.as_str()].into_iter().chain(image.repo_tags.iter().chain(&image.repo_digests).map(String::as_str))
 }
 
-/// The image sandboxes are made of, where the runtime tells: containerd does, in its verbose status.
+/// The sandbox image from the runtime's verbose status; containerd reports it.
 fn sandbox_image(info: &BTreeMap<String, String>) -> Option<String> {
     let config: serde_json::Value = serde_json::from_str(info.get("config")?).ok()?;
     config["sandboxImage"].as_str().filter(|name| !name.is_empty()).map(str::to_owned)
 }
 
-/// By the name the runtime gave; else by the name it has everywhere.
+/// By the name that the runtime reports, else by the usual name.
 fn is_sandbox_image(names: &[&str], sandbox_image: Option<&str>) -> bool {
     match sandbox_image {
         Some(sandbox_image) => names.contains(&sandbox_image),

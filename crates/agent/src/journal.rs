@@ -1,16 +1,16 @@
-//! The pods' records on disk: written before the act they protect, read once at start.
+//! The pods' records on disk: written before the effects that depend on them, read once at the start.
 //!
 //! ```text
 //! <root-dir>/
 //! ├─ agent.lock          the pid of the agent that owns this directory, under flock
 //! ├─ journal             header · frames: whole records, newest per pod wins
 //! ├─ journal.new         a compaction under way, renamed over `journal` when it is complete
-//! └─ journal.corrupt-<n> what could not be read, put aside
+//! └─ journal.corrupt-<n> a journal that could not be read
 //! ```
 //!
-//! An append-only log of whole records, because the state is small and a commit is then one write and one sync. The log
-//! is written anew when most of it is superseded. Whatever is wrong with the file costs only what the file held: the agent
-//! starts empty with a warning and adopts what the runtime has. Why not a database: `docs/decisions/001-journal.md`.
+//! An append-only log of whole records, because the state is small and a commit is then one write and one sync. The log is
+//! compacted when most of it is superseded. A damaged file loses its records only: the agent starts empty with a warning and
+//! adopts the runtime's pods. Why not a database: `docs/decisions/001-journal.md`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -29,43 +29,43 @@ pub use lock::{AgentLock, LockError};
 use frame::{Frame, Header, Op};
 use replay::{Replay, Slot};
 
-/// Why a record is not on disk, or the journal cannot be used at all.
+/// A record was not written, or the journal can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The root directory can't be made or locked.
+    /// The root directory can't be created or locked.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// A step on the file failed; none of the records of this commit count as written.
+    /// A file operation failed; none of the records of this commit is written.
     #[error("{step} {path}: {source}")]
     Io {
         /// What was tried.
         step: &'static str,
-        /// On which file.
+        /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// One record is too big for the format.
     #[error("the record of pod {uid} has {size} bytes, more than the journal takes")]
     TooLarge {
-        /// Whose.
+        /// The pod's UID.
         uid: PodUid,
-        /// Its size.
+        /// In bytes.
         size: usize,
     },
-    /// A record could not be put into JSON.
+    /// A record can't be serialised.
     #[error("encode the record of pod {uid}")]
     Encode {
-        /// Whose.
+        /// The pod's UID.
         uid: PodUid,
-        /// What is wrong with it.
+        /// The encoder's error.
         #[source]
         source: serde_json::Error,
     },
 }
 
 impl JournalError {
-    /// The pod whose record can never be written, whatever the disk does.
+    /// The pod whose record can't be written even by a retry.
     pub fn unwritable(&self) -> Option<&PodUid> {
         match self {
             Self::TooLarge { uid, .. } | Self::Encode { uid, .. } => Some(uid),
@@ -73,51 +73,51 @@ impl JournalError {
         }
     }
 
-    /// There is no room: the next commit may find some.
+    /// The disk is full: a later commit may succeed.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::Io { source, .. } if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
     }
 }
 
-/// The open journal. Its calls block: it lives on a thread of its own.
+/// The open journal. Its calls block, so it has a thread of its own.
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
-    /// `None` until a file could be made: each commit tries again.
+    /// `None` until a file could be created: each commit tries again.
     log: Option<Log>,
-    /// Held as long as the agent lives.
+    /// Held until the agent exits.
     _lock: AgentLock,
 }
 
-/// The file and what is alive in it.
+/// The file and its current records.
 #[derive(Debug)]
 struct Log {
     dir: PathBuf,
     file: File,
-    /// The file's name may not outlive a crash yet: no commit is done before it does.
-    unnamed: bool,
+    /// The directory entry is not synced yet, which must happen before a commit is complete.
+    unsynced_name: bool,
     /// The end of the last commit that was synced.
     end: u64,
-    /// Something may lie beyond `end`, from a commit that failed: it is cut off before the next one.
+    /// There may be bytes beyond `end` from a failed commit, which the next one truncates.
     ragged: bool,
     /// The number of the last commit.
     commit: u64,
     live: BTreeMap<PodUid, Slot>,
     /// Bytes of `live`'s frames.
     live_size: u64,
-    /// The next size at which writing the log anew is worth it.
+    /// The size at which to check again whether a compaction is worthwhile.
     compact_at: u64,
 }
 
 impl Journal {
-    /// Take the root directory for this process and read what the last one left, with warnings for people.
+    /// Locks the root directory for this process and reads the records of the last one. Also returns warnings for the log.
     ///
-    /// Only a directory that can't be locked is an error. A file that can't be read is put aside; one that can't be made
-    /// (a full disk) is made by a later commit.
+    /// Only a directory that can't be locked is an error. A file that can't be read is renamed; one that can't be created
+    /// (on a full disk) is created by a later commit.
     pub fn open(root_dir: &Path) -> Result<(Self, Vec<PodRecord>, Vec<String>), JournalError> {
         let lock = AgentLock::take(root_dir)?;
         let mut warnings = Vec::new();
-        // Left by a crash in the middle of a compaction; the journal itself is whole.
+        // Left by a crash during a compaction; the journal itself is complete.
         let _ = fs::remove_file(root_dir.join(NEW));
         let mut journal = Self { dir: root_dir.to_owned(), log: None, _lock: lock };
         let records = match replay::read(&journal.path()) {
@@ -128,31 +128,31 @@ impl Journal {
                 if read.version != VERSION
                     && let Err(error) = log.compact()
                 {
-                    warnings.push(format!("the journal of version {} stays as it is: {error}", read.version));
+                    warnings.push(format!("the journal of version {} could not be converted: {error}", read.version));
                 }
                 journal.log = Some(log);
                 read.records
             }
             Ok(Replay::Unusable(why)) => {
-                warnings.push(journal.put_aside(&why));
+                warnings.push(journal.rename_corrupt(&why));
                 Vec::new()
             }
             Err(error) => {
-                warnings.push(journal.put_aside(&format!("{error}")));
+                warnings.push(journal.rename_corrupt(&format!("{error}")));
                 Vec::new()
             }
         };
         if journal.log.is_none()
             && let Err(error) = journal.log()
         {
-            warnings.push(format!("no journal can be kept for now: {error}"));
+            warnings.push(format!("the journal can't be created yet: {error}"));
         }
         Ok((journal, records, warnings))
     }
 
-    /// Put these records on disk, all or none. They are there when this returns.
+    /// Writes these records durably, all or none.
     ///
-    /// After an error the caller may give the newest record of each pod again: a record replaces all before it.
+    /// After an error the caller may pass the newest record of each pod again: a record replaces all earlier ones.
     pub fn commit(&mut self, records: &[Record]) -> Result<(), JournalError> {
         if records.is_empty() {
             return Ok(());
@@ -160,9 +160,9 @@ impl Journal {
         let log = self.log()?;
         log.append(records)?;
         if log.end >= log.compact_at && log.end > COMPACT_FACTOR * log.live_size {
-            // The commit is done; a compaction that fails (no room for both files) only comes later.
+            // The commit is complete; a failed compaction (no space for both files) is retried later.
             if let Err(error) = log.compact() {
-                tracing::warn!(%error, "the journal could not be compacted");
+                tracing::warn!(%error, "journal compaction failed");
                 log.compact_at = log.end + COMPACT_SIZE;
             }
         }
@@ -180,19 +180,19 @@ impl Journal {
         Ok(self.log.as_mut().expect("made above"))
     }
 
-    /// Keep the unreadable file for people, but only the last few of them.
-    fn put_aside(&self, why: &str) -> String {
-        let mut kept = aside(&self.dir);
+    /// Renames the unreadable file; keeps only the last few of them.
+    fn rename_corrupt(&self, why: &str) -> String {
+        let mut kept = corrupt_files(&self.dir);
         let next = kept.last().map_or(1, |(n, _)| n.saturating_add(1));
-        let to = self.dir.join(format!("{ASIDE}{next}"));
+        let to = self.dir.join(format!("{CORRUPT_PREFIX}{next}"));
         let done = fs::rename(self.path(), &to);
         kept.push((next, to.clone()));
-        for (_, old) in kept.iter().rev().skip(ASIDE_KEPT) {
+        for (_, old) in kept.iter().rev().skip(CORRUPT_MAX) {
             let _ = fs::remove_file(old);
         }
         match done {
-            Ok(()) => format!("the journal can't be used ({why}): put aside as {}, starting empty", to.display()),
-            Err(error) => format!("the journal can't be used ({why}) nor put aside ({error}): starting empty"),
+            Ok(()) => format!("the journal can't be used ({why}): renamed to {}, starting empty", to.display()),
+            Err(error) => format!("the journal can't be used ({why}) nor renamed ({error}): starting empty"),
         }
     }
 }
@@ -201,23 +201,23 @@ impl Log {
     fn empty(dir: &Path, file: File) -> Self {
         let (dir, live) = (dir.to_owned(), BTreeMap::new());
         let compact_at = COMPACT_SIZE;
-        Self { dir, file, unnamed: true, end: 0, ragged: false, commit: 0, live, live_size: 0, compact_at }
+        Self { dir, file, unsynced_name: true, end: 0, ragged: false, commit: 0, live, live_size: 0, compact_at }
     }
 
-    /// A new file with what is alive in the old one, put in its place.
+    /// Creates a new file with the current records of the old one, and renames it over the old one.
     fn create(dir: &Path, old: Option<&Self>) -> Result<Self, JournalError> {
         let new = dir.join(NEW);
         let open = OpenOptions::new().create(true).truncate(true).read(true).write(true).mode(0o600).open(&new);
-        let mut log = Self::empty(dir, open.map_err(io_error("make", &new))?);
+        let mut log = Self::empty(dir, open.map_err(io_error("create", &new))?);
         let done = log.fill(&new, old).and_then(|()| {
             let path = dir.join(FILE);
-            fs::rename(&new, &path).map_err(io_error("put in place", &path))
+            fs::rename(&new, &path).map_err(io_error("rename to", &path))
         });
         if let Err(error) = done {
             let _ = fs::remove_file(&new);
             return Err(error);
         }
-        // The old file is gone by now, so this one is the journal; a sync that failed is made up for by the next commit.
+        // The old file is replaced already; if the sync of the directory fails, the next commit repeats it.
         let _ = log.sync_name();
         Ok(log)
     }
@@ -231,7 +231,7 @@ impl Log {
             let mut copy = Vec::with_capacity(bytes.len());
             let crc = Frame { commit: 0, last: i + 1 == count, ..frame }.write(&mut copy).expect("it fitted before");
             self.file.write_all_at(&copy, self.end).map_err(io_error("write", path))?;
-            self.note(uid.clone(), Some(Slot { at: self.end, size: copy.len() as u64, crc }));
+            self.set_slot(uid.clone(), Some(Slot { at: self.end, size: copy.len() as u64, crc }));
             self.end += copy.len() as u64;
         }
         self.compact_at = (self.end * COMPACT_FACTOR).max(COMPACT_SIZE);
@@ -249,16 +249,16 @@ impl Log {
         Ok(bytes)
     }
 
-    /// Write what is alive into a new file.
+    /// Writes the current records to a new file.
     fn compact(&mut self) -> Result<(), JournalError> {
         *self = Self::create(&self.dir, Some(self))?;
         Ok(())
     }
 
     fn sync_name(&mut self) -> Result<(), JournalError> {
-        if self.unnamed {
+        if self.unsynced_name {
             File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(io_error("sync", &self.dir))?;
-            self.unnamed = false;
+            self.unsynced_name = false;
         }
         Ok(())
     }
@@ -283,21 +283,21 @@ impl Log {
         self.end += bytes.len() as u64;
         self.commit = commit;
         for (uid, slot) in slots {
-            self.note(uid, slot);
+            self.set_slot(uid, slot);
         }
         Ok(())
     }
 
-    /// Write and sync at the end; after a failure the file again ends where it ended.
+    /// Appends and syncs; after a failure the file is truncated to its former end.
     fn write_tail(&mut self, bytes: &[u8]) -> Result<(), JournalError> {
         let journal = &self.dir.join(FILE);
         if self.ragged {
-            self.file.set_len(self.end).map_err(io_error("cut off", journal))?;
+            self.file.set_len(self.end).map_err(io_error("truncate", journal))?;
             self.ragged = false;
         }
         let done = self.file.write_all_at(bytes, self.end).map_err(io_error("write", journal));
-        // A failed sync may have dropped the pages it could not write, so the tail is given up in that case too: what was
-        // committed before lies ahead of it and was synced then.
+        // A failed sync may have dropped the dirty pages, so the tail is discarded in that case too. Earlier commits lie before
+        // it and were synced.
         let done = done.and_then(|()| self.file.sync_data().map_err(io_error("sync", journal)));
         let done = done.and_then(|()| self.sync_name());
         if done.is_err() {
@@ -306,8 +306,8 @@ impl Log {
         done
     }
 
-    /// This pod's newest frame is now there, or it has none.
-    fn note(&mut self, uid: PodUid, slot: Option<Slot>) {
+    /// Records the position of the pod's newest frame; `None`: it has none.
+    fn set_slot(&mut self, uid: PodUid, slot: Option<Slot>) {
         let old = match slot {
             Some(slot) => {
                 self.live_size += slot.size;
@@ -323,13 +323,15 @@ fn encode(record: &PodRecord) -> Result<Vec<u8>, JournalError> {
     serde_json::to_vec(record).map_err(|source| JournalError::Encode { uid: record.uid.clone(), source })
 }
 
-/// The files put aside, oldest first.
-fn aside(dir: &Path) -> Vec<(u64, PathBuf)> {
+/// The renamed corrupt files, oldest first.
+fn corrupt_files(dir: &Path) -> Vec<(u64, PathBuf)> {
     let mut found: Vec<_> = fs::read_dir(dir)
         .into_iter()
         .flatten()
         .flatten()
-        .filter_map(|entry| Some((entry.file_name().to_str()?.strip_prefix(ASIDE)?.parse::<u64>().ok()?, entry.path())))
+        .filter_map(|entry| {
+            Some((entry.file_name().to_str()?.strip_prefix(CORRUPT_PREFIX)?.parse::<u64>().ok()?, entry.path()))
+        })
         .collect();
     found.sort();
     found
@@ -340,8 +342,8 @@ fn io_error(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Journa
     move |source| JournalError::Io { step, path, source }
 }
 
-/// The root directory, for the owner and root's group only, as the Go kubelet makes it.
-fn make_dir(dir: &Path) -> io::Result<()> {
+/// Creates the root directory with the mode of the Go kubelet.
+fn create_root_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o750).create(dir)
 }
 
@@ -349,12 +351,12 @@ fn make_dir(dir: &Path) -> io::Result<()> {
 const VERSION: u32 = 1;
 const FILE: &str = "journal";
 const NEW: &str = "journal.new";
-const ASIDE: &str = "journal.corrupt-";
-/// Enough to look into what happened, never enough to fill a disk.
-const ASIDE_KEPT: usize = 3;
-/// Below this size a compaction saves nothing worth the write.
+const CORRUPT_PREFIX: &str = "journal.corrupt-";
+/// Enough for debugging, too few to fill a disk.
+const CORRUPT_MAX: usize = 3;
+/// In bytes; a smaller journal is not compacted.
 const COMPACT_SIZE: u64 = 1 << 20;
-/// A log is written anew when it is this many times as large as what is alive in it.
+/// A log is compacted when it is this many times as large as its current records.
 const COMPACT_FACTOR: u64 = 3;
 
 #[cfg(test)]

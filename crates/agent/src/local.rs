@@ -1,11 +1,12 @@
-//! The store behind the local API: it plays the API server for the pods that were submitted to this node.
+//! The store of the local API, which acts as API server for the pods that are submitted to this node.
 //!
-//! Names are kept, a delete sets deletionTimestamp and grace, the final delete removes the object and makes the REMOVE. What is
-//! taken is on disk before the answer; one writer at a time, and whoever goes away in the middle leaves nothing half done.
+//! A delete sets deletionTimestamp and the grace period; the final delete removes the object and sends a REMOVE to core. An
+//! accepted object is on disk before the response; there is one writer at a time, and a request is completed even if its
+//! client disconnects.
 
 mod admit;
 mod disk;
-mod refusal;
+mod request_error;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -27,12 +28,12 @@ use disk::ManifestDir;
 
 pub use admit::DeleteOptions;
 pub use disk::{POD_BYTES_MAX, PODS_MAX};
-pub use refusal::Refusal;
+pub use request_error::PodRequestError;
 
 /// The objects by UID.
 type Objects = BTreeMap<PodUid, Arc<Pod>>;
 
-/// Why there is no store.
+/// The store can't be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("open the submitted pods in {}", path.display())]
 pub struct StoreError {
@@ -46,15 +47,15 @@ pub struct Store {
     dir: ManifestDir,
     feed: Arc<PodFeed>,
     changes: Changes,
-    /// Held over a write to disk: one writer at a time.
+    /// Locked during writes to disk: one writer at a time.
     objects: Mutex<Objects>,
-    /// Files that held no pod when the store was opened, and why.
+    /// Files without a valid pod when the store was opened, with the error.
     broken: Vec<(String, String)>,
 }
 
 impl Store {
-    /// Read what is kept below this directory. What is broken there is taken from the journal's records if they have it, else
-    /// put aside and named.
+    /// Reads the pods below this directory. A broken file is restored from the journal's records if possible, else renamed and
+    /// reported.
     pub fn open(
         root_dir: &Path,
         node: &str,
@@ -70,16 +71,16 @@ impl Store {
             let remembered = records.iter().find(|r| r.uid == file.uid && r.source == Source::Local);
             let rescued = remembered.filter(|record| write(&dir, &record.pod).is_ok());
             if let Some(record) = rescued {
-                tracing::warn!(path = %file.path.display(), why = file.why, "a submitted pod's file is broken: rewritten from the journal");
+                tracing::warn!(path = %file.path.display(), reason = file.why, "file of a submitted pod is broken, restored from the journal");
                 pods.push(Pod::clone(&record.pod));
                 continue;
             }
-            let path = dir.put_aside(&file.path).unwrap_or(file.path);
-            tracing::error!(path = %path.display(), why = file.why, "a submitted pod's file is broken: put aside");
+            let path = dir.rename_broken(&file.path).unwrap_or(file.path);
+            tracing::error!(path = %path.display(), reason = file.why, "file of a submitted pod is broken, renamed");
             broken.push((path.display().to_string(), file.why));
         }
-        let pods = one_of_each_name(pods, &dir);
-        // An agent that was here before showed versions that were smaller.
+        let pods = without_duplicates(pods, &dir);
+        // Resource versions must be greater than those of an earlier run of the agent.
         feed.start_after(u64::try_from(Timestamp::now().as_microsecond()).unwrap_or_default());
         let mut objects = BTreeMap::new();
         for pod in pods {
@@ -90,64 +91,65 @@ impl Store {
         Ok(Arc::new(Self { node: node.into(), dir, feed, changes, objects: Mutex::new(objects), broken }))
     }
 
-    /// Tell core what is there: the first SET.
+    /// Sends the first SET to core.
     pub async fn begin(&self) {
         let objects = self.objects.lock().await;
         let pods = objects.values().map(manifest).collect();
-        self.tell(SourceChange::Set { pods, broken: self.broken.clone() }).await;
+        self.send(SourceChange::Set { pods, broken: self.broken.clone() }).await;
     }
 
-    async fn tell(&self, change: SourceChange) {
-        // The receiver is gone only at the end.
+    async fn send(&self, change: SourceChange) {
+        // Fails only when the agent stops.
         let _ = self.changes.send((Source::Local, change)).await;
     }
 
-    /// The object is now this: on disk, then shown, then told to core.
-    async fn put(&self, objects: &mut Objects, pod: Pod) -> Result<Arc<PodView>, Refusal> {
+    /// Writes the object to disk, then publishes it in the feed, then sends it to core.
+    async fn put(&self, objects: &mut Objects, pod: Pod) -> Result<Arc<PodView>, PodRequestError> {
         let pod = Arc::new(pod);
         self.write(&pod).await?;
-        Ok(self.show(objects, pod).await)
+        Ok(self.publish(objects, pod).await)
     }
 
-    async fn remove(&self, objects: &mut Objects, uid: &PodUid) -> Result<(), Refusal> {
+    async fn remove(&self, objects: &mut Objects, uid: &PodUid) -> Result<(), PodRequestError> {
         self.unlink(uid).await?;
-        self.hide(objects, uid).await;
+        self.withdraw(objects, uid).await;
         Ok(())
     }
 
-    /// Another object takes the place of this one. Both are on disk for a moment: the older one goes when they are read again.
-    async fn replace(&self, objects: &mut Objects, old: &PodUid, pod: Pod) -> Result<Arc<PodView>, Refusal> {
+    /// Replaces an object with another of the same name. After a crash both may be on disk: the older one is removed at the
+    /// next start.
+    async fn replace(&self, objects: &mut Objects, old: &PodUid, pod: Pod) -> Result<Arc<PodView>, PodRequestError> {
         let pod = Arc::new(pod);
         self.write(&pod).await?;
-        self.hide(objects, old).await;
-        let view = self.show(objects, pod).await;
+        self.withdraw(objects, old).await;
+        let view = self.publish(objects, pod).await;
         if let Err(error) = self.unlink(old).await {
-            tracing::warn!(uid = %old, %error, "the file of a pod that has another life now is left until the next start");
+            tracing::warn!(uid = %old, %error, "removing the file of a replaced pod failed, retried at the next start");
         }
         Ok(view)
     }
 
-    async fn show(&self, objects: &mut Objects, pod: Arc<Pod>) -> Arc<PodView> {
+    async fn publish(&self, objects: &mut Objects, pod: Arc<Pod>) -> Arc<PodView> {
         objects.insert(uid_of(&pod), Arc::clone(&pod));
         let view = self.feed.put_object(Arc::clone(&pod), Source::Local, Some(ORIGIN.into()));
-        self.tell(SourceChange::Put(manifest(&pod))).await;
+        self.send(SourceChange::Put(manifest(&pod))).await;
         view
     }
 
-    async fn hide(&self, objects: &mut Objects, uid: &PodUid) {
+    async fn withdraw(&self, objects: &mut Objects, uid: &PodUid) {
         objects.remove(uid);
         self.feed.remove_object(uid);
-        self.tell(SourceChange::Remove(uid.clone())).await;
+        self.send(SourceChange::Remove(uid.clone())).await;
     }
 
-    async fn write(&self, pod: &Arc<Pod>) -> Result<(), Refusal> {
+    async fn write(&self, pod: &Arc<Pod>) -> Result<(), PodRequestError> {
         let (dir, pod) = (self.dir.clone(), Arc::clone(pod));
         blocking(move || write(&dir, &pod)).await
     }
 
-    async fn unlink(&self, uid: &PodUid) -> Result<(), Refusal> {
+    async fn unlink(&self, uid: &PodUid) -> Result<(), PodRequestError> {
         let (dir, gone) = (self.dir.clone(), uid.clone());
-        blocking(move || dir.remove(&gone).map_err(|error| Refusal::disk(&error))).await
+        blocking(move || dir.remove(&gone).map_err(|error| PodRequestError::disk(&error))).await
     }
 
     async fn patch_status(&self, object: &ObjectRef, status: Arc<PodStatus>) -> ObjectResult {
@@ -157,7 +159,7 @@ impl Store {
         let ended = pod.status.as_ref().is_some_and(|s| is_terminal(s.phase.as_deref()));
         pod.status = Some(PodStatus::clone(&status));
         let pod = Arc::new(pod);
-        // The end of a pod is kept: after a restart nobody may think that it is still to come. All else is computed again.
+        // A terminal phase is saved, so that the pod does not run again after a restart. Other statuses are computed again.
         if ends && !ended {
             self.write(&pod).await.map_err(unavailable)?;
         }
@@ -184,7 +186,7 @@ impl Store {
     }
 }
 
-/// The one who is asked keeps the object: what was begun is ended, whether or not the caller still waits.
+/// The store as core's [`PodObjectStore`]. A request is completed even if the caller no longer waits.
 #[derive(Clone)]
 pub struct LocalObjectStore(pub Arc<Store>);
 
@@ -202,17 +204,17 @@ fn find<'a>(objects: &'a Objects, object: &ObjectRef) -> Result<&'a Arc<Pod>, Ob
     match objects.get(&object.uid) {
         Some(pod) if full_name(pod) == object.full_name => Ok(pod),
         Some(_) => Err(ObjectError::OtherUid),
-        None if of_name(objects, &object.full_name).is_some() => Err(ObjectError::OtherUid),
+        None if find_by_name(objects, &object.full_name).is_some() => Err(ObjectError::OtherUid),
         None => Err(ObjectError::NotFound),
     }
 }
 
-fn of_name<'a>(objects: &'a Objects, name: &FullName) -> Option<&'a Arc<Pod>> {
+fn find_by_name<'a>(objects: &'a Objects, name: &FullName) -> Option<&'a Arc<Pod>> {
     objects.values().find(|pod| full_name(pod) == *name)
 }
 
-/// Two of one name are there when an agent died while one took the other's place: the older one goes.
-fn one_of_each_name(mut pods: Vec<Pod>, dir: &ManifestDir) -> Vec<Pod> {
+/// Removes the older of two pods with the same name, which an agent leaves if it dies during a replacement.
+fn without_duplicates(mut pods: Vec<Pod>, dir: &ManifestDir) -> Vec<Pod> {
     let ended = |pod: &Pod| pod.status.as_ref().is_some_and(|status| is_terminal(status.phase.as_deref()));
     let age = |pod: &Pod| (pod.metadata.creation_timestamp.as_ref().map(|at| at.0), !ended(pod));
     pods.sort_by_key(|pod| std::cmp::Reverse(age(pod)));
@@ -220,7 +222,7 @@ fn one_of_each_name(mut pods: Vec<Pod>, dir: &ManifestDir) -> Vec<Pod> {
     pods.retain(|pod| {
         let first = names.insert(full_name(pod));
         if !first && let Err(error) = dir.remove(&uid_of(pod)) {
-            tracing::warn!(name = %full_name(pod), %error, "the file of an earlier life can't be removed");
+            tracing::warn!(pod = %full_name(pod), %error, "removing the file of a replaced pod failed");
         }
         first
     });
@@ -235,21 +237,21 @@ fn uid_of(pod: &Pod) -> PodUid {
     PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default())
 }
 
-fn write(dir: &ManifestDir, pod: &Pod) -> Result<(), Refusal> {
-    let text = serde_json::to_vec(pod).map_err(|error| Refusal::disk(&error.into()))?;
-    dir.write(&uid_of(pod), &text).map_err(|error| Refusal::disk(&error))
+fn write(dir: &ManifestDir, pod: &Pod) -> Result<(), PodRequestError> {
+    let text = serde_json::to_vec(pod).map_err(|error| PodRequestError::disk(&error.into()))?;
+    dir.write(&uid_of(pod), &text).map_err(|error| PodRequestError::disk(&error))
 }
 
-async fn blocking(work: impl FnOnce() -> Result<(), Refusal> + Send + 'static) -> Result<(), Refusal> {
+async fn blocking(work: impl FnOnce() -> Result<(), PodRequestError> + Send + 'static) -> Result<(), PodRequestError> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(Refusal::Disk { message: error.to_string() }))
+    done.unwrap_or_else(|error| Err(PodRequestError::Disk { message: error.to_string() }))
 }
 
-fn unavailable(refusal: Refusal) -> ObjectError {
-    ObjectError::Unavailable { message: refusal.to_string(), after: None }
+fn unavailable(error: PodRequestError) -> ObjectError {
+    ObjectError::Unavailable { message: error.to_string(), after: None }
 }
 
-/// Where submitted pods come from, in words.
+/// The origin of submitted pods in messages.
 const ORIGIN: &str = "the local API";
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! The flight recorder's hand: writes what core is told, and a checksum of what it decides, off the core's task.
+//! Writes core's inputs, and a checksum of its decisions, to a file on a thread of its own.
 //!
 //! ```text
 //! FILE      the newest part: the whole state of core, then one line per input
-//! FILE.1 …  the parts before, the oldest is dropped: together they never exceed the bound
+//! FILE.1 …  earlier parts; the oldest is removed so that the total stays below the limit
 //! ```
-//! Each part begins with the state as of its first input, so each can be replayed alone. A recording with a hole is none: a disk
-//! that is full or too slow ends it, with a warning, and the agent goes on. The form is `podwright_core::record`'s.
+//! Each part begins with the state before its first input, so each can be replayed alone. A recording with a gap is useless: a
+//! full or slow disk ends it with a warning, and the agent continues. `podwright_core::record` defines the format.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -20,21 +20,21 @@ use std::time::Duration;
 use podwright_core::model::{Event, Now, Out};
 use podwright_core::{Node, record};
 
-/// What to record into.
+/// The recorder's settings.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Config {
-    /// The newest part.
+pub struct RecorderConfig {
+    /// The file of the newest part.
     pub path: PathBuf,
-    /// What all parts may have together, in bytes.
+    /// The limit of all parts combined, in bytes.
     pub max_size: u64,
 }
 
-/// The recording as the loop sees it.
+/// The event loop's end of the recording.
 #[derive(Debug)]
 pub struct Recorder {
-    /// `None`: it has ended.
+    /// `None`: the recording has ended.
     jobs: Option<SyncSender<Job>>,
-    /// The part is full: the next input begins another.
+    /// The part is full: the next input begins a new one.
     full: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -46,18 +46,18 @@ enum Job {
 }
 
 impl Recorder {
-    /// Begin a recording. One that is there already becomes the part before.
-    pub fn start(config: Config) -> io::Result<Self> {
-        let mut tape = Tape::open(config)?;
+    /// Starts a recording. An existing file becomes the previous part.
+    pub fn start(config: RecorderConfig) -> io::Result<Self> {
+        let mut file = RecordingFile::open(config)?;
         let (jobs, taken) = sync_channel(JOBS_MAX);
-        let full = tape.full.clone();
-        let thread = std::thread::Builder::new().name("recorder".into()).spawn(move || tape.run(&taken))?;
+        let full = file.full.clone();
+        let thread = std::thread::Builder::new().name("recorder".into()).spawn(move || file.run(&taken))?;
         // The first input begins with the state.
         full.store(true, Ordering::Relaxed);
         Ok(Self { jobs: Some(jobs), full, thread: Some(thread) })
     }
 
-    /// An input is about to be handled: what to give to [`Recorder::step`] afterwards. `None`: nothing is recorded any more.
+    /// Called before an input is handled. Returns the copy for [`Recorder::step`]; `None`: the recording has ended.
     pub fn before(&mut self, node: &Node, event: &Event, now: Now) -> Option<Event> {
         if self.full.swap(false, Ordering::Relaxed) {
             self.send(Job::Begin(Box::new(node.clone()), now));
@@ -65,12 +65,12 @@ impl Recorder {
         self.jobs.is_some().then(|| event.clone())
     }
 
-    /// The input was handled, and this is what came of it.
+    /// Records an input and its result.
     pub fn step(&mut self, at: Now, event: Event, out: &Out) {
         self.send(Job::Step { at, event, out: out.clone() });
     }
 
-    /// Nothing more is recorded. Waits for the disk, but not for long.
+    /// Ends the recording. Waits for the disk, at most [`FINISH_MAX`].
     pub async fn finish(mut self) {
         self.send(Job::End("the agent ended"));
         self.jobs = None;
@@ -80,29 +80,29 @@ impl Recorder {
         }
     }
 
-    /// The core's task never waits: a queue that is full ends the recording.
+    /// Never blocks the event loop: a full queue ends the recording.
     fn send(&mut self, job: Job) {
         let Some(jobs) = &self.jobs else { return };
         match jobs.try_send(job) {
             Ok(()) => return,
-            Err(TrySendError::Full(_)) => tracing::warn!("the disk is too slow for the recording: it ends here"),
-            // Its own thread has said why.
+            Err(TrySendError::Full(_)) => tracing::warn!("recording ended, the disk is too slow"),
+            // The thread has logged the reason.
             Err(TrySendError::Disconnected(_)) => {}
         }
         self.jobs = None;
     }
 }
 
-/// The file that is written.
-struct Tape {
-    config: Config,
+/// The file being written.
+struct RecordingFile {
+    config: RecorderConfig,
     file: BufWriter<File>,
     written: u64,
     full: Arc<AtomicBool>,
 }
 
-impl Tape {
-    fn open(config: Config) -> io::Result<Self> {
+impl RecordingFile {
+    fn open(config: RecorderConfig) -> io::Result<Self> {
         shift(&config.path)?;
         let file = create(&config.path)?;
         Ok(Self { config, file, written: 0, full: Arc::default() })
@@ -115,7 +115,7 @@ impl Tape {
                 why = said;
             } else if let Err(error) = self.take(job) {
                 let path = self.config.path.display();
-                tracing::warn!(%path, %error, "the recording can't be written: it ends here");
+                tracing::warn!(%path, %error, "recording ended, write failed");
                 return;
             }
         }
@@ -123,7 +123,7 @@ impl Tape {
         let _ = self.file.flush();
     }
 
-    /// Before it waits, everything is with the system: an agent that is killed leaves it whole.
+    /// Flushes before it waits, so that a killed agent leaves a complete recording.
     fn next(&mut self, jobs: &Receiver<Job>) -> Option<Job> {
         match jobs.try_recv() {
             Ok(job) => Some(job),
@@ -157,7 +157,7 @@ impl Tape {
         let before = self.written;
         self.written += line.len() as u64;
         if self.written > 2 * part {
-            return Err(io::Error::other("the state alone is larger than the bound: give it more room"));
+            return Err(io::Error::other("the state alone exceeds the size limit of the recording: increase it"));
         }
         if before < part && self.written >= part {
             self.full.store(true, Ordering::Relaxed);
@@ -171,10 +171,10 @@ fn create(path: &Path) -> io::Result<BufWriter<File>> {
     Ok(BufWriter::new(file))
 }
 
-/// Every part becomes the one before; the oldest goes.
+/// Renames every part to the next number and drops the oldest.
 fn shift(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
-        Ok(meta) if !meta.is_file() => return Err(io::Error::other("it is there and is no plain file")),
+        Ok(meta) if !meta.is_file() => return Err(io::Error::other("it exists and is not a regular file")),
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
@@ -184,7 +184,7 @@ fn shift(path: &Path) -> io::Result<()> {
         name.push(format!(".{n}"));
         PathBuf::from(name)
     };
-    for n in (1..KEPT).rev() {
+    for n in (1..OLD_PARTS_MAX).rev() {
         match fs::rename(part(n), part(n + 1)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -193,13 +193,14 @@ fn shift(path: &Path) -> io::Result<()> {
     fs::rename(path, part(1))
 }
 
-/// Inputs on their way to the disk.
+/// Inputs queued for the disk.
 const JOBS_MAX: usize = 1024;
-/// Parts before the newest.
-const KEPT: u64 = 3;
-/// A part is full at this share of the bound. One more than there are: what was on its way when it was full still goes in.
-const PARTS: u64 = KEPT + 2;
-/// The end of the agent does not wait longer for the disk.
+/// The number of parts besides the newest.
+const OLD_PARTS_MAX: u64 = 3;
+/// A part is full at this fraction of the limit. One more than the number of parts, because queued inputs are still added to
+/// a full part.
+const PARTS: u64 = OLD_PARTS_MAX + 2;
+/// The maximum wait for the disk when the agent stops.
 const FINISH_MAX: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! Log rotation: a container's log that has grown too large gets a new name, and the runtime a new file.
+//! Log rotation: renames a container's log that is too large, and makes the runtime open a new file.
 //!
 //! ```text
 //! <pod logs dir>/<pod>/<container>/
-//! ├─ 0.log                       the runtime writes here
-//! ├─ 0.log.20260102-030405       the one before, plain, so that followers can finish it
-//! └─ 0.log.20260102-020405.gz    older ones; the oldest goes when there are more than `containerLogMaxFiles` in all
+//! ├─ 0.log                       written by the runtime
+//! ├─ 0.log.20260102-030405       the previous one, uncompressed, so that followers can finish it
+//! └─ 0.log.20260102-020405.gz    older ones; the oldest is removed beyond `containerLogMaxFiles` files
 //! ```
-//! The name changes first, then the runtime is asked to open the file anew; until it does, it goes on writing to the same
-//! file under its new name, so no line is lost. If it can't, the old name comes back. A crash between the two leaves no
-//! `0.log`: the next round asks the runtime again.
+//! The file is renamed first, then the runtime reopens the log; until it does, it writes to the renamed file, so no line is
+//! lost. If the reopen fails, the rename is undone. A crash between the two leaves no `0.log`: the next round makes the runtime
+//! reopen it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -27,135 +27,139 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-/// When logs are rotated and how many stay.
+/// The limits of container logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct RotationConfig {
     /// `containerLogMaxSize`, in bytes.
     pub max_size: u64,
-    /// `containerLogMaxFiles`, the one being written included; at least 2.
+    /// `containerLogMaxFiles`, including the current one; at least 2.
     pub max_files: usize,
     /// `containerLogMonitorInterval`.
     pub interval: Duration,
 }
 
-impl Default for Config {
+impl Default for RotationConfig {
     fn default() -> Self {
         Self { max_size: 10 << 20, max_files: 5, interval: Duration::from_secs(10) }
     }
 }
 
-/// A running container and the log it writes.
+/// A running container and its log.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Running {
+pub struct RunningContainer {
     /// The runtime's id.
     pub id: ContainerId,
-    /// `…/<n>.log`.
+    /// The path of `<attempt>.log`.
     pub log: PathBuf,
 }
 
-/// Why a log was not rotated, or not all of it done.
+/// A failed rotation.
 #[derive(Debug, thiserror::Error)]
 pub enum RotateError {
-    /// The runtime did not open a new file; the old name is back.
+    /// The runtime did not open a new file; the rename was undone.
     #[error("reopen the log of container {id}: {message}")]
     Reopen {
-        /// Whose.
+        /// The container's id.
         id: ContainerId,
-        /// The runtime's word.
+        /// The runtime's error.
         message: String,
     },
-    /// A step on the files failed.
+    /// A file operation failed.
     #[error("{step} {}: {source}", path.display())]
     Io {
         /// What was tried.
         step: &'static str,
-        /// On which file.
+        /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// CRI ReopenContainerLog.
+/// Calls the runtime's ReopenContainerLog.
 pub type Reopen = Arc<dyn Fn(ContainerId) -> BoxFuture<Result<(), String>> + Send + Sync>;
 
-/// The containers that run now.
-pub type ListRunning = Arc<dyn Fn() -> BoxFuture<Vec<Running>> + Send + Sync>;
+/// Lists the running containers.
+pub type ListRunning = Arc<dyn Fn() -> BoxFuture<Vec<RunningContainer>> + Send + Sync>;
 
-/// Look at the logs of all running containers, again and again. Ends only with its task.
-pub async fn run(config: Config, running: ListRunning, reopen: Reopen) {
+/// Checks the logs of all running containers periodically. Never returns.
+pub async fn run(config: RotationConfig, running: ListRunning, reopen: Reopen) {
     let mut ticks = interval(config.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        // All are looked at in one go: a hop to another thread for each would be most of what an idle agent does.
+        // All are checked in one blocking task: a task per log would be most of the work of an idle agent.
         let all = running().await;
         let due = spawn_blocking(move || due(all, config.max_size)).await.unwrap_or_default();
         for container in due {
             if let Err(error) = rotate(config, &container, &reopen, Timestamp::now()).await {
-                tracing::warn!(container = %container.id, %error, "a log could not be rotated");
+                tracing::warn!(container_id = %container.id, %error, "log rotation failed");
             }
         }
     }
 }
 
-/// Rotate one container's log if it is too large. True if it was.
-pub async fn rotate(config: Config, container: &Running, reopen: &Reopen, now: Timestamp) -> Result<bool, RotateError> {
+/// Rotates one container's log if it is too large. True if it was rotated.
+pub async fn rotate(
+    config: RotationConfig,
+    container: &RunningContainer,
+    reopen: &Reopen,
+    now: Timestamp,
+) -> Result<bool, RotateError> {
     let log = container.log.clone();
-    let renamed = match blocking(move || make_way(&log, config.max_size, now)).await? {
-        Fate::Fits => return Ok(false),
-        Fate::Missing => None,
-        Fate::Renamed(to) => Some(to),
+    let renamed = match blocking(move || rename_if_too_large(&log, config.max_size, now)).await? {
+        LogState::Fits => return Ok(false),
+        LogState::Missing => None,
+        LogState::Renamed(to) => Some(to),
     };
     let answer = timeout(REOPEN_MAX, reopen(container.id.clone())).await;
-    if let Err(message) = answer.unwrap_or_else(|_| Err(format!("no answer within {} s", REOPEN_MAX.as_secs()))) {
+    if let Err(message) = answer.unwrap_or_else(|_| Err(format!("no response within {} s", REOPEN_MAX.as_secs()))) {
         if let Some(to) = renamed {
             let log = container.log.clone();
-            blocking(move || put_back(&to, &log)).await?;
+            blocking(move || undo_rename(&to, &log)).await?;
         }
         return Err(RotateError::Reopen { id: container.id.clone(), message });
     }
     let log = container.log.clone();
-    blocking(move || tidy(&log, config.max_files)).await?;
+    blocking(move || clean_up(&log, config.max_files)).await?;
     Ok(renamed.is_some())
 }
 
-/// What to do with the files beside a log.
+/// The actions on the rotated files of a log.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Plan {
-    /// To be removed: left by a crash, or the oldest of too many.
-    pub remove: Vec<String>,
-    /// To be compressed.
-    pub compress: Vec<String>,
+struct CleanupPlan {
+    /// Leftovers of a crash, and the oldest files beyond the limit.
+    remove: Vec<String>,
+    compress: Vec<String>,
 }
 
-/// Decide about the rotated files of the log of this name, of which `max_files` may stay, itself included.
-pub fn plan(log: &str, siblings: &[String], max_files: usize) -> Plan {
-    let mut plan = Plan::default();
+/// Plans the cleanup of the rotated files of a log. `max_files` includes the log itself.
+fn plan(log: &str, siblings: &[String], max_files: usize) -> CleanupPlan {
+    let mut plan = CleanupPlan::default();
     let mut rotated = Vec::new();
     for name in siblings {
         let Some(rest) = name.strip_prefix(log).and_then(|rest| rest.strip_prefix('.')) else { continue };
         if rest.ends_with(TMP) || siblings.iter().any(|other| other.strip_suffix(GZ) == Some(name)) {
-            // Half compressed, or compressed and not yet removed.
+            // Partly compressed, or compressed and not yet removed.
             plan.remove.push(name.clone());
-        } else if is_stamp(rest.strip_suffix(GZ).unwrap_or(rest)) {
+        } else if is_timestamp(rest.strip_suffix(GZ).unwrap_or(rest)) {
             rotated.push(name.clone());
         }
     }
     rotated.sort();
     let excess = rotated.len().saturating_sub(max_files.saturating_sub(1));
     plan.remove.extend(rotated.drain(..excess));
-    // The newest stays as it is: someone may be reading it to its end, and the runtime may only just have let go of it.
+    // The newest stays uncompressed: a follower may be reading it, and the runtime may only just have closed it.
     rotated.pop();
     plan.compress.extend(rotated.into_iter().filter(|name| !name.ends_with(GZ)));
     plan
 }
 
-/// The containers whose logs are not as they should be, or can't be looked at: [`rotate`] says why.
-fn due(mut all: Vec<Running>, max_size: u64) -> Vec<Running> {
-    all.retain(|container| !matches!(look(&container.log, max_size), Ok(Size::Fits)));
+/// The containers whose logs are too large, missing or unreadable; [`rotate`] handles each.
+fn due(mut all: Vec<RunningContainer>, max_size: u64) -> Vec<RunningContainer> {
+    all.retain(|container| !matches!(check_size(&container.log, max_size), Ok(Size::Fits)));
     all
 }
 
@@ -165,49 +169,49 @@ enum Size {
     TooLarge,
 }
 
-fn look(log: &Path, max_size: u64) -> Result<Size, RotateError> {
+fn check_size(log: &Path, max_size: u64) -> Result<Size, RotateError> {
     match fs::symlink_metadata(log) {
         Ok(meta) if meta.is_file() && meta.size() > max_size => Ok(Size::TooLarge),
         Ok(_) => Ok(Size::Fits),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // Its directory gone too: the pod is going, and there is nothing to open.
-            let there = log.parent().is_some_and(Path::is_dir);
-            Ok(if there { Size::Missing } else { Size::Fits })
+            // If the directory is gone too, the pod is being removed and there is nothing to reopen.
+            let has_dir = log.parent().is_some_and(Path::is_dir);
+            Ok(if has_dir { Size::Missing } else { Size::Fits })
         }
-        Err(source) => Err(failed("look at", log)(source)),
+        Err(source) => Err(failed("stat", log)(source)),
     }
 }
 
-/// What became of the log.
-enum Fate {
-    /// It fits, and stays.
+/// The log before the runtime reopens it.
+enum LogState {
+    /// Below the limit.
     Fits,
     Missing,
     Renamed(PathBuf),
 }
 
-fn make_way(log: &Path, max_size: u64, now: Timestamp) -> Result<Fate, RotateError> {
-    match look(log, max_size)? {
-        Size::Fits => return Ok(Fate::Fits),
-        Size::Missing => return Ok(Fate::Missing),
+fn rename_if_too_large(log: &Path, max_size: u64, now: Timestamp) -> Result<LogState, RotateError> {
+    match check_size(log, max_size)? {
+        Size::Fits => return Ok(LogState::Fits),
+        Size::Missing => return Ok(LogState::Missing),
         Size::TooLarge => {}
     }
     let mut to = log.as_os_str().to_owned();
     to.push(format!(".{}", now.strftime("%Y%m%d-%H%M%S")));
     let to = PathBuf::from(to);
     renameat_with(CWD, log, CWD, &to, RenameFlags::NOREPLACE).map_err(|errno| failed("rename", log)(errno.into()))?;
-    Ok(Fate::Renamed(to))
+    Ok(LogState::Renamed(to))
 }
 
-/// Unless the runtime did open a new file, whatever it answered: that one must not be lost.
-fn put_back(from: &Path, log: &Path) -> Result<(), RotateError> {
+/// Keeps a new file that the runtime opened despite its error.
+fn undo_rename(from: &Path, log: &Path) -> Result<(), RotateError> {
     match renameat_with(CWD, from, CWD, log, RenameFlags::NOREPLACE) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
         Err(errno) => Err(failed("rename back", from)(errno.into())),
     }
 }
 
-fn tidy(log: &Path, max_files: usize) -> Result<(), RotateError> {
+fn clean_up(log: &Path, max_files: usize) -> Result<(), RotateError> {
     let (Some(dir), Some(name)) = (log.parent(), log.file_name().and_then(OsStr::to_str)) else { return Ok(()) };
     let siblings: Vec<String> = fs::read_dir(dir)
         .map_err(failed("list", dir))?
@@ -224,33 +228,33 @@ fn tidy(log: &Path, max_files: usize) -> Result<(), RotateError> {
     Ok(())
 }
 
-/// `x` becomes `x.gz`: complete, or not there.
+/// Compresses `x` to `x.gz`, completely or not at all.
 fn compress(path: &Path) -> Result<(), RotateError> {
     let with = |suffix: &str| {
         let mut name = path.as_os_str().to_owned();
         name.push(suffix);
         PathBuf::from(name)
     };
-    let (packed, half) = (with(GZ), with(&format!("{GZ}{TMP}")));
+    let (compressed, partial) = (with(GZ), with(&format!("{GZ}{TMP}")));
     let nofollow = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
     let mut from = OpenOptions::new().read(true).custom_flags(nofollow).open(path).map_err(failed("open", path))?;
-    let mode = from.metadata().map_err(failed("look at", path))?.mode() & 0o777;
+    let mode = from.metadata().map_err(failed("stat", path))?.mode() & 0o777;
     let done =
-        OpenOptions::new().write(true).create_new(true).mode(mode).open(&half).and_then(|to| pack(&mut from, to));
-    if let Err(source) = done.and_then(|()| fs::rename(&half, &packed)) {
-        let _ = fs::remove_file(&half);
+        OpenOptions::new().write(true).create_new(true).mode(mode).open(&partial).and_then(|to| gzip(&mut from, to));
+    if let Err(source) = done.and_then(|()| fs::rename(&partial, &compressed)) {
+        let _ = fs::remove_file(&partial);
         return Err(failed("compress", path)(source));
     }
     fs::remove_file(path).map_err(failed("remove", path))
 }
 
-fn pack(from: &mut File, to: File) -> io::Result<()> {
+fn gzip(from: &mut File, to: File) -> io::Result<()> {
     let mut encoder = GzEncoder::new(to, Compression::fast());
     io::copy(from, &mut encoder)?;
     encoder.finish()?.sync_data()
 }
 
-fn is_stamp(text: &str) -> bool {
+fn is_timestamp(text: &str) -> bool {
     let bytes = text.as_bytes();
     bytes.len() == 15 && bytes.iter().enumerate().all(|(i, b)| if i == 8 { *b == b'-' } else { b.is_ascii_digit() })
 }
@@ -271,7 +275,7 @@ fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RotateEr
 
 const GZ: &str = ".gz";
 const TMP: &str = ".tmp";
-/// Beyond the call's own limit, so that a caller without one can't stop the rotation of all others.
+/// Longer than the limit of the call itself: a `Reopen` without a limit must not stop the rotation of other logs.
 const REOPEN_MAX: Duration = Duration::from_secs(150);
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
-//! Where pods come from: manifests in files, and at a URL. Each source is a task that tells core what it has.
+//! Sources of static pods: manifests in files, and at a URL. Each source is a task that sends its pods to core.
 //!
-//! | task | takes | gives |
+//! | task | input | output |
 //! |---|---|---|
-//! | [`mod@file`] | inotify, a relist every `fileCheckFrequency` | a SET at start, and whenever something changed |
-//! | [`url`] | GET every `httpCheckFrequency` | a SET whenever other bytes came |
+//! | [`mod@file`] | inotify, a relist every `fileCheckFrequency` | a SET at the start and after each change |
+//! | [`url`] | GET every `httpCheckFrequency` | a SET whenever the body changed |
 //!
-//! What a source can't read or understand is said in the SET or the log and never takes a pod away.
+//! A manifest that can't be read or parsed is reported in the SET or the log, and never removes a pod.
 
+use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -15,29 +16,29 @@ use podwright_core::static_pod;
 use podwright_core::validate::FieldError;
 use tokio::sync::mpsc;
 
+mod field_lines;
 pub mod file;
-mod lines;
 mod manifest;
 mod parse;
 pub mod url;
 
-pub use manifest::{Finding, Read, read};
-pub use parse::documents;
+pub use manifest::{Finding, ParsedManifests, read_manifests};
+pub use parse::{ParseError, documents};
 
-/// Turns one decoded document (a Pod or a list of them) and the place it came from into pods, or says what is wrong with it.
+/// Converts one document (a Pod or a list of them) from an origin (a path or URL) into pods.
 pub type Decode = Arc<dyn Fn(serde_json::Value, &str) -> Result<Vec<Manifest>, Vec<FieldError>> + Send + Sync>;
 
-/// What comes of fields that do nothing.
+/// The treatment of unknown and unsupported fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strictness {
-    /// They are named, and the pod runs.
+    /// They are warnings, and the pod runs.
     #[default]
     Lenient,
     /// They are errors.
     Strict,
 }
 
-/// The usual way: documents of this source become static pods of this node, first seen now.
+/// Decodes documents of this source into static pods of this node, first seen now.
 pub fn static_pods(source: Source, node_name: &str, strictness: Strictness) -> Decode {
     let node_name = node_name.to_owned();
     Arc::new(move |value, origin| {
@@ -56,42 +57,57 @@ pub fn static_pods(source: Source, node_name: &str, strictness: Strictness) -> D
     })
 }
 
-/// For pods that are sent to an API server, or to who plays one: its rules, and nothing of a node.
+/// Decodes pods that will be sent to an API server or the local API: checked by its rules, without fields of the node.
 pub fn submitted_pods() -> Decode {
     Arc::new(static_pod::read_submitted)
 }
 
-/// Where a source tells what it has. Bounded: a source waits while core is busy, and then tells the newest.
+/// The channel of a source to core. Bounded: a source waits while core is busy, and then sends its newest state.
 pub type Changes = mpsc::Sender<(Source, SourceChange)>;
 
-/// The most one manifest may have, in a file or a body.
+/// The maximum size of a manifest file or body, in bytes.
 pub const MANIFEST_MAX: u64 = 10 << 20;
 
-/// All pods of one text, or the reason why none of them counts. What does nothing is named, never ignored in silence.
-fn pods(bytes: &[u8], origin: &str, decode: &Decode) -> Result<Vec<Manifest>, String> {
-    let Read { pods, errors, warnings } = read(bytes, origin, decode);
-    if errors.is_empty() {
-        for warning in warnings {
-            tracing::warn!(origin, "{warning}");
-        }
-        return Ok(pods);
-    }
-    let mut text = errors.iter().take(ERRORS_TOLD).map(ToString::to_string).collect::<Vec<_>>().join("; ");
-    if errors.len() > ERRORS_TOLD {
-        text.push_str(&format!("; and {} more", errors.len() - ERRORS_TOLD));
-    }
-    Err(text)
+/// A manifest with errors: none of its pods is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct InvalidManifest {
+    errors: Vec<Finding>,
 }
 
-/// `podwright check` tells all of them.
-const ERRORS_TOLD: usize = 10;
+impl fmt::Display for InvalidManifest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown: Vec<_> = self.errors.iter().take(ERRORS_SHOWN).map(ToString::to_string).collect();
+        f.write_str(&shown.join("; "))?;
+        match self.errors.len().saturating_sub(ERRORS_SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "; and {more} more"),
+        }
+    }
+}
+
+impl std::error::Error for InvalidManifest {}
+
+/// All pods of one text. Warnings are logged.
+fn pods(bytes: &[u8], origin: &str, decode: &Decode) -> Result<Vec<Manifest>, InvalidManifest> {
+    let ParsedManifests { pods, errors, warnings } = read_manifests(bytes, origin, decode);
+    if !errors.is_empty() {
+        return Err(InvalidManifest { errors });
+    }
+    for warning in warnings {
+        tracing::warn!(path = origin, reason = %warning, "manifest has a field without effect");
+    }
+    Ok(pods)
+}
+
+/// The errors in one message; `podwright check` shows all of them.
+const ERRORS_SHOWN: usize = 10;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn documents_become_static_pods_or_say_what_is_wrong() {
+    fn documents_become_static_pods_or_are_reported_as_invalid() {
         let decode = static_pods(Source::File, "node", Strictness::Lenient);
         let good = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c, image: i}]}\n";
         let found = pods(good.as_bytes(), "/m/web.yaml", &decode).unwrap();
@@ -100,6 +116,6 @@ mod tests {
         let again = pods(format!("# a comment\n{good}").as_bytes(), "/m/web.yaml", &decode).unwrap();
         assert_eq!(found[0].pod.metadata.uid, again[0].pod.metadata.uid);
         let error = pods(b"apiVersion: v1\nkind: Service\n", "/m/web.yaml", &decode).unwrap_err();
-        assert!(error.contains("Service"), "{error}");
+        assert!(error.to_string().contains("Service"), "{error}");
     }
 }

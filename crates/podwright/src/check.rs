@@ -9,7 +9,9 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use podwright_agent::sources::{Decode, Finding, MANIFEST_MAX, Strictness, file, read, static_pods, submitted_pods};
+use podwright_agent::sources::{
+    Decode, Finding, MANIFEST_MAX, Strictness, file, read_manifests, static_pods, submitted_pods,
+};
 use podwright_core::model::{Manifest, Source};
 use serde_json::{Value, json};
 
@@ -99,7 +101,7 @@ fn check_file(path: &Path, bytes: &[u8], flags: &CheckFlags, defined: &mut BTree
         let errors = vec![whole(format!("the manifest is larger than {MANIFEST_MAX} bytes"))];
         return CheckedFile { path: shown, pods: vec![], errors, warnings: vec![] };
     }
-    let found = read(bytes, &shown, &decoder(flags.rules));
+    let found = read_manifests(bytes, &shown, &decoder(flags.rules));
     let (mut errors, mut warnings) = (found.errors, found.warnings);
     if flags.strict {
         errors.append(&mut warnings);

@@ -83,7 +83,7 @@ pub(crate) struct AgentConfig {
     pub(crate) cgroups: CgroupConfig,
     pub(crate) images: ImageConfig,
     /// Rotation of container logs.
-    pub(crate) logs: rotate::Config,
+    pub(crate) logs: rotate::RotationConfig,
     /// The agent's own log.
     pub(crate) logging: LoggingConfig,
     pub(crate) dns: DnsConfig,
@@ -92,7 +92,7 @@ pub(crate) struct AgentConfig {
     /// How manifests with unknown or unsupported fields are handled.
     pub(crate) strictness: Strictness,
     /// Where to record the inputs of core; `None`: no recording.
-    pub(crate) record: Option<recorder::Config>,
+    pub(crate) record: Option<recorder::RecorderConfig>,
     /// To be logged when the agent starts.
     pub(crate) warnings: Vec<String>,
 }
@@ -150,8 +150,8 @@ pub(crate) struct Dirs {
 /// The sources of static pods; `None`: the source is not used.
 #[derive(Clone, Debug)]
 pub(crate) struct PodSources {
-    pub(crate) file: Option<file_source::Config>,
-    pub(crate) url: Option<url_source::Config>,
+    pub(crate) file: Option<file_source::FileSourceConfig>,
+    pub(crate) url: Option<url_source::UrlSourceConfig>,
 }
 
 /// The settings of cgroups.

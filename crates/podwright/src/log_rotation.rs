@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use podwright_agent::rotate::{self, ListRunning, Reopen, Running};
+use podwright_agent::rotate::{self, ListRunning, Reopen, RunningContainer};
 use podwright_cri::{RemoteRuntime, RuntimeService, labels, v1};
 
 /// Runs until it is dropped. `limit` is the timeout of each runtime call.
-pub(crate) async fn run(config: rotate::Config, runtime: Arc<RemoteRuntime>, limit: Duration) {
+pub(crate) async fn run(config: rotate::RotationConfig, runtime: Arc<RemoteRuntime>, limit: Duration) {
     let reopen: Reopen = {
         let runtime = runtime.clone();
         Arc::new(move |id| {
@@ -29,7 +29,7 @@ pub(crate) async fn run(config: rotate::Config, runtime: Arc<RemoteRuntime>, lim
 struct LogPaths(Arc<std::sync::Mutex<std::collections::BTreeMap<String, PathBuf>>>);
 
 impl LogPaths {
-    async fn of_running(&self, runtime: &RemoteRuntime, limit: Duration) -> Vec<Running> {
+    async fn of_running(&self, runtime: &RemoteRuntime, limit: Duration) -> Vec<RunningContainer> {
         let state = v1::ContainerStateValue { state: v1::ContainerState::ContainerRunning.into() };
         let filter = v1::ContainerFilter { state: Some(state), ..Default::default() };
         let Ok(mut listed) = runtime.list_containers(Some(filter), limit).await else { return vec![] };
@@ -44,7 +44,8 @@ impl LogPaths {
                 known.insert(container.id.clone(), PathBuf::from(status.log_path));
             }
         }
-        let running = known.iter().map(|(id, log)| Running { id: id.as_str().into(), log: log.clone() }).collect();
+        let running =
+            known.iter().map(|(id, log)| RunningContainer { id: id.as_str().into(), log: log.clone() }).collect();
         *self.0.lock().expect("no panic under this lock") = known;
         running
     }

@@ -230,7 +230,7 @@ async fn enforce_node_allocatable(host: &Host, limit: Duration, tasks: &Tasks) {
     });
 }
 
-fn record_to_file(event_loop: EventLoop, record: Option<recorder::Config>) -> anyhow::Result<EventLoop> {
+fn record_to_file(event_loop: EventLoop, record: Option<recorder::RecorderConfig>) -> anyhow::Result<EventLoop> {
     let Some(record) = record else { return Ok(event_loop) };
     let path = record.path.display().to_string();
     let recorder = Recorder::start(record).with_context(|| format!("record to {path}"))?;

@@ -3,7 +3,7 @@
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Status, StatusCause, StatusDetails};
-use podwright_agent::local::Refusal;
+use podwright_agent::local::PodRequestError;
 use podwright_core::validate::FieldError;
 
 use crate::serve::{HttpResponse, json};
@@ -114,29 +114,33 @@ impl StatusError {
     }
 }
 
-impl From<Refusal> for StatusError {
-    fn from(refusal: Refusal) -> Self {
+impl From<PodRequestError> for StatusError {
+    fn from(refusal: PodRequestError) -> Self {
         let message = refusal.to_string();
         let (code, reason) = match &refusal {
-            Refusal::NotFound { .. } => (StatusCode::NOT_FOUND, "NotFound"),
-            Refusal::AlreadyExists { .. } | Refusal::Taken { .. } => (StatusCode::CONFLICT, "AlreadyExists"),
-            Refusal::Foreign { .. } | Refusal::Full { .. } => (StatusCode::FORBIDDEN, "Forbidden"),
-            Refusal::Conflict { .. } => (StatusCode::CONFLICT, "Conflict"),
-            Refusal::BadRequest { .. } => (StatusCode::BAD_REQUEST, "BadRequest"),
-            Refusal::Invalid { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "Invalid"),
-            Refusal::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge"),
-            Refusal::Disk { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
+            PodRequestError::NotFound { .. } => (StatusCode::NOT_FOUND, "NotFound"),
+            PodRequestError::AlreadyExists { .. } | PodRequestError::Taken { .. } => {
+                (StatusCode::CONFLICT, "AlreadyExists")
+            }
+            PodRequestError::Foreign { .. } | PodRequestError::Full { .. } => (StatusCode::FORBIDDEN, "Forbidden"),
+            PodRequestError::Conflict { .. } => (StatusCode::CONFLICT, "Conflict"),
+            PodRequestError::BadRequest { .. } => (StatusCode::BAD_REQUEST, "BadRequest"),
+            PodRequestError::Invalid { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "Invalid"),
+            PodRequestError::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge"),
+            PodRequestError::Disk { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
         };
         let error = Self::new(code, reason, message);
         match refusal {
-            Refusal::NotFound { name }
-            | Refusal::AlreadyExists { name }
-            | Refusal::Taken { name, .. }
-            | Refusal::Foreign { name, .. }
-            | Refusal::Full { name, .. }
-            | Refusal::Conflict { name, .. } => error.about("pods", &name),
-            Refusal::Invalid { name, errors } => error.about("Pod", &name).with_causes(errors),
-            Refusal::BadRequest { .. } | Refusal::TooLarge { .. } | Refusal::Disk { .. } => error,
+            PodRequestError::NotFound { name }
+            | PodRequestError::AlreadyExists { name }
+            | PodRequestError::Taken { name, .. }
+            | PodRequestError::Foreign { name, .. }
+            | PodRequestError::Full { name, .. }
+            | PodRequestError::Conflict { name, .. } => error.about("pods", &name),
+            PodRequestError::Invalid { name, errors } => error.about("Pod", &name).with_causes(errors),
+            PodRequestError::BadRequest { .. } | PodRequestError::TooLarge { .. } | PodRequestError::Disk { .. } => {
+                error
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! On a fake runtime: what goes, what must stay, and what people are told.
+//! With a fake runtime: removed images, kept images, and events.
 
 use podwright_cri::Code;
 
@@ -57,77 +57,77 @@ fn removals(fake: &FakeRuntime) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn only_what_nobody_needs_goes_and_only_from_a_full_disk() {
+async fn only_unused_images_are_removed_and_only_from_a_full_disk() {
     let fake = fake();
     let mut roomy = gc(&fake, 5);
     for n in 0..3 {
-        assert_eq!(roomy.round(minutes(5 * n)).await.unwrap(), Round::default());
+        assert_eq!(roomy.collect(minutes(5 * n)).await.unwrap(), Collection::default());
     }
     let mut full = gc(&fake, 10);
-    let young = full.round(minutes(0)).await.unwrap();
+    let young = full.collect(minutes(0)).await.unwrap();
     assert_eq!((young.removed.len(), young.wanted), (0, 2 * GIB), "what was just seen may be on its way into use");
-    let round = full.round(minutes(5)).await.unwrap();
+    let round = full.collect(minutes(5)).await.unwrap();
     assert_eq!(round.removed, ["sha256:idle", "sha256:idle2"]);
     assert_eq!((round.freed, round.wanted, round.failed.len()), (2 * GIB, 2 * GIB, 0));
     assert_eq!(removals(&fake), ["sha256:idle", "sha256:idle2"]);
-    assert_eq!(full.verdict(&Ok(round), "node"), None);
+    assert_eq!(full.event_for(&Ok(round), "node"), None);
 }
 
 #[tokio::test]
-async fn the_longest_unused_goes_first() {
+async fn the_longest_unused_image_is_removed_first() {
     let fake = fake();
     let mut gc = gc(&fake, 9);
-    gc.round(minutes(0)).await.unwrap_or_default();
+    gc.collect(minutes(0)).await.unwrap_or_default();
     // The one that would go first by its name is used for a while.
     fake.containers.lock().unwrap()[1].image_ref = "sha256:idle".into();
     fake.images.lock().unwrap().remove("sha256:dead");
     let mut young = ImageGc { policy: ImagePolicy { min_age: minutes(60), ..gc.policy }, ..gc };
-    young.round(minutes(30)).await.unwrap();
+    young.collect(minutes(30)).await.unwrap();
     fake.containers.lock().unwrap().pop();
-    assert_eq!(young.round(minutes(90)).await.unwrap().removed, ["sha256:idle2"]);
+    assert_eq!(young.collect(minutes(90)).await.unwrap().removed, ["sha256:idle2"]);
 }
 
 #[tokio::test]
-async fn the_sandboxes_image_stays_by_the_runtimes_word_or_by_its_name() {
+async fn the_sandbox_image_is_kept_by_the_reported_or_the_usual_name() {
     let names = ["sha256:x", "registry/odd:1"];
     let info = |text: &str| BTreeMap::from([("config".to_owned(), text.to_owned())]);
-    let told = sandbox_image(&info("{\"sandboxImage\": \"registry/odd:1\"}"));
-    assert!(is_sandbox_image(&names, told.as_deref()));
-    assert!(!is_sandbox_image(&["registry/pause:1"], told.as_deref()), "another pause is as good as any");
+    let reported = sandbox_image(&info("{\"sandboxImage\": \"registry/odd:1\"}"));
+    assert!(is_sandbox_image(&names, reported.as_deref()));
+    assert!(!is_sandbox_image(&["registry/pause:1"], reported.as_deref()), "another pause is as good as any");
     assert_eq!(sandbox_image(&info("no json")), None);
     assert!(is_sandbox_image(&["registry.k8s.io/pause:3.9"], None) && !is_sandbox_image(&names, None));
 }
 
 #[tokio::test]
-async fn what_fails_is_told_and_the_rest_goes_on() {
+async fn a_failed_removal_is_reported_and_the_others_continue() {
     let fake = fake();
     let mut gc = gc(&fake, 10);
-    gc.round(minutes(0)).await.unwrap();
+    gc.collect(minutes(0)).await.unwrap();
     fake.next("RemoveImage", Step::Fail(CriError::new(Code::Other, "RemoveImage", "in use")));
-    let round = gc.round(minutes(5)).await;
+    let round = gc.collect(minutes(5)).await;
     let done = round.as_ref().unwrap();
     assert_eq!((done.removed.len(), done.failed.len(), done.freed), (1, 1, GIB));
-    let event = gc.verdict(&round, "node").expect("too little was freed");
+    let event = gc.event_for(&round, "node").expect("too little was freed");
     assert_eq!((event.reason, &*event.pod.name, &*event.pod.namespace), ("FreeDiskSpaceFailed", "node", ""));
     assert!(event.message.contains("sha256:idle") && event.message.contains("in use"), "{}", event.message);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_that_does_not_tell_removes_nothing_and_is_told_the_second_time() {
+async fn a_failing_runtime_removes_nothing_and_is_reported_the_second_time() {
     let fake = fake();
     let mut gc = gc(&fake, 10);
-    gc.round(minutes(0)).await.unwrap();
+    gc.collect(minutes(0)).await.unwrap();
     for (n, expected) in [(1, None), (2, Some("ImageGCFailed"))] {
         fake.next("ListContainers", Step::Hang);
-        let round = gc.round(minutes(5 * n)).await;
+        let round = gc.collect(minutes(5 * n)).await;
         assert!(round.is_err());
-        assert_eq!(gc.verdict(&round, "node").map(|event| event.reason), expected);
+        assert_eq!(gc.event_for(&round, "node").map(|event| event.reason), expected);
     }
     assert_eq!(removals(&fake), Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn a_full_threshold_turns_it_off_unless_age_counts() {
+async fn a_threshold_of_100_percent_disables_it_unless_there_is_a_maximum_age() {
     let fake = fake();
     let with = |high_percent, max_age| ImageGc {
         policy: ImagePolicy { high_percent, max_age, ..gc(&fake, 1).policy },
@@ -136,6 +136,6 @@ async fn a_full_threshold_turns_it_off_unless_age_counts() {
     assert!(with(100, None).is_off());
     assert!(!with(100, Some(minutes(1))).is_off() && !with(99, None).is_off());
     let mut by_age = with(100, Some(minutes(20)));
-    assert_eq!(by_age.round(minutes(0)).await.unwrap().removed.len(), 0);
-    assert_eq!(by_age.round(minutes(21)).await.unwrap().removed, ["sha256:idle", "sha256:idle2"]);
+    assert_eq!(by_age.collect(minutes(0)).await.unwrap().removed.len(), 0);
+    assert_eq!(by_age.collect(minutes(21)).await.unwrap().removed, ["sha256:idle", "sha256:idle2"]);
 }

@@ -1,12 +1,13 @@
-//! The bytes of the journal.
+//! The file format of the journal.
 //!
 //! ```text
 //! header  magic 8 · version u32 · crc32 of the rest u32 · base u64
 //! frame   magic u32 · crc32 of what follows u32 · body length u32 · uid length u16 · op u8 · last u8 · commit u64 · uid · body
 //! ```
-//! Little endian. The first `base` bytes were synced before the file got its name: whatever is wrong there is damage. All frames of one commit carry its number and the final one is marked `last`: without it none of them
-//! counts. The number also tells a torn end (the commit that a crash cut off) from damage (a broken frame with whole ones
-//! of later commits behind it).
+//! Little endian. The first `base` bytes were synced before the file was renamed into place: an error there is damage. All
+//! frames of a commit carry its number and the final one is marked `last`: without it, none of them is applied. The number
+//! also distinguishes a torn write (the last commit before a crash) from damage (a broken frame before complete frames of
+//! later commits).
 
 use std::fs::File;
 use std::io;
@@ -16,7 +17,7 @@ use std::os::unix::fs::FileExt;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Header {
     pub(super) version: u32,
-    /// The size the file had when it was put in place.
+    /// The size of the file when it was renamed into place, in bytes.
     pub(super) base: u64,
 }
 
@@ -56,7 +57,7 @@ pub(super) enum Op {
 pub(super) struct Frame<'a> {
     pub(super) commit: u64,
     pub(super) op: Op,
-    /// The commit is complete with this frame.
+    /// The last frame of the commit.
     pub(super) last: bool,
     pub(super) uid: &'a str,
     pub(super) body: &'a [u8],
@@ -65,7 +66,7 @@ pub(super) struct Frame<'a> {
 impl<'a> Frame<'a> {
     pub(super) const HEAD: usize = 24;
 
-    /// Append the frame; its checksum, or nothing if it is too big.
+    /// Appends the frame and returns its checksum; `None`: it is too large.
     pub(super) fn write(&self, to: &mut Vec<u8>) -> Option<u32> {
         let body_len = u32::try_from(self.body.len()).ok().filter(|len| *len <= BODY_MAX)?;
         let uid_len = u16::try_from(self.uid.len()).ok()?;
@@ -87,19 +88,19 @@ impl<'a> Frame<'a> {
         Some(crc)
     }
 
-    /// The size of the whole frame that begins with this head, if it can be one.
+    /// The size of the frame with this head; `None`: it is not a head.
     pub(super) fn size(head: &[u8]) -> Option<usize> {
         let known = head.len() >= Self::HEAD && u32_at(head, 0) == FRAME_MAGIC && u32_at(head, 8) <= BODY_MAX;
         known.then(|| Self::HEAD + usize::from(u16::from_le_bytes([head[12], head[13]])) + u32_at(head, 8) as usize)
     }
 
-    /// The frame that lies in exactly these bytes, if it is whole.
+    /// The frame in exactly these bytes; `None`: it is incomplete or damaged.
     pub(super) fn parse(bytes: &'a [u8]) -> Option<(Self, u32)> {
         let crc = (bytes.len() >= Self::HEAD).then(|| u32_at(bytes, 4))?;
         Self::check(bytes, crc).map(|frame| (frame, crc))
     }
 
-    /// As [`Frame::parse`], with a checksum that is known from before.
+    /// As [`Frame::parse`], with a known checksum.
     pub(super) fn check(bytes: &'a [u8], crc: u32) -> Option<Self> {
         if Self::size(bytes)? != bytes.len() || crc32fast::hash(&bytes[8..]) != crc {
             return None;
@@ -114,7 +115,7 @@ impl<'a> Frame<'a> {
         Some(Self { commit, op, last: bytes[15] == 1, uid: std::str::from_utf8(uid).ok()?, body })
     }
 
-    /// Some whole frame of a commit after this one lies in these bytes.
+    /// Whether these bytes contain a complete frame of a later commit.
     pub(super) fn any_after(bytes: &[u8], commit: u64) -> bool {
         let magic = FRAME_MAGIC.to_le_bytes();
         (0..bytes.len().saturating_sub(Frame::HEAD - 1)).filter(|at| bytes[*at..*at + 4] == magic).any(|at| {
@@ -131,5 +132,5 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 
 const FILE_MAGIC: &[u8; 8] = b"podwrjnl";
 const FRAME_MAGIC: u32 = 0x7265_6370;
-/// A manifest is at most 10 MiB; with status, defaults and JSON's quoting its record stays below this.
+/// In bytes. A manifest has at most 10 MiB; with status, defaults and JSON escapes its record is smaller than this.
 const BODY_MAX: u32 = 64 << 20;

@@ -1,4 +1,4 @@
-//! One agent per root directory: a second one is refused, and told who the first is.
+//! Locks the root directory: a second agent fails to start, with the pid of the first in its error.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// Why this process may not use the root directory.
+/// The root directory can't be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another agent has it.
+    /// Another agent holds the lock.
     #[error(
         "{} is in use by another agent{}: stop that one first, or give this one its own --root-dir",
         dir.display(), pid.map(|p| format!(" (pid {p})")).unwrap_or_default()
@@ -18,34 +18,34 @@ pub enum LockError {
     Taken {
         /// The directory.
         dir: PathBuf,
-        /// The other's process id, if it could be read.
+        /// The other agent's pid; `None`: it could not be read.
         pid: Option<u32>,
     },
-    /// The directory or the lock file can't be made.
+    /// The directory or the lock file can't be created.
     #[error("lock {}: {source}", dir.display())]
     Io {
         /// The directory.
         dir: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// The lock is tried so often, with such pauses between: half a second in all.
-const TRIES: u32 = 10;
+/// Attempts and the pause between them: half a second in total.
+const ATTEMPTS: u32 = 10;
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
 
-/// The root directory is this process's for as long as the value lives; the kernel lets go of it when the process dies.
+/// The lock of the root directory. The kernel releases it when the process ends.
 #[derive(Debug)]
 pub struct AgentLock {
     _file: File,
 }
 
 impl AgentLock {
-    /// Make the directory if it isn't there, and take it.
+    /// Creates the directory if needed, and locks it.
     pub fn take(root_dir: &Path) -> Result<Self, LockError> {
         let failed = |source| LockError::Io { dir: root_dir.to_owned(), source };
-        super::make_dir(root_dir).map_err(failed)?;
+        super::create_root_dir(root_dir).map_err(failed)?;
         let mut file = OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -55,8 +55,8 @@ impl AgentLock {
             .open(root_dir.join("agent.lock"))
             .map_err(failed)?;
         let mut taken = flock(&file, FlockOperation::NonBlockingLockExclusive);
-        // An agent that is just ending, or a child it is just starting, lets go in a moment.
-        for _ in 0..TRIES {
+        // An agent that is exiting, or a child process it is just starting, releases the lock soon.
+        for _ in 0..ATTEMPTS {
             if taken != Err(rustix::io::Errno::WOULDBLOCK) {
                 break;
             }
@@ -72,7 +72,7 @@ impl AgentLock {
             }
             Err(errno) => return Err(failed(errno.into())),
         }
-        // The pid is for people. On a full disk it may be missing; the lock counts all the same.
+        // The pid is informational and may be missing on a full disk; the lock is valid without it.
         let _ = file
             .set_len(0)
             .and_then(|()| file.rewind())

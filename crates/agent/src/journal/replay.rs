@@ -1,4 +1,4 @@
-//! Reading the journal at start: the newest record of each pod, or the reason why the file is of no use.
+//! Reads the journal at the start: the newest record of each pod.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -10,7 +10,7 @@ use podwright_core::model::{PodRecord, PodUid};
 use super::frame::{Frame, Header, Op};
 use super::{Log, VERSION};
 
-/// Where a pod's newest record lies in the file.
+/// The position of a pod's newest record in the file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub(super) at: u64,
@@ -18,13 +18,13 @@ pub(super) struct Slot {
     pub(super) crc: u32,
 }
 
-/// What the file holds.
+/// The result of reading the file.
 pub(super) enum Replay {
-    /// There is none.
+    /// There is no journal.
     Absent,
-    /// Its records, and the log to go on with.
+    /// Its records, and the log to append to.
     Read(ReadBack),
-    /// It is damaged or of a version that isn't understood.
+    /// It is damaged or of an unknown version.
     Unusable(String),
 }
 
@@ -35,7 +35,7 @@ pub(super) struct ReadBack {
     pub(super) warnings: Vec<String>,
 }
 
-/// Read the journal at this path.
+/// Reads the journal at this path.
 pub(super) fn read(path: &Path) -> io::Result<Replay> {
     let file = match OpenOptions::new().read(true).write(true).open(path) {
         Ok(file) => file,
@@ -54,7 +54,7 @@ pub(super) fn read(path: &Path) -> io::Result<Replay> {
     };
     if version.abs_diff(VERSION) > 1 {
         return Ok(Replay::Unusable(format!(
-            "it has version {version}, this agent reads {VERSION} and its neighbours"
+            "it has version {version}, this agent reads {VERSION} and the adjacent ones"
         )));
     }
     let mut reader = Reader::new(input, base, size);
@@ -65,7 +65,7 @@ pub(super) fn read(path: &Path) -> io::Result<Replay> {
     let Reader { done, end, commit, .. } = reader;
     let mut warnings = Vec::new();
     if end < size {
-        warnings.push(format!("the journal's last {} bytes were never committed: cut off", size - end));
+        warnings.push(format!("the journal's last {} bytes were not committed: truncated", size - end));
     }
     let dir = path.parent().expect("the journal lies in a directory");
     let mut log = Log { end, commit, ragged: end < size, ..Log::empty(dir, file) };
@@ -74,31 +74,31 @@ pub(super) fn read(path: &Path) -> io::Result<Replay> {
         match serde_json::from_slice::<PodRecord>(&body) {
             Ok(record) if record.uid == uid => {
                 records.push(record);
-                log.note(uid, Some(slot));
+                log.set_slot(uid, Some(slot));
             }
             Ok(_) => warnings.push(format!("the journal's record of pod {uid} carries another uid: dropped")),
-            Err(error) => warnings.push(format!("the journal's record of pod {uid} is not understood: {error}")),
+            Err(error) => warnings.push(format!("the journal's record of pod {uid} can't be decoded: {error}")),
         }
     }
     Ok(Replay::Read(ReadBack { log, version, records, warnings }))
 }
 
-/// A record where it lies and as it is.
+/// A record's position and content.
 type Body = (Slot, Vec<u8>);
 
-/// Walks the frames; a commit's frames are applied when its last one was seen.
+/// Reads the frames; those of a commit are applied after its last one.
 struct Reader<R> {
     input: R,
     base: u64,
     size: u64,
-    /// Where the next frame begins.
+    /// The offset of the next frame.
     at: u64,
     /// The end of the last complete commit.
     end: u64,
     commit: u64,
     done: BTreeMap<PodUid, Body>,
     open: Vec<(PodUid, Option<Body>)>,
-    /// Bytes already taken from the input that are no frame.
+    /// Bytes that were read and are not a frame.
     broken: Vec<u8>,
 }
 
@@ -109,7 +109,7 @@ impl<R: Read> Reader<R> {
         Self { input, base, size, at, end: at, commit: 0, done, open, broken }
     }
 
-    /// Take one frame; false at the end, or where no whole frame begins.
+    /// Reads one frame; false at the end, or if no complete frame follows.
     fn next_frame(&mut self) -> io::Result<bool> {
         let left = self.size - self.at;
         let mut bytes = vec![0; usize::try_from(left.min(Frame::HEAD as u64)).expect("a few bytes")];
@@ -139,12 +139,12 @@ impl<R: Read> Reader<R> {
         Ok(true)
     }
 
-    /// Each commit has the next number; what was written with the file has none.
+    /// Commits are numbered consecutively; frames of a compaction have number 0.
     fn follows(&self, frame: &Frame<'_>) -> bool {
         frame.commit == if self.at < self.base { 0 } else { self.commit + 1 }
     }
 
-    /// What could not be read is not just a torn end: it was synced before, or later commits lie behind it.
+    /// Whether the unreadable part is damage and not a torn write: it was synced before, or later commits follow it.
     fn is_damaged(&mut self) -> io::Result<bool> {
         self.input.read_to_end(&mut self.broken)?;
         Ok(self.end < self.base || Frame::any_after(&self.broken, self.commit + 1))

@@ -100,7 +100,7 @@ fn damage_in_the_middle_puts_the_file_aside_and_starts_empty() {
         let (mut journal, records, warnings) = Journal::open(dir.path()).unwrap();
         assert!(records.is_empty(), "byte {at}");
         assert_eq!(warnings.len(), 1, "byte {at}: {warnings:?}");
-        assert!(warnings[0].contains("put aside as"), "{warnings:?}");
+        assert!(warnings[0].contains("renamed to"), "{warnings:?}");
         if at % 97 == 0 {
             journal.commit(&[put("new", 1)]).unwrap();
             drop(journal);
@@ -108,8 +108,8 @@ fn damage_in_the_middle_puts_the_file_aside_and_starts_empty() {
             assert_eq!((marks(&records), warnings), (vec![("new", 1)], vec![]));
         }
     }
-    assert_eq!(aside(dir.path()).len(), ASIDE_KEPT, "what is kept for people is bounded");
-    let (newest, _) = *aside(dir.path()).last().unwrap();
+    assert_eq!(corrupt_files(dir.path()).len(), CORRUPT_MAX, "the number of kept files is bounded");
+    let (newest, _) = *corrupt_files(dir.path()).last().unwrap();
     assert_eq!(newest, first, "the newest are kept");
 }
 

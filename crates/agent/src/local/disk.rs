@@ -1,12 +1,12 @@
-//! The store's files: one per pod, named by its UID, written whole or not at all.
+//! The store's files: one per pod, named by its UID, written atomically.
 //!
 //! ```text
 //! <root dir>/manifests/            mode 0700
-//! ├─ <uid>.json                    mode 0600: one pod, as it was taken
-//! └─ <uid>.json.broken             what could not be read, put aside
+//! ├─ <uid>.json                    mode 0600: one pod
+//! └─ <uid>.json.broken             a file that could not be read
 //! ```
-//! A file is on disk, its name included, before anybody is told that the pod was taken; whatever cuts a write short leaves the
-//! old content, and a file with a dot before its name that the next start removes.
+//! File and directory are synced before the pod is accepted. An interrupted write leaves the old content, and a temporary file
+//! with a leading dot that the next start removes.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -17,25 +17,24 @@ use podwright_core::model::{Pod, PodUid};
 use podwright_core::validate::{is_dns_label, is_dns_subdomain};
 use rustix::fs::OFlags;
 
-/// The most one pod may have, as an API server's request.
+/// The maximum size of a pod in bytes, as for requests to an API server.
 pub const POD_BYTES_MAX: usize = 2 << 20;
-/// Pods kept: far more than a node runs, and a bound for whoever submits without end.
+/// The maximum number of pods: far more than a node runs.
 pub const PODS_MAX: usize = 1000;
 
-/// The directory of the files.
+/// The directory of the pods' files.
 #[derive(Clone, Debug)]
 pub(super) struct ManifestDir {
     dir: PathBuf,
 }
 
-/// A file that holds no pod.
+/// A file without a valid pod.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BrokenFile {
-    /// Whose it was, by its name.
+    /// From the file name.
     pub(super) uid: PodUid,
-    /// Where it is.
     pub(super) path: PathBuf,
-    /// What is wrong with it.
+    /// The error.
     pub(super) why: String,
 }
 
@@ -49,12 +48,12 @@ impl ManifestDir {
         Ok(Self { dir })
     }
 
-    /// Where this pod's file is.
+    /// The path of the pod's file.
     pub(super) fn path(&self, uid: &PodUid) -> PathBuf {
         self.dir.join(format!("{uid}{ENDING}"))
     }
 
-    /// Every pod there, ordered by file name, and what is no pod. What writes left that were cut short is removed.
+    /// All pods in the order of file names, and the broken files. Removes temporary files of interrupted writes.
     pub(super) fn load(&self) -> io::Result<(Vec<Pod>, Vec<BrokenFile>)> {
         let mut names: Vec<String> =
             fs::read_dir(&self.dir)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
@@ -72,13 +71,13 @@ impl ManifestDir {
                     broken.push(BrokenFile { uid: uid.into(), path, why: format!("more than {PODS_MAX} pods") });
                 }
                 Ok(pod) => pods.push(pod),
-                Err(why) => broken.push(BrokenFile { uid: uid.into(), path, why }),
+                Err(error) => broken.push(BrokenFile { uid: uid.into(), path, why: error.to_string() }),
             }
         }
         Ok((pods, broken))
     }
 
-    /// Put this text where the pod's file is, as one act that survives a loss of power.
+    /// Writes the pod's file atomically and durably.
     pub(super) fn write(&self, uid: &PodUid, text: &[u8]) -> io::Result<()> {
         let new = self.dir.join(format!(".{uid}"));
         let nofollow = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
@@ -93,7 +92,7 @@ impl ManifestDir {
         self.sync()
     }
 
-    /// Remove the pod's file, so that it stays removed. Not there is success.
+    /// Removes the pod's file durably. A missing file is success.
     pub(super) fn remove(&self, uid: &PodUid) -> io::Result<()> {
         match fs::remove_file(self.path(uid)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -101,12 +100,12 @@ impl ManifestDir {
         }
     }
 
-    /// Put a broken file out of the way, and keep it for whoever wants to know. Where it is now.
-    pub(super) fn put_aside(&self, path: &Path) -> io::Result<PathBuf> {
-        let mut aside = path.as_os_str().to_owned();
-        aside.push(".broken");
-        fs::rename(path, &aside)?;
-        Ok(aside.into())
+    /// Renames a broken file and returns its new path.
+    pub(super) fn rename_broken(&self, path: &Path) -> io::Result<PathBuf> {
+        let mut renamed = path.as_os_str().to_owned();
+        renamed.push(".broken");
+        fs::rename(path, &renamed)?;
+        Ok(renamed.into())
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -114,26 +113,41 @@ impl ManifestDir {
     }
 }
 
-fn read(path: &Path, uid: &str) -> Result<Pod, String> {
+/// A file without a valid pod.
+#[derive(Debug, thiserror::Error)]
+enum ReadPodError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Decode(#[from] serde_json::Error),
+    #[error("not a regular file of at most {max} bytes")]
+    NotRegular { max: u64 },
+    #[error("the pod in it has another uid, {0:?}")]
+    OtherUid(String),
+    #[error("the pod in it has no name, namespace or spec")]
+    Incomplete,
+}
+
+fn read(path: &Path, uid: &str) -> Result<Pod, ReadPodError> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let flags = i32::try_from(flags.bits()).unwrap_or_default();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|error| error.to_string())?;
-    let about = file.metadata().map_err(|error| error.to_string())?;
-    // Grown by what the server writes into it.
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let about = file.metadata()?;
+    // The server adds fields to what was submitted.
     let max = 2 * POD_BYTES_MAX as u64;
     if !about.is_file() || about.len() > max {
-        return Err(format!("no regular file of at most {max} bytes"));
+        return Err(ReadPodError::NotRegular { max });
     }
     let mut text = Vec::new();
-    file.take(max).read_to_end(&mut text).map_err(|error| error.to_string())?;
-    let pod: Pod = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+    file.take(max).read_to_end(&mut text)?;
+    let pod: Pod = serde_json::from_slice(&text)?;
     let meta = &pod.metadata;
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     if text(&meta.uid) != uid {
-        return Err(format!("the pod in it has another uid, {:?}", text(&meta.uid)));
+        return Err(ReadPodError::OtherUid(text(&meta.uid)));
     }
     if !is_dns_subdomain(&text(&meta.name)) || !is_dns_label(&text(&meta.namespace)) || pod.spec.is_none() {
-        return Err("the pod in it has no name, namespace or spec".into());
+        return Err(ReadPodError::Incomplete);
     }
     Ok(pod)
 }
@@ -151,26 +165,26 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_and_what_was_cut_short_is_not() {
+    fn written_pods_are_loaded_and_interrupted_writes_are_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let shelf = ManifestDir::open(dir.path()).unwrap();
-        shelf.write(&"a".into(), text("a").as_bytes()).unwrap();
-        shelf.write(&"a".into(), text("a").as_bytes()).unwrap();
+        let store = ManifestDir::open(dir.path()).unwrap();
+        store.write(&"a".into(), text("a").as_bytes()).unwrap();
+        store.write(&"a".into(), text("a").as_bytes()).unwrap();
         fs::write(dir.path().join("manifests/.b"), &text("b")[..20]).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&shelf.path(&"a".into())), mode(&dir.path().join("manifests"))), (0o600, 0o700));
+        assert_eq!((mode(&store.path(&"a".into())), mode(&dir.path().join("manifests"))), (0o600, 0o700));
         let (pods, broken) = ManifestDir::open(dir.path()).unwrap().load().unwrap();
         assert_eq!((pods.len(), pods[0].metadata.uid.as_deref(), broken.len()), (1, Some("a"), 0));
         assert!(!dir.path().join("manifests/.b").exists());
-        shelf.remove(&"a".into()).unwrap();
-        shelf.remove(&"a".into()).unwrap();
-        assert!(shelf.load().unwrap().0.is_empty());
+        store.remove(&"a".into()).unwrap();
+        store.remove(&"a".into()).unwrap();
+        assert!(store.load().unwrap().0.is_empty());
     }
 
     #[test]
-    fn whatever_lies_there_is_named_and_never_followed() {
+    fn broken_files_are_reported_and_links_not_followed() {
         let dir = tempfile::tempdir().unwrap();
-        let shelf = ManifestDir::open(dir.path()).unwrap();
+        let store = ManifestDir::open(dir.path()).unwrap();
         let at = |name: &str| dir.path().join("manifests").join(name);
         fs::write(at("cut.json"), &text("cut")[..20]).unwrap();
         fs::write(at("other.json"), text("mine")).unwrap();
@@ -180,11 +194,11 @@ mod tests {
         std::os::unix::fs::symlink("/etc/passwd", at("link.json")).unwrap();
         fs::write(at("note.txt"), "left alone").unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, at("pipe.json"), rustix::fs::Mode::RUSR).unwrap();
-        let (pods, broken) = shelf.load().unwrap();
+        let (pods, broken) = store.load().unwrap();
         let names: Vec<_> = broken.iter().map(|b| b.uid.as_str()).collect();
         assert_eq!((pods.len(), names), (0, vec!["cut", "dir", "empty", "huge", "link", "other", "pipe"]));
-        let aside = shelf.put_aside(&broken[0].path).unwrap();
-        assert!(aside.exists() && !broken[0].path.exists());
-        assert_eq!(shelf.load().unwrap().1.len(), 6);
+        let renamed = store.rename_broken(&broken[0].path).unwrap();
+        assert!(renamed.exists() && !broken[0].path.exists());
+        assert_eq!(store.load().unwrap().1.len(), 6);
     }
 }

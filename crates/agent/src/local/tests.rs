@@ -27,15 +27,15 @@ fn bed() -> Bed {
 }
 
 impl Bed {
-    async fn create(&self, pod: Value) -> Result<Arc<PodView>, Refusal> {
+    async fn create(&self, pod: Value) -> Result<Arc<PodView>, PodRequestError> {
         self.store.create("default".into(), serde_json::from_value(pod).unwrap(), false).await
     }
 
-    async fn update(&self, name: &str, pod: Value) -> Result<Arc<PodView>, Refusal> {
+    async fn update(&self, name: &str, pod: Value) -> Result<Arc<PodView>, PodRequestError> {
         self.store.update(of(name), serde_json::from_value(pod).unwrap(), false).await
     }
 
-    async fn delete(&self, name: &str, grace: Option<i64>) -> Result<Arc<PodView>, Refusal> {
+    async fn delete(&self, name: &str, grace: Option<i64>) -> Result<Arc<PodView>, PodRequestError> {
         self.store.delete(of(name), DeleteOptions { grace, ..DeleteOptions::default() }).await
     }
 
@@ -92,7 +92,7 @@ fn patch(view: &PodView, phase: &str) -> ObjectRequest {
 }
 
 #[tokio::test]
-async fn a_pod_gets_what_a_server_gives_it_and_is_on_disk_before_the_answer() {
+async fn a_created_pod_has_the_server_fields_and_is_on_disk_before_the_response() {
     let mut bed = bed();
     bed.store.begin().await;
     let shown = bed.create(pod("web")).await.unwrap();
@@ -114,11 +114,11 @@ async fn a_pod_gets_what_a_server_gives_it_and_is_on_disk_before_the_answer() {
 }
 
 #[tokio::test]
-async fn what_a_server_refuses_is_refused_and_changes_nothing() {
+async fn an_invalid_request_is_rejected_and_changes_nothing() {
     let mut bed = bed();
     let shown = bed.create(pod("web")).await.unwrap();
     bed.heard();
-    assert_eq!(bed.create(pod("web")).await.unwrap_err(), Refusal::AlreadyExists { name: "web".into() });
+    assert_eq!(bed.create(pod("web")).await.unwrap_err(), PodRequestError::AlreadyExists { name: "web".into() });
     let with = |path: &str, value: Value| {
         let mut pod = pod("other");
         *pod.pointer_mut(path.rsplit_once('/').unwrap().0)
@@ -127,12 +127,12 @@ async fn what_a_server_refuses_is_refused_and_changes_nothing() {
             .unwrap() = value;
         pod
     };
-    assert!(matches!(bed.create(with("/spec/containers", json!([]))).await, Err(Refusal::Invalid { .. })));
+    assert!(matches!(bed.create(with("/spec/containers", json!([]))).await, Err(PodRequestError::Invalid { .. })));
     let refused = |pod: Value| {
         let bed = &bed;
         async move {
             match bed.create(pod).await.unwrap_err() {
-                Refusal::Invalid { errors, .. } => errors.into_iter().map(|e| e.path).collect::<Vec<_>>(),
+                PodRequestError::Invalid { errors, .. } => errors.into_iter().map(|e| e.path).collect::<Vec<_>>(),
                 other => vec![other.to_string()],
             }
         }
@@ -159,7 +159,7 @@ async fn what_a_server_refuses_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn names_of_other_sources_are_theirs() {
+async fn a_pod_of_another_source_can_not_be_changed() {
     let bed = bed();
     let static_pod: Pod =
         serde_json::from_value(json!({"metadata": {"name": "web", "namespace": "default", "uid": "s"}})).unwrap();
@@ -167,14 +167,14 @@ async fn names_of_other_sources_are_theirs() {
     let refused = bed.create(pod("web")).await.unwrap_err();
     assert_eq!(refused.to_string(), "pods \"web\" already exists: it comes from the manifest /m/web.yaml");
     for refused in [bed.delete("web", None).await.unwrap_err(), bed.update("web", pod("web")).await.unwrap_err()] {
-        assert!(matches!(refused, Refusal::Foreign { .. }), "{refused}");
+        assert!(matches!(refused, PodRequestError::Foreign { .. }), "{refused}");
         assert!(refused.to_string().ends_with("edit or remove /m/web.yaml"), "{refused}");
     }
-    assert_eq!(bed.delete("none", None).await.unwrap_err(), Refusal::NotFound { name: "none".into() });
+    assert_eq!(bed.delete("none", None).await.unwrap_err(), PodRequestError::NotFound { name: "none".into() });
 }
 
 #[tokio::test]
-async fn an_update_of_an_old_sight_is_a_conflict_and_only_some_fields_may_change() {
+async fn an_update_of_an_old_version_is_a_conflict_and_immutable_fields_are_rejected() {
     let mut bed = bed();
     let first = bed.create(pod("web")).await.unwrap();
     let as_read = |view: &PodView, image: &str| {
@@ -184,10 +184,10 @@ async fn an_update_of_an_old_sight_is_a_conflict_and_only_some_fields_may_change
     };
     let second = bed.update("web", as_read(&first, "busybox:2")).await.unwrap();
     assert_eq!(second.object.metadata.generation, Some(2));
-    assert!(matches!(bed.update("web", as_read(&first, "busybox:3")).await, Err(Refusal::Conflict { .. })));
+    assert!(matches!(bed.update("web", as_read(&first, "busybox:3")).await, Err(PodRequestError::Conflict { .. })));
     // The status counts as a change, as it does with an API server.
     ask(&bed, patch(&first, "Running")).await.unwrap();
-    assert!(matches!(bed.update("web", as_read(&second, "busybox:3")).await, Err(Refusal::Conflict { .. })));
+    assert!(matches!(bed.update("web", as_read(&second, "busybox:3")).await, Err(PodRequestError::Conflict { .. })));
     let mut unversioned = pod("web");
     unversioned["metadata"]["labels"] = json!({"a": "b"});
     unversioned["status"] = json!({"phase": "Failed"});
@@ -199,22 +199,22 @@ async fn an_update_of_an_old_sight_is_a_conflict_and_only_some_fields_may_change
     let again = bed.update("web", unversioned.clone()).await.unwrap();
     assert_eq!((again.version, bed.heard().len()), (third.version, 0), "nothing new is no change");
     unversioned["spec"]["hostNetwork"] = json!(true);
-    let Err(Refusal::Invalid { errors, .. }) = bed.update("web", unversioned).await else { panic!("taken") };
+    let Err(PodRequestError::Invalid { errors, .. }) = bed.update("web", unversioned).await else { panic!("taken") };
     assert_eq!(errors[0].path, "spec.hostNetwork");
     let mut renamed = pod("other");
     renamed["metadata"]["uid"] = json!("x");
-    assert!(matches!(bed.update("web", renamed).await, Err(Refusal::BadRequest { .. })));
+    assert!(matches!(bed.update("web", renamed).await, Err(PodRequestError::BadRequest { .. })));
 }
 
 #[tokio::test]
-async fn a_delete_sets_the_time_which_only_gets_shorter_and_the_end_removes_everything() {
+async fn a_repeated_delete_can_only_shorten_the_grace_period() {
     let mut bed = bed();
     let shown = bed.create(pod("web")).await.unwrap();
     let wrong = DeleteOptions { uid: Some("other".into()), ..DeleteOptions::default() };
-    assert!(matches!(bed.store.delete(of("web"), wrong).await, Err(Refusal::Conflict { .. })));
+    assert!(matches!(bed.store.delete(of("web"), wrong).await, Err(PodRequestError::Conflict { .. })));
     let old = DeleteOptions { resource_version: Some("1".into()), ..DeleteOptions::default() };
-    assert!(matches!(bed.store.delete(of("web"), old).await, Err(Refusal::Conflict { .. })));
-    assert!(matches!(bed.delete("web", Some(-1)).await, Err(Refusal::BadRequest { .. })));
+    assert!(matches!(bed.store.delete(of("web"), old).await, Err(PodRequestError::Conflict { .. })));
+    assert!(matches!(bed.delete("web", Some(-1)).await, Err(PodRequestError::BadRequest { .. })));
     let dry = DeleteOptions { dry_run: true, ..DeleteOptions::default() };
     assert!(bed.store.delete(of("web"), dry).await.unwrap().object.metadata.deletion_timestamp.is_some());
     let at = |view: &PodView| view.object.metadata.deletion_timestamp.clone().unwrap().0;
@@ -238,7 +238,7 @@ async fn a_delete_sets_the_time_which_only_gets_shorter_and_the_end_removes_ever
 }
 
 #[tokio::test]
-async fn the_end_of_a_pod_is_kept_and_other_statuses_are_not_written() {
+async fn only_a_terminal_status_is_written_to_disk() {
     let bed = bed();
     let shown = bed.create(pod("web")).await.unwrap();
     let file = bed.dir.path().join(format!("manifests/{}.json", shown.uid()));
@@ -253,7 +253,7 @@ async fn the_end_of_a_pod_is_kept_and_other_statuses_are_not_written() {
 }
 
 #[tokio::test]
-async fn a_broken_file_is_mended_from_the_journal_or_put_aside_and_named() {
+async fn a_broken_file_is_restored_from_the_journal_or_renamed_and_reported() {
     let bed = bed();
     let (kept, lost) = (bed.create(pod("kept")).await.unwrap(), bed.create(pod("lost")).await.unwrap());
     for view in [&kept, &lost] {
@@ -275,7 +275,7 @@ async fn a_broken_file_is_mended_from_the_journal_or_put_aside_and_named() {
 }
 
 #[tokio::test]
-async fn two_who_write_at_once_are_told_apart_and_who_goes_away_loses_nothing() {
+async fn concurrent_writes_conflict_and_a_cancelled_request_is_completed() {
     let bed = bed();
     let shown = bed.create(pod("web")).await.unwrap();
     let read = serde_json::to_value(&*shown).unwrap();
@@ -296,16 +296,16 @@ async fn two_who_write_at_once_are_told_apart_and_who_goes_away_loses_nothing() 
 }
 
 #[tokio::test]
-async fn a_pod_that_has_ended_gets_another_life_and_never_two() {
+async fn a_terminated_pod_can_be_recreated_once() {
     let mut bed = bed();
     let first = bed.create(pod("web")).await.unwrap();
-    let refused = bed.store.revive(of("web")).await.unwrap_err();
-    assert!(matches!(refused, Refusal::Conflict { .. }), "it has not ended: {refused}");
+    let refused = bed.store.recreate(of("web")).await.unwrap_err();
+    assert!(matches!(refused, PodRequestError::Conflict { .. }), "it has not ended: {refused}");
     ask(&bed, patch(&first, "Succeeded")).await.unwrap();
     let old_file = bed.dir.path().join(format!("manifests/{}.json", first.uid()));
     let left_behind = std::fs::read(&old_file).unwrap();
     bed.heard();
-    let second = bed.store.revive(of("web")).await.unwrap();
+    let second = bed.store.recreate(of("web")).await.unwrap();
     assert_ne!(second.uid(), first.uid());
     assert_eq!(second.object.spec, first.object.spec);
     assert_eq!(second.status.as_ref().unwrap().phase.as_deref(), Some("Pending"));
@@ -320,6 +320,6 @@ async fn a_pod_that_has_ended_gets_another_life_and_never_two() {
     assert_eq!((bed.files(), bed.feed.by_name("default", "web").unwrap().uid()), (1, second.uid()));
 
     bed.delete("web", None).await.unwrap();
-    assert!(bed.store.revive(of("web")).await.is_err(), "it is being deleted");
-    assert!(matches!(bed.store.revive(of("other")).await, Err(Refusal::NotFound { .. })));
+    assert!(bed.store.recreate(of("web")).await.is_err(), "it is being deleted");
+    assert!(matches!(bed.store.recreate(of("other")).await, Err(PodRequestError::NotFound { .. })));
 }

@@ -13,7 +13,7 @@ fn now(seconds: u64) -> Now {
 }
 
 /// Let a node live for a while under the recorder's eyes.
-async fn fly(config: Config, turns: u64) {
+async fn record(config: RecorderConfig, turns: u64) {
     let mut recorder = Recorder::start(config).unwrap();
     let mut node = Node::new(NodeConfig::default(), vec![]);
     for n in 0..turns {
@@ -45,23 +45,23 @@ fn replay(path: &Path) -> u64 {
 }
 
 #[tokio::test]
-async fn what_is_recorded_is_replayed_and_a_second_run_keeps_the_first() {
+async fn a_recording_can_be_replayed_and_a_second_run_keeps_the_first() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("flight");
-    let config = Config { path: path.clone(), max_size: 1 << 20 };
-    fly(config.clone(), 10).await;
+    let config = RecorderConfig { path: path.clone(), max_size: 1 << 20 };
+    record(config.clone(), 10).await;
     assert_eq!(replay(&path), 10);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(fs::read_to_string(&path).unwrap().contains("{\"end\":\"the agent ended\"}"));
-    fly(config, 5).await;
+    record(config, 5).await;
     assert_eq!((replay(&path), replay(&dir.path().join("flight.1"))), (5, 10));
 }
 
 #[tokio::test]
-async fn a_long_recording_is_cut_and_every_part_can_be_replayed() {
+async fn a_long_recording_is_split_and_every_part_can_be_replayed() {
     let dir = tempfile::tempdir().unwrap();
     let max_size = 500_000;
-    fly(Config { path: dir.path().join("flight"), max_size }, 5_000).await;
+    record(RecorderConfig { path: dir.path().join("flight"), max_size }, 5_000).await;
     let mut parts: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     parts.sort();
     assert_eq!(parts.len(), 4, "{parts:?}");
@@ -72,15 +72,15 @@ async fn a_long_recording_is_cut_and_every_part_can_be_replayed() {
 }
 
 #[tokio::test]
-async fn a_bound_too_small_for_the_state_ends_the_recording_and_nothing_else() {
+async fn a_limit_smaller_than_the_state_ends_the_recording_only() {
     let dir = tempfile::tempdir().unwrap();
-    fly(Config { path: dir.path().join("flight"), max_size: 100 }, 50).await;
+    record(RecorderConfig { path: dir.path().join("flight"), max_size: 100 }, 50).await;
     assert!(fs::metadata(dir.path().join("flight")).unwrap().len() < 100);
 }
 
 #[test]
-fn what_is_no_plain_file_is_left_alone() {
+fn a_path_that_is_not_a_regular_file_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
-    assert!(Recorder::start(Config { path: dir.path().to_owned(), max_size: 1 << 20 }).is_err());
-    assert!(Recorder::start(Config { path: "/dev/null".into(), max_size: 1 << 20 }).is_err());
+    assert!(Recorder::start(RecorderConfig { path: dir.path().to_owned(), max_size: 1 << 20 }).is_err());
+    assert!(Recorder::start(RecorderConfig { path: "/dev/null".into(), max_size: 1 << 20 }).is_err());
 }

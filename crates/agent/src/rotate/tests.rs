@@ -12,28 +12,28 @@ fn names(list: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn the_plan_keeps_the_newest_and_compresses_all_but_one() {
+fn the_newest_files_are_kept_and_all_but_one_compressed() {
     /// What, the files, how many may stay; then those that go and those that are packed.
     type Case = (&'static str, &'static [&'static str], usize, &'static [&'static str], &'static [&'static str]);
     let cases: [Case; 6] = [
         ("nothing rotated yet", &["0.log"], 5, &[], &[]),
-        ("the newest stays plain", &["0.log", "0.log.20260101-000000"], 5, &[], &[]),
+        ("the newest stays uncompressed", &["0.log", "0.log.20260101-000000"], 5, &[], &[]),
         (
-            "older ones are packed",
+            "older ones are compressed",
             &["0.log.20260101-000003", "0.log.20260101-000001.gz", "0.log", "0.log.20260101-000002"],
             5,
             &[],
             &["0.log.20260101-000002"],
         ),
         (
-            "the oldest go",
+            "the oldest are removed",
             &["0.log.20260101-000001.gz", "0.log.20260101-000002.gz", "0.log.20260101-000003", "0.log.20260101-000004"],
             3,
             &["0.log.20260101-000001.gz", "0.log.20260101-000002.gz"],
             &["0.log.20260101-000003"],
         ),
         (
-            "what a crash left goes",
+            "leftovers of a crash are removed",
             &[
                 "0.log.20260101-000001",
                 "0.log.20260101-000001.gz",
@@ -46,7 +46,7 @@ fn the_plan_keeps_the_newest_and_compresses_all_but_one() {
             &["0.log.20260101-000002"],
         ),
         (
-            "other logs and other people's files are left alone",
+            "other logs and unrelated files are kept",
             &[
                 "1.log.20260101-000001",
                 "0.log.bak",
@@ -61,14 +61,14 @@ fn the_plan_keeps_the_newest_and_compresses_all_but_one() {
         ),
     ];
     for (what, siblings, max, remove, compress) in cases {
-        let expected = Plan { remove: names(remove), compress: names(compress) };
+        let expected = CleanupPlan { remove: names(remove), compress: names(compress) };
         assert_eq!(plan("0.log", &names(siblings), max), expected, "{what}");
     }
 }
 
 struct Bench {
     dir: TempDir,
-    container: Running,
+    container: RunningContainer,
     /// What the runtime answers, and how often it was asked.
     answer: Arc<Mutex<(Result<bool, String>, usize)>>,
 }
@@ -78,7 +78,7 @@ impl Bench {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("0.log");
         fs::write(&log, vec![b'x'; size]).unwrap();
-        Self { container: Running { id: "c1".into(), log }, dir, answer: Arc::new(Mutex::new((Ok(true), 0))) }
+        Self { container: RunningContainer { id: "c1".into(), log }, dir, answer: Arc::new(Mutex::new((Ok(true), 0))) }
     }
 
     /// The answer `Ok(true)` makes a new file, `Ok(false)` doesn't.
@@ -97,7 +97,7 @@ impl Bench {
     }
 
     async fn rotate(&self, second: i64) -> Result<bool, RotateError> {
-        let config = Config { max_size: 100, max_files: 3, ..Config::default() };
+        let config = RotationConfig { max_size: 100, max_files: 3, ..RotationConfig::default() };
         let now = Timestamp::from_second(1_767_225_600 + second).unwrap();
         rotate(config, &self.container, &self.reopen(), now).await
     }
@@ -118,7 +118,7 @@ async fn a_small_log_is_left_alone() {
 }
 
 #[tokio::test]
-async fn logs_are_renamed_packed_and_removed_in_turn() {
+async fn logs_are_renamed_compressed_and_removed() {
     let bench = Bench::new(101);
     for round in 0..4u8 {
         fs::write(&bench.container.log, vec![b'0' + round; 200]).unwrap();
@@ -134,7 +134,7 @@ async fn logs_are_renamed_packed_and_removed_in_turn() {
 }
 
 #[tokio::test]
-async fn a_runtime_that_fails_gets_its_file_back() {
+async fn the_rename_is_undone_if_the_reopen_fails() {
     let bench = Bench::new(200);
     let mut open = OpenOptions::new().append(true).open(&bench.container.log).unwrap();
     bench.answer.lock().unwrap().0 = Err("no such container".into());
@@ -146,7 +146,7 @@ async fn a_runtime_that_fails_gets_its_file_back() {
 }
 
 #[tokio::test]
-async fn a_runtime_that_opened_a_new_file_and_failed_loses_none() {
+async fn a_new_file_of_a_failed_reopen_is_kept() {
     let bench = Bench::new(200);
     let (log, inner) = (bench.container.log.clone(), bench.reopen());
     let reopen: Reopen = Arc::new(move |id| {
@@ -158,14 +158,14 @@ async fn a_runtime_that_opened_a_new_file_and_failed_loses_none() {
             Err("late".into())
         })
     });
-    let config = Config { max_size: 100, max_files: 3, ..Config::default() };
+    let config = RotationConfig { max_size: 100, max_files: 3, ..RotationConfig::default() };
     rotate(config, &bench.container, &reopen, Timestamp::UNIX_EPOCH).await.unwrap_err();
     assert_eq!(bench.files(), ["0.log", "0.log.19700101-000000"]);
     assert_eq!(fs::read(&bench.container.log).unwrap(), b"new");
 }
 
 #[tokio::test]
-async fn a_log_that_a_crash_left_renamed_is_opened_anew() {
+async fn a_log_that_a_crash_left_renamed_is_reopened() {
     let bench = Bench::new(200);
     fs::rename(&bench.container.log, bench.dir.path().join("0.log.20250101-000000")).unwrap();
     assert!(!bench.rotate(0).await.unwrap());
@@ -177,7 +177,7 @@ async fn a_log_that_a_crash_left_renamed_is_opened_anew() {
 }
 
 #[tokio::test]
-async fn links_in_the_place_of_logs_are_not_followed() {
+async fn a_link_instead_of_a_log_is_not_followed() {
     let bench = Bench::new(200);
     let target = bench.dir.path().join("elsewhere");
     fs::rename(&bench.container.log, &target).unwrap();
@@ -187,14 +187,14 @@ async fn links_in_the_place_of_logs_are_not_followed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_timer_looks_at_every_running_container() {
+async fn every_running_container_is_checked_periodically() {
     let bench = Bench::new(200);
-    let running = vec![Running { id: "c1".into(), log: "/no/such/dir/0.log".into() }, bench.container.clone()];
+    let running = vec![RunningContainer { id: "c1".into(), log: "/no/such/dir/0.log".into() }, bench.container.clone()];
     let list: ListRunning = Arc::new(move || {
         let running = running.clone();
         Box::pin(async move { running })
     });
-    let config = Config { max_size: 100, ..Config::default() };
+    let config = RotationConfig { max_size: 100, ..RotationConfig::default() };
     let task = tokio::spawn(run(config, list, bench.reopen()));
     while bench.files().len() < 2 {
         tokio::time::sleep(Duration::from_millis(10)).await;

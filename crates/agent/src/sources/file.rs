@@ -1,12 +1,12 @@
 //! Manifests in a directory, or in one file.
 //!
 //! ```text
-//!   inotify ──▶ Memory (what is being written, what has just gone) ──▶ look (blocking: list, stat, read what changed)
-//!   relist ───▶                                                              │
-//!                      SET, if it differs from the last one ◀── Memory ◀─────┘
+//!   inotify ──▶ FileTracker (files being written or just removed) ──▶ scan (blocking: list, stat, read changed files)
+//!   relist ───▶                                                             │
+//!                  SET, if it differs from the last one ◀── FileTracker ◀───┘
 //! ```
-//! Events only say when to look and which names are being written; what is true is what the look finds. One look at a
-//! time, off the runtime: a directory that hangs costs this source and nobody else.
+//! Events only determine when to scan and which files are being written; the scan determines the state. One scan at a time,
+//! on a blocking thread: a directory that hangs affects this source only.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -20,40 +20,41 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{Changes, Decode};
 
-mod look;
-mod memory;
+mod scan;
+mod tracker;
 
-pub use look::is_manifest;
-use look::{Look, Question};
-use memory::Memory;
+pub use scan::is_manifest;
+use scan::{Scan, ScanRequest};
+use tracker::FileTracker;
 
 /// The file source's settings.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct FileSourceConfig {
     /// `staticPodPath`: a directory of manifests, or one manifest.
     pub path: PathBuf,
     /// `fileCheckFrequency`.
     pub check_frequency: Duration,
-    /// Take files of every name, as the Go kubelet does. Names that begin with a dot stay out.
+    /// Read files of every name, as the Go kubelet does, except names that begin with a dot. Else only `.yaml`, `.yml` and
+    /// `.json`.
     pub all_names: bool,
 }
 
-/// Watch the path and tell what is there, until nobody listens any more.
-pub async fn run(config: Config, decode: Decode, changes: Changes) {
+/// Watches the path and sends its pods, until the receiver is dropped.
+pub async fn run(config: FileSourceConfig, decode: Decode, changes: Changes) {
     tokio::select! {
         () = changes.closed() => {}
-        () = Task::new(config, decode, changes.clone()).run() => {}
+        () = FileSource::new(config, decode, changes.clone()).run() => {}
     }
 }
 
-struct Task {
-    config: Config,
+struct FileSource {
+    config: FileSourceConfig,
     decode: Decode,
     changes: Changes,
-    memory: Memory,
-    /// `None`: inotify is not to be had; the relist does it alone.
+    tracker: FileTracker,
+    /// `None`: inotify is not available; changes are found by the relist.
     watch: Option<Watch>,
-    /// The last error of the path as a whole, so that it is logged once.
+    /// The last error of the path itself, so that it is logged once.
     failing: Option<String>,
 }
 
@@ -65,26 +66,26 @@ struct Watch {
     outer: Option<WatchDescriptor>,
 }
 
-impl Task {
-    fn new(config: Config, decode: Decode, changes: Changes) -> Self {
+impl FileSource {
+    fn new(config: FileSourceConfig, decode: Decode, changes: Changes) -> Self {
         let watch = Watch::new()
             .inspect_err(|error| {
-                tracing::warn!(path = %config.path.display(), %error, "no inotify: manifests are only seen every fileCheckFrequency");
+                tracing::warn!(path = %config.path.display(), %error, "inotify unavailable, changes are found every fileCheckFrequency");
             })
             .ok();
-        Self { config, decode, changes, memory: Memory::default(), watch, failing: None }
+        Self { config, decode, changes, tracker: FileTracker::default(), watch, failing: None }
     }
 
     async fn run(mut self) {
         loop {
-            let again = self.look().await;
-            if !self.tell().await {
+            let again = self.scan().await;
+            if !self.send().await {
                 return;
             }
             let now = Instant::now();
             let relist = now + self.config.check_frequency;
-            let wake = match self.memory.wake() {
-                _ if self.failing.is_some() => relist.min(now + RETRY),
+            let wake = match self.tracker.wake() {
+                _ if self.failing.is_some() => relist.min(now + RETRY_INTERVAL),
                 _ if again => now,
                 Some(at) => at.min(relist),
                 None => relist,
@@ -93,59 +94,59 @@ impl Task {
         }
     }
 
-    /// Until something happened that is worth a look, or this moment.
+    /// Waits for an event that requires a scan, or until this moment.
     async fn wait(&mut self, until: Instant) {
         loop {
             let Some(watch) = &mut self.watch else { return sleep_until(until).await };
             let event = tokio::select! {
                 () = sleep_until(until) => break,
-                // Nothing is lost when this is dropped: events stay in the stream's buffer.
+                // Cancellation safe: events stay in the stream's buffer.
                 event = watch.events.next() => event,
             };
-            if self.happened(event) {
+            if self.on_event(event) {
                 break;
             }
         }
-        // What else is there already is taken along: sixty files dropped at once are a few looks, not sixty.
+        // Pending events are handled together: many files created at once need a few scans only.
         self.drain();
     }
 
-    /// Take the events that are there already. True if one of them is worth a look.
+    /// Handles the pending events. True if one of them requires a scan.
     fn drain(&mut self) -> bool {
-        let mut worth = false;
+        let mut required = false;
         while let Some(event) = self.watch.as_mut().and_then(|watch| watch.events.next().now_or_never()) {
-            worth |= self.happened(event);
+            required |= self.on_event(event);
         }
-        worth
+        required
     }
 
-    /// One event. True if it is worth a look.
-    fn happened(&mut self, event: Option<io::Result<EventOwned>>) -> bool {
+    /// Handles one event. True if it requires a scan.
+    fn on_event(&mut self, event: Option<io::Result<EventOwned>>) -> bool {
         let Some(watch) = &self.watch else { return false };
         let event = match event {
             Some(Ok(event)) => event,
             ended => {
                 let error = ended.and_then(Result::err);
-                tracing::warn!(?error, "inotify ended: manifests are only seen every fileCheckFrequency");
+                tracing::warn!(?error, "inotify ended, changes are found every fileCheckFrequency");
                 self.watch = None;
                 return false;
             }
         };
         if event.mask.contains(EventMask::Q_OVERFLOW) {
-            // Whatever was being written may have been closed among the lost events.
-            self.memory.forget_writers();
+            // The close of a file that was being written may be among the lost events.
+            self.tracker.forget_writers();
             return true;
         }
         let inner = watch.inner.as_ref() == Some(&event.wd);
         let outer = watch.outer.as_ref() == Some(&event.wd);
         match event.name {
-            // Links of a directory often lead through one that is swapped as a whole, `..data`.
+            // Symlinks may lead through a directory that is swapped as a whole, as `..data` of ConfigMap volumes.
             Some(name) if inner && name.as_bytes().starts_with(b"..") => true,
-            Some(name) if inner && look::is_manifest(&name, self.config.all_names) => {
-                self.memory.happened(name, event.mask, Instant::now())
+            Some(name) if inner && scan::is_manifest(&name, self.config.all_names) => {
+                self.tracker.on_event(name, event.mask, Instant::now())
             }
             Some(name) if outer && self.config.path.file_name() == Some(&name) => {
-                self.memory.happened(name, event.mask, Instant::now())
+                self.tracker.on_event(name, event.mask, Instant::now())
             }
             // The directory itself was moved, removed or unmounted.
             None => inner,
@@ -153,66 +154,66 @@ impl Task {
         }
     }
 
-    /// Look at the path, and remember what was found. Waits as long as the file system does. True if it is to be done
-    /// again at once, because of what happened meanwhile.
-    async fn look(&mut self) -> bool {
-        let question = Question {
+    /// Scans the path and records the result. Waits as long as the file system does. True if an event in the meantime
+    /// requires another scan at once.
+    async fn scan(&mut self) -> bool {
+        let request = ScanRequest {
             path: self.config.path.clone(),
             all_names: self.config.all_names,
-            known: self.memory.known(Instant::now()),
+            known: self.tracker.known(Instant::now()),
             watches: self.watch.as_ref().map(|watch| watch.watches.clone()),
         };
         let decode = self.decode.clone();
-        let mut job = tokio::task::spawn_blocking(move || look::look(question, &decode));
+        let mut job = tokio::task::spawn_blocking(move || scan::scan(request, &decode));
         let done = loop {
-            match tokio::time::timeout(LOOK_MAX, &mut job).await {
+            match tokio::time::timeout(SCAN_WARN_AFTER, &mut job).await {
                 Ok(done) => break done,
-                // A blocked read can't be taken back; a second one would only hang beside it.
+                // A blocked read can't be cancelled, and a second scan would hang too.
                 Err(_) => {
-                    tracing::warn!(path = %self.config.path.display(), "the manifests can't be read: the file system does not answer");
+                    tracing::warn!(path = %self.config.path.display(), "reading manifests hangs, the file system does not respond");
                 }
             }
         };
-        let done = done.map(|Look { inner, outer, found }| {
+        let done = done.map(|Scan { inner, outer, found }| {
             if let Some(watch) = &mut self.watch {
                 watch.replace(inner, outer);
             }
             found
         });
-        // Only now are events of a directory that this look has begun to watch known as such.
+        // After the watches are replaced, so that events of a newly watched directory are recognised.
         let again = self.drain();
         match done {
             Ok(found) => {
-                self.log_whole(found.as_ref().err());
+                self.log_path_error(found.as_ref().err());
                 match found {
-                    Ok(found) => self.memory.seen(found, Instant::now()),
-                    Err(_) => self.memory.saw_nothing(),
+                    Ok(found) => self.tracker.on_scan(found, Instant::now()),
+                    Err(_) => self.tracker.on_scan_failed(),
                 }
             }
             Err(error) => {
-                self.log_whole(Some(&io::Error::other(error)));
-                self.memory.saw_nothing();
+                self.log_path_error(Some(&io::Error::other(error)));
+                self.tracker.on_scan_failed();
             }
         }
         again
     }
 
-    /// Say once that the path as a whole can't be seen, and once that it can again.
-    fn log_whole(&mut self, error: Option<&io::Error>) {
+    /// Logs once that the path can't be read, and once that it can be read again.
+    fn log_path_error(&mut self, error: Option<&io::Error>) {
         let error = error.map(ToString::to_string);
         if error != self.failing {
             let path = self.config.path.display();
             match &error {
-                Some(error) => tracing::warn!(%path, error, "the manifests can't be read: pods stay as they are"),
-                None => tracing::info!(%path, "the manifests can be read again"),
+                Some(error) => tracing::warn!(%path, error, "reading manifests failed, pods stay as they are"),
+                None => tracing::info!(%path, "reading manifests succeeded again"),
             }
             self.failing = error;
         }
     }
 
-    /// Send what there is, if it is news. False when nobody listens.
-    async fn tell(&mut self) -> bool {
-        let Some((pods, broken)) = self.memory.news() else { return true };
+    /// Sends the pods if they have changed. False if the receiver is gone.
+    async fn send(&mut self) -> bool {
+        let Some((pods, broken)) = self.tracker.take_changed() else { return true };
         self.changes.send((Source::File, SourceChange::Set { pods, broken })).await.is_ok()
     }
 }
@@ -224,7 +225,7 @@ impl Watch {
         Ok(Self { events: inotify.into_event_stream(vec![0; 16 << 10])?, watches, inner: None, outer: None })
     }
 
-    /// The watches of the newest look; those of a directory that is elsewhere now are given up.
+    /// Uses the watches of the last scan and removes those of a directory that was moved.
     fn replace(&mut self, inner: Option<WatchDescriptor>, outer: Option<WatchDescriptor>) {
         for old in [self.inner.take(), self.outer.take()].into_iter().flatten() {
             if inner.as_ref() != Some(&old) && outer.as_ref() != Some(&old) {
@@ -235,10 +236,10 @@ impl Watch {
     }
 }
 
-/// A path that can't be seen as a whole gives no events to wait for.
-const RETRY: Duration = Duration::from_secs(1);
-/// After this long without an answer from the file system, people are told.
-const LOOK_MAX: Duration = Duration::from_secs(30);
+/// A path that can't be read gives no events to wait for.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// A scan that takes longer is logged.
+const SCAN_WARN_AFTER: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests;

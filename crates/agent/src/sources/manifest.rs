@@ -1,4 +1,4 @@
-//! One text from whatever source: its pods, and everything that is to be said of it, by line and field.
+//! Parses the text of a manifest into pods, with errors and warnings by line and field.
 
 use std::fmt;
 
@@ -6,45 +6,45 @@ use podwright_core::model::Manifest;
 use podwright_core::static_pod;
 use podwright_core::validate::FieldError;
 
-use super::lines::Lines;
-use super::{Decode, documents};
+use super::field_lines::FieldLines;
+use super::{Decode, ParseError, documents};
 
-/// One thing to say about a manifest.
+/// An error or warning about a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The line of the field, or of what it should be in; `None`: of the whole, or not known.
+    /// The line of the field, or of its parent if it is missing; `None`: unknown, or the whole text.
     pub line: Option<u64>,
-    /// Which field; empty: the whole.
+    /// The path of the field; empty: the whole text.
     pub path: String,
-    /// What is wrong with it, and what to write instead.
+    /// What is wrong, and what to write instead.
     pub message: String,
 }
 
-/// What a text is.
+/// The content of one text.
 #[derive(Debug, Default)]
-pub struct Read {
-    /// Its pods, as far as they are good.
+pub struct ParsedManifests {
+    /// The valid pods.
     pub pods: Vec<Manifest>,
-    /// What is wrong: none of its pods counts.
+    /// If there are any, none of the pods may be used.
     pub errors: Vec<Finding>,
-    /// Fields that do nothing.
+    /// Fields without effect.
     pub warnings: Vec<Finding>,
 }
 
-/// Read all documents of a text.
-pub fn read(bytes: &[u8], origin: &str, decode: &Decode) -> Read {
-    let mut read = Read::default();
+/// Parses all documents of a text.
+pub fn read_manifests(bytes: &[u8], origin: &str, decode: &Decode) -> ParsedManifests {
+    let mut read = ParsedManifests::default();
     let documents = match documents(bytes) {
         Ok(documents) => documents,
         Err(error) => {
-            read.errors.push(Finding::of_text(error));
+            read.errors.push(error.into());
             return read;
         }
     };
     let text = String::from_utf8_lossy(bytes);
     let mut lines = None;
     let mut find = |document: usize, FieldError { path, message }| {
-        let lines = lines.get_or_insert_with(|| Lines::of(text.strip_prefix('\u{feff}').unwrap_or(&text)));
+        let lines = lines.get_or_insert_with(|| FieldLines::of(text.strip_prefix('\u{feff}').unwrap_or(&text)));
         Finding { line: lines.line(document, &path), path, message }
     };
     for (n, document) in documents.into_iter().enumerate() {
@@ -60,13 +60,11 @@ pub fn read(bytes: &[u8], origin: &str, decode: &Decode) -> Read {
     read
 }
 
-impl Finding {
-    /// The parser's own words may begin with the place.
-    fn of_text(error: String) -> Self {
-        let line = error.strip_prefix("line ").and_then(|rest| rest.split([',', ':']).next()?.parse().ok());
-        let message = match line {
-            Some(line) => error.strip_prefix(&format!("line {line}, ")).unwrap_or(&error).to_owned(),
-            None => error,
+impl From<ParseError> for Finding {
+    fn from(error: ParseError) -> Self {
+        let (line, message) = match error {
+            ParseError::Syntax { line, column, message } => (Some(line), format!("column {column}: {message}")),
+            error @ (ParseError::Empty | ParseError::Other(_)) => (None, error.to_string()),
         };
         Self { line, path: String::new(), message }
     }
@@ -94,15 +92,15 @@ mod tests {
 
     const TEXT: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  hostNetwrk: true\n  containers:\n  - name: C\n    image: i\n    ports:\n    - containerPort: http\n---\napiVersion: v1\nkind: Pod\nmetadata:\n  name: web\nspec:\n  restartPolicy: Sometimes\n  volumes: [{name: v, nfs: {server: s, path: /}}]\n  containers:\n  - name: C\n    image: i\n";
 
-    fn said(text: &str, strictness: Strictness) -> (Vec<String>, Vec<String>) {
-        let read = read(text.as_bytes(), "/m/web.yaml", &static_pods(Source::File, "node", strictness));
+    fn findings(text: &str, strictness: Strictness) -> (Vec<String>, Vec<String>) {
+        let read = read_manifests(text.as_bytes(), "/m/web.yaml", &static_pods(Source::File, "node", strictness));
         let texts = |findings: &[Finding]| findings.iter().map(ToString::to_string).collect();
         (texts(&read.errors), texts(&read.warnings))
     }
 
     #[test]
-    fn everything_wrong_is_said_with_its_line() {
-        let (errors, warnings) = said(TEXT, Strictness::Lenient);
+    fn all_errors_are_reported_with_their_lines() {
+        let (errors, warnings) = findings(TEXT, Strictness::Lenient);
         assert_eq!(errors.len(), 3, "{errors:?}");
         assert!(errors[0].starts_with("line 10: spec.containers[0].ports[0].containerPort: must be"), "{errors:?}");
         assert!(errors[1].starts_with("line 17: spec.restartPolicy: \"Sometimes\" must be one of"), "{errors:?}");
@@ -112,22 +110,22 @@ mod tests {
     }
 
     #[test]
-    fn strictly_what_does_nothing_is_wrong() {
+    fn with_strict_checks_fields_without_effect_are_errors() {
         let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  hostNetwrk: true\n  containers: [{name: c, image: i}]\n";
-        let (errors, warnings) = said(text, Strictness::Lenient);
+        let (errors, warnings) = findings(text, Strictness::Lenient);
         assert_eq!((errors.len(), warnings.len()), (0, 1));
         assert_eq!(warnings[0], "line 5: spec.hostNetwrk: unknown field, it does nothing, did you mean hostNetwork?");
-        let (errors, _) = said(text, Strictness::Strict);
+        let (errors, _) = findings(text, Strictness::Strict);
         assert_eq!(errors, warnings);
     }
 
     #[test]
-    fn a_text_that_is_no_manifest_says_where_it_stops_being_one() {
-        let (errors, _) = said("a: 1\nb: [1,\n", Strictness::Lenient);
+    fn a_text_that_is_not_a_manifest_is_reported_with_its_position() {
+        let (errors, _) = findings("a: 1\nb: [1,\n", Strictness::Lenient);
         assert!(errors[0].starts_with("line ") && errors[0].contains(", column "), "{errors:?}");
-        let (errors, _) = said("", Strictness::Lenient);
+        let (errors, _) = findings("", Strictness::Lenient);
         assert_eq!(errors, ["it is empty"]);
-        let (errors, _) = said("kind: Service\n", Strictness::Lenient);
+        let (errors, _) = findings("kind: Service\n", Strictness::Lenient);
         assert!(errors[0].starts_with("line 1: kind: \"Service\""), "{errors:?}");
     }
 }

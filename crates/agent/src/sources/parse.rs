@@ -1,70 +1,95 @@
-//! YAML or JSON text to plain values: several documents, clear errors with line and column.
+//! Parses YAML or JSON text with several documents into untyped values.
 //!
-//! Values only: typed objects are made from them, so that there is one way to decode a pod whatever it was written in.
+//! Typed objects are decoded from the values, so that decoding does not depend on the format.
 
 use serde_json::Value;
 
 use super::MANIFEST_MAX;
 
-/// The documents of a manifest. Empty ones don't count; a text without any is an error.
-pub fn documents(bytes: &[u8]) -> Result<Vec<Value>, String> {
+/// A text that is neither YAML nor JSON.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    /// No document.
+    #[error("it is empty")]
+    Empty,
+    /// An error at a position.
+    #[error("line {line}, column {column}: {message}")]
+    Syntax {
+        /// From 1.
+        line: u64,
+        /// From 1.
+        column: u64,
+        /// The parser's message.
+        message: String,
+    },
+    /// An error of the parser without a position.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// The documents of a manifest. Empty ones are skipped; a text without any is an error.
+pub fn documents(bytes: &[u8]) -> Result<Vec<Value>, ParseError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
-        let (line, column) = place(&bytes[..error.valid_up_to()]);
-        format!("line {line}, column {column}: not UTF-8 text")
+        let (line, column) = position(&bytes[..error.valid_up_to()]);
+        ParseError::Syntax { line, column, message: "not UTF-8 text".into() }
     })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if let Some(at) = text.find(|c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r' | '\u{85}')) {
-        let (line, column) = place(&text.as_bytes()[..at]);
-        return Err(format!("line {line}, column {column}: a control character, this is no manifest"));
+        let (line, column) = position(&text.as_bytes()[..at]);
+        let message = "a control character, this is not a manifest".into();
+        return Err(ParseError::Syntax { line, column, message });
     }
     let documents = if text.trim_start().starts_with('{') {
-        // A text that looks like JSON gets JSON's word on what is wrong with it.
+        // If neither parser accepts a text that looks like JSON, the error is that of the JSON parser.
         json(text).or_else(|error| yaml(text).map_err(|_| error))?
     } else {
         yaml(text)?
     };
     if documents.is_empty() {
-        return Err("it is empty".into());
+        return Err(ParseError::Empty);
     }
     Ok(documents)
 }
 
-fn json(text: &str) -> Result<Vec<Value>, String> {
-    serde_json::Deserializer::from_str(text)
-        .into_iter::<Value>()
-        .collect::<Result<_, _>>()
-        .map_err(|e| format!("line {}, column {}: {}", e.line(), e.column(), strip_place(&e.to_string())))
-}
-
-fn yaml(text: &str) -> Result<Vec<Value>, String> {
-    let options = serde_saphyr::options! {
-        // `defaultMode: 0644` is octal to everyone who writes manifests.
-        legacy_octal_numbers: true,
-        with_snippet: false,
-        // Aliases repeat what was said once: all of it together may have what a manifest may.
-        budget: serde_saphyr::budget! { max_total_scalar_bytes: usize::try_from(MANIFEST_MAX).unwrap_or(usize::MAX) },
-    };
-    serde_saphyr::from_multiple_with_options::<Value>(text, options).map_err(|error| {
-        let message = strip_place(&error.to_string());
-        match error.location() {
-            Some(at) if at.line() > 0 => format!("line {}, column {}: {message}", at.line(), at.column()),
-            _ => message,
+fn json(text: &str) -> Result<Vec<Value>, ParseError> {
+    serde_json::Deserializer::from_str(text).into_iter::<Value>().collect::<Result<_, _>>().map_err(|e| {
+        ParseError::Syntax {
+            line: e.line() as u64,
+            column: e.column() as u64,
+            message: without_position(&e.to_string()),
         }
     })
 }
 
-/// The message without the place at its end, which stands before it already.
-fn strip_place(message: &str) -> String {
+fn yaml(text: &str) -> Result<Vec<Value>, ParseError> {
+    let options = serde_saphyr::options! {
+        // `defaultMode: 0644` is octal, as in YAML 1.1.
+        legacy_octal_numbers: true,
+        with_snippet: false,
+        // Aliases can multiply the size: the expanded text has the same limit as a manifest.
+        budget: serde_saphyr::budget! { max_total_scalar_bytes: usize::try_from(MANIFEST_MAX).unwrap_or(usize::MAX) },
+    };
+    serde_saphyr::from_multiple_with_options::<Value>(text, options).map_err(|error| {
+        let message = without_position(&error.to_string());
+        match error.location() {
+            Some(at) if at.line() > 0 => ParseError::Syntax { line: at.line(), column: at.column(), message },
+            _ => ParseError::Other(message),
+        }
+    })
+}
+
+/// The message without the position at its end.
+fn without_position(message: &str) -> String {
     let message = message.lines().next().unwrap_or_default();
     let end = message.rfind(" at line ").unwrap_or(message.len());
     message[..end].trim_end_matches(['.', ' ']).to_owned()
 }
 
 /// Line and column of the byte after these.
-fn place(before: &[u8]) -> (usize, usize) {
+fn position(before: &[u8]) -> (u64, u64) {
     let line = before.iter().filter(|b| **b == b'\n').count() + 1;
     let column = before.iter().rev().take_while(|b| **b != b'\n').count() + 1;
-    (line, column)
+    (line as u64, column as u64)
 }
 
 #[cfg(test)]
@@ -74,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn yaml_and_json_with_several_documents_are_read_as_people_mean_them() {
+    fn yaml_and_json_with_several_documents_are_parsed() {
         let cases: [(&str, &[Value]); 8] = [
             ("a: 1\n", &[json!({"a": 1})]),
             (
@@ -94,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_place() {
+    fn errors_have_a_position() {
         let cases: [(&[u8], &str); 8] = [
             (b"", "it is empty"),
             (b"---\n# nothing\n", "it is empty"),
@@ -106,14 +131,14 @@ mod tests {
             (b"a: \"unfinished\nb: 2\n", "line "),
         ];
         for (text, expected) in cases {
-            let error = documents(text).unwrap_err();
+            let error = documents(text).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{:?}: {error}", String::from_utf8_lossy(text));
             assert!(!error.contains('\n') && !error.contains(" at line "), "{error:?}");
         }
     }
 
     #[test]
-    fn bombs_and_towers_are_refused() {
+    fn alias_bombs_and_deep_nesting_are_rejected() {
         let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
         for i in 1..10 {
             let inner = vec![format!("*a{}", i - 1); 10].join(", ");
@@ -123,7 +148,7 @@ mod tests {
         let long = "x".repeat(1 << 20);
         let repeated = |times: usize| format!("a: &a {long}\nb: [{}]\n", vec!["*a"; times].join(", "));
         assert!(documents(repeated(5).as_bytes()).is_ok());
-        assert!(documents(repeated(20).as_bytes()).is_err(), "a small file that makes a large pod");
+        assert!(documents(repeated(20).as_bytes()).is_err(), "a small file that expands to a large pod");
         assert!(documents("[".repeat(100_000).as_bytes()).is_err());
         assert!(documents(format!("{{\"a\":{}", "[".repeat(100_000)).as_bytes()).is_err());
     }

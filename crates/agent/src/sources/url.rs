@@ -1,7 +1,7 @@
-//! Manifests at a URL: one Pod, or a list of them, fetched again and again.
+//! Manifests at a URL: one Pod or a list of them, fetched periodically.
 //!
-//! Only an answer of 200 that can be understood changes anything, with one exception that is the Go kubelet's: an empty
-//! body means no pods. A new connection for each fetch: twenty seconds apart, a kept one would only be idle.
+//! Only a response with status 200 and a valid manifest changes anything. As in the Go kubelet, an empty body means no pods.
+//! Each fetch opens a new connection: fetches are 20 seconds apart by default, so a kept one would be idle.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -23,46 +23,46 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::{Changes, Decode, MANIFEST_MAX, pods};
+use super::{Changes, Decode, InvalidManifest, MANIFEST_MAX, pods};
 
-/// What is wrong with the URL or its headers, as the user gave them.
+/// An invalid URL or header in the configuration.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// No http or https URL.
-    #[error("{0:?} is no http:// or https:// URL")]
+pub enum UrlConfigError {
+    /// Not an http or https URL.
+    #[error("{0:?} is not an http:// or https:// URL")]
     Url(String),
-    /// A user name or password in it would end up in logs.
-    #[error("credentials don't belong into the URL: give them as a header, --manifest-url-header Authorization:…")]
+    /// A user name or password in the URL would appear in logs.
+    #[error("credentials must not be part of the URL: use a header, --manifest-url-header Authorization:…")]
     Credentials,
-    /// A header that HTTP doesn't allow.
-    #[error("{0:?} is no header that can be sent")]
+    /// A header name or value that HTTP does not allow.
+    #[error("{0:?} is not a valid header")]
     Header(String),
 }
 
 /// The URL source's settings.
 #[derive(Clone)]
-pub struct Config {
+pub struct UrlSourceConfig {
     uri: Uri,
     headers: HeaderMap,
     check_frequency: Duration,
 }
 
-impl Config {
+impl UrlSourceConfig {
     /// From `staticPodURL`, `staticPodURLHeader` and `httpCheckFrequency`.
     pub fn new<'a>(
         url: &str,
         headers: impl IntoIterator<Item = (&'a str, &'a str)>,
         check_frequency: Duration,
-    ) -> Result<Self, ConfigError> {
-        let uri: Uri = url.parse().map_err(|_| ConfigError::Url(url.into()))?;
+    ) -> Result<Self, UrlConfigError> {
+        let uri: Uri = url.parse().map_err(|_| UrlConfigError::Url(url.into()))?;
         let authority = uri.authority().filter(|_| matches!(uri.scheme_str(), Some("http" | "https")));
-        let authority = authority.ok_or_else(|| ConfigError::Url(url.into()))?;
+        let authority = authority.ok_or_else(|| UrlConfigError::Url(url.into()))?;
         if authority.as_str().contains('@') {
-            return Err(ConfigError::Credentials);
+            return Err(UrlConfigError::Credentials);
         }
         let mut map = HeaderMap::new();
         for (name, value) in headers {
-            let bad = || ConfigError::Header(name.into());
+            let bad = || UrlConfigError::Header(name.into());
             let key = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad())?;
             map.append(key, HeaderValue::from_str(value).map_err(|_| bad())?);
         }
@@ -70,33 +70,33 @@ impl Config {
     }
 }
 
-/// Without the values of the headers: they are secrets as often as not.
-impl fmt::Debug for Config {
+/// Without the values of the headers, which may be secrets.
+impl fmt::Debug for UrlSourceConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let headers: Vec<_> = self.headers.keys().collect();
-        f.debug_struct("Config").field("uri", &self.uri).field("headers", &headers).finish_non_exhaustive()
+        f.debug_struct("UrlSourceConfig").field("uri", &self.uri).field("headers", &headers).finish_non_exhaustive()
     }
 }
 
-/// Fetch the URL and tell what it has, until nobody listens any more.
-pub async fn run(config: Config, decode: Decode, changes: Changes) {
+/// Fetches the URL periodically and sends its pods, until the receiver is dropped.
+pub async fn run(config: UrlSourceConfig, decode: Decode, changes: Changes) {
     let mut ticks = interval(config.check_frequency);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut memory = Memory::default();
+    let mut state = UrlState::default();
     loop {
         tokio::select! {
             () = changes.closed() => return,
             _ = ticks.tick() => {}
         }
         let result = match fetch(&config).await {
-            Ok(body) => memory.take(&body, &config.uri.to_string(), &decode),
+            Ok(body) => state.on_body(&body, &config.uri.to_string(), &decode),
             Err(error) => Err((None, error)),
         };
         let (set, error) = match result {
             Ok(set) => (set, None),
             Err((set, error)) => (set, Some(error)),
         };
-        memory.log(&config.uri, error.as_ref());
+        state.log(&config.uri, error.as_ref());
         if let Some(set) = set
             && changes.send((Source::Url, set)).await.is_err()
         {
@@ -105,10 +105,10 @@ pub async fn run(config: Config, decode: Decode, changes: Changes) {
     }
 }
 
-/// Why nothing came of a fetch.
+/// A fetch without a valid manifest.
 #[derive(Debug, thiserror::Error)]
 enum FetchError {
-    #[error("no answer within {} s", FETCH_MAX.as_secs())]
+    #[error("no response within {} s", FETCH_MAX.as_secs())]
     Timeout,
     #[error("connect: {0}")]
     Connect(#[source] io::Error),
@@ -116,7 +116,7 @@ enum FetchError {
     Roots(String),
     #[error("{0}")]
     Http(#[from] hyper::Error),
-    #[error("the answer was {0}")]
+    #[error("the response status was {0}")]
     Status(StatusCode),
     #[error("the body has more than {MANIFEST_MAX} bytes")]
     TooLarge,
@@ -124,13 +124,13 @@ enum FetchError {
     Body(String),
     #[error("the body is empty: no pods")]
     Empty,
-    #[error("{0}")]
-    Manifest(String),
+    #[error(transparent)]
+    Manifest(InvalidManifest),
 }
 
-/// What was last delivered, and how often it failed since.
+/// The last body that was sent to core, and the number of failures since.
 #[derive(Default)]
-struct Memory {
+struct UrlState {
     delivered: Option<Delivered>,
     failures: u32,
 }
@@ -141,18 +141,18 @@ enum Delivered {
     Body(u64),
 }
 
-impl Memory {
-    /// What to tell of this body. An empty one is told, and an error too.
-    fn take(
+impl UrlState {
+    /// The change to send for this body. An empty body is both a change and an error.
+    fn on_body(
         &mut self,
         body: &[u8],
         origin: &str,
         decode: &Decode,
     ) -> Result<Option<SourceChange>, (Option<SourceChange>, FetchError)> {
         if body.is_empty() {
-            let news = self.delivered != Some(Delivered::Nothing);
+            let is_new = self.delivered != Some(Delivered::Nothing);
             self.delivered = Some(Delivered::Nothing);
-            let set = news.then(|| SourceChange::Set { pods: Vec::new(), broken: Vec::new() });
+            let set = is_new.then(|| SourceChange::Set { pods: Vec::new(), broken: Vec::new() });
             return Err((set, FetchError::Empty));
         }
         let mut hasher = DefaultHasher::new();
@@ -166,31 +166,31 @@ impl Memory {
         Ok(Some(SourceChange::Set { pods, broken: Vec::new() }))
     }
 
-    /// Three failures in a row are told, and then the recovery.
+    /// Logs the first three failures in a row, and the recovery.
     fn log(&mut self, uri: &Uri, error: Option<&FetchError>) {
         let Some(error) = error else {
             if self.failures > 0 {
-                tracing::info!(%uri, failures = self.failures, "the manifest URL works again");
+                tracing::info!(url = %uri, failures = self.failures, "manifest fetch succeeded again");
             }
             self.failures = 0;
             return;
         };
         self.failures = self.failures.saturating_add(1);
         match self.failures {
-            n if n < LOGGED => tracing::warn!(%uri, %error, "the manifest URL gave nothing new"),
-            LOGGED => {
-                tracing::warn!(%uri, %error, "the manifest URL gave nothing new; silent from here until it works again")
+            n if n < FAILURES_LOGGED => tracing::warn!(url = %uri, %error, "manifest fetch failed"),
+            FAILURES_LOGGED => {
+                tracing::warn!(url = %uri, %error, "manifest fetch failed, not logged again until it succeeds")
             }
-            _ => tracing::debug!(%uri, %error, "the manifest URL gave nothing new"),
+            _ => tracing::debug!(url = %uri, %error, "manifest fetch failed"),
         }
     }
 }
 
-async fn fetch(config: &Config) -> Result<Bytes, FetchError> {
+async fn fetch(config: &UrlSourceConfig) -> Result<Bytes, FetchError> {
     timeout(FETCH_MAX, fetch_unlimited(config)).await.unwrap_or(Err(FetchError::Timeout))
 }
 
-async fn fetch_unlimited(config: &Config) -> Result<Bytes, FetchError> {
+async fn fetch_unlimited(config: &UrlSourceConfig) -> Result<Bytes, FetchError> {
     let host = config.uri.host().expect("checked in new").trim_matches(['[', ']']);
     let tls = config.uri.scheme_str() == Some("https");
     let port = config.uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
@@ -212,11 +212,11 @@ async fn fetch_unlimited(config: &Config) -> Result<Bytes, FetchError> {
 }
 
 async fn exchange(
-    config: &Config,
+    config: &UrlSourceConfig,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> Result<Bytes, FetchError> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    // The connection moves only while it is polled; it ends with this fetch.
+    // The connection needs a task that polls it; it ends with this fetch.
     let _guard = AbortOnDrop(podwright_tasks::spawn("url-connection", connection));
     let target = config.uri.path_and_query().map_or("/", |p| p.as_str());
     let mut request = Request::get(target).body(Empty::<Bytes>::new()).expect("a path of a parsed URL");
@@ -239,23 +239,23 @@ async fn exchange(
     Ok(body.to_bytes())
 }
 
-/// The machine's trusted authorities, read anew each time: the file changes with the system's updates.
+/// The node's trusted certificate authorities. Read for each fetch, because system updates change the file.
 fn trusted() -> Result<rustls::RootCertStore, FetchError> {
     let file = roots_file(std::env::var_os("SSL_CERT_FILE"), &ROOTS);
     let bytes = std::fs::read(&file).map_err(|e| FetchError::Roots(format!("{}: {e}", file.display())))?;
     let mut store = rustls::RootCertStore::empty();
     store.add_parsable_certificates(CertificateDer::pem_slice_iter(&bytes).flatten());
     if store.is_empty() {
-        return Err(FetchError::Roots("there are none".into()));
+        return Err(FetchError::Roots("the file contains none".into()));
     }
     Ok(store)
 }
 
-/// The file people name, or the first that is there.
-fn roots_file(named: Option<OsString>, usual: &[&str]) -> PathBuf {
-    let named = named.filter(|file| !file.is_empty()).map(PathBuf::from);
+/// The configured file, or the first usual one that exists.
+fn roots_file(configured: Option<OsString>, usual: &[&str]) -> PathBuf {
+    let configured = configured.filter(|file| !file.is_empty()).map(PathBuf::from);
     let found = || usual.iter().map(PathBuf::from).find(|file| file.exists());
-    named.or_else(found).unwrap_or_else(|| PathBuf::from(usual[0]))
+    configured.or_else(found).unwrap_or_else(|| PathBuf::from(usual[0]))
 }
 
 struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
@@ -266,11 +266,12 @@ impl<T> Drop for AbortOnDrop<T> {
     }
 }
 
-/// For one fetch, from the name's lookup to the last byte.
+/// For one fetch, from the DNS lookup to the last byte.
 const FETCH_MAX: Duration = Duration::from_secs(10);
-/// The failure in a row after which the log goes quiet.
-const LOGGED: u32 = 3;
-/// Where distributions keep the trusted authorities, as Go looks for them: Debian and most others, Fedora and RHEL, SUSE, Alpine.
+/// Further failures in a row are logged at debug level.
+const FAILURES_LOGGED: u32 = 3;
+/// The certificate files of distributions, in the order of Go's crypto/x509: Debian and most others, Fedora and RHEL, SUSE,
+/// Alpine.
 const ROOTS: [&str; 6] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use http::Method;
 use k8s_openapi::api::core::v1::Pod;
-use podwright_agent::sources::{documents as parse, read as find_in, submitted_pods};
+use podwright_agent::sources::{documents as parse, read_manifests, submitted_pods};
 use serde_json::{Value, json};
 
 use super::{Client, ClientError, encode, path, wait};
@@ -97,7 +97,7 @@ pub(super) struct ManifestText {
 impl ManifestText {
     /// Prints errors and warnings by line. Returns whether the file can be applied.
     fn validate(&self, strict: bool) -> bool {
-        let found = find_in(&self.bytes, &self.origin, &submitted_pods());
+        let found = read_manifests(&self.bytes, &self.origin, &submitted_pods());
         let warning = if strict { "error" } else { "warning" };
         for (severity, findings) in [("error", &found.errors), (warning, &found.warnings)] {
             findings.iter().for_each(|finding| eprint!("{}", format_finding(&self.origin, severity, finding)));

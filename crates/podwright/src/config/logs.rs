@@ -13,8 +13,8 @@ use crate::run_flags::LogFormat;
 /// A smaller recording could not hold the state of many pods.
 const RECORDING_MIN: u64 = 1 << 20;
 
-pub(super) fn rotation(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> rotate::Config {
-    let (file, defaults) = (&inputs.file, rotate::Config::default());
+pub(super) fn rotation(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> rotate::RotationConfig {
+    let (file, defaults) = (&inputs.file, rotate::RotationConfig::default());
     let max_size = match text(&file.container_log_max_size).map(str::parse::<Amount>) {
         None => defaults.max_size,
         // In the Go kubelet -1 turns rotation off.
@@ -35,7 +35,7 @@ pub(super) fn rotation(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> ro
     }
     let max_files =
         diagnostics.integer("containerLogMaxFiles", file.container_log_max_files, defaults.max_files, 2, 1000);
-    rotate::Config { max_size, max_files, interval }
+    rotate::RotationConfig { max_size, max_files, interval }
 }
 
 pub(super) fn logging(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> LoggingConfig {
@@ -56,11 +56,11 @@ pub(super) fn logging(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> Log
 }
 
 /// `None`: decisions are not recorded.
-pub(super) fn recording(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> Option<recorder::Config> {
+pub(super) fn recording(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> Option<recorder::RecorderConfig> {
     let path = absolute(inputs.flags.observability.record.as_deref()?);
     let size = inputs.flags.observability.record_max_size.parse::<Amount>();
     match size.map(|size| u64::try_from(size.value())) {
-        Ok(Ok(max_size)) if max_size >= RECORDING_MIN => Some(recorder::Config { path, max_size }),
+        Ok(Ok(max_size)) if max_size >= RECORDING_MIN => Some(recorder::RecorderConfig { path, max_size }),
         _ => {
             diagnostics.error("--record-max-size", "must be a size of at least 1Mi, such as 256Mi");
             None

@@ -15,7 +15,7 @@ pub(super) fn read(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> PodSou
     let (flags, file) = (inputs.flags, &inputs.file);
     let path = flags.pod_manifest_path.as_deref().map(absolute);
     let path = path.or_else(|| text(&file.static_pod_path).map(|path| inputs.file_path(path)));
-    let file_source = path.map(|path| file_source::Config {
+    let file_source = path.map(|path| file_source::FileSourceConfig {
         path,
         check_frequency: period(file.file_check_frequency, CHECK_FREQUENCY),
         all_names: flags.manifest_all_names || flags.as_kubelet,
@@ -24,7 +24,7 @@ pub(super) fn read(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> PodSou
     PodSources { file: file_source, url: url.and_then(|url| read_url(inputs, url, diagnostics)) }
 }
 
-fn read_url(inputs: &Inputs<'_>, url: &str, diagnostics: &mut Diagnostics) -> Option<url_source::Config> {
+fn read_url(inputs: &Inputs<'_>, url: &str, diagnostics: &mut Diagnostics) -> Option<url_source::UrlSourceConfig> {
     let file = &inputs.file;
     let from_file = || {
         let headers = file.static_pod_url_header.iter().flatten();
@@ -42,9 +42,9 @@ fn read_url(inputs: &Inputs<'_>, url: &str, diagnostics: &mut Diagnostics) -> Op
         }
     };
     let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    match url_source::Config::new(url, headers, period(file.http_check_frequency, CHECK_FREQUENCY)) {
+    match url_source::UrlSourceConfig::new(url, headers, period(file.http_check_frequency, CHECK_FREQUENCY)) {
         Ok(config) => return Some(config),
-        Err(error @ url_source::ConfigError::Header(_)) => {
+        Err(error @ url_source::UrlConfigError::Header(_)) => {
             diagnostics.error("staticPodURLHeader (--manifest-url-header)", error);
         }
         Err(error) => diagnostics.error("staticPodURL (--manifest-url)", error),

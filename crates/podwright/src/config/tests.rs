@@ -64,7 +64,7 @@ fn without_a_file_all_defaults_apply() {
     assert_eq!(config.runtime.image_endpoint, config.runtime.endpoint);
     assert_eq!(config.dirs.pod_logs, Path::new("/var/log/pods"));
     assert_eq!((config.listen, config.cgroups.pids_limit, config.cgroups.root.as_str()), (None, None, "/"));
-    assert_eq!(config.logs, rotate::Config::default());
+    assert_eq!(config.logs, rotate::RotationConfig::default());
     assert_eq!(config.dns.resolv_conf.as_deref(), Some(Path::new("/etc/resolv.conf")));
     assert_eq!((config.warnings.len(), config.node.sources), (0, BTreeSet::from([Source::Local])));
 }
@@ -114,7 +114,10 @@ fn all_supported_fields_take_effect() {
     );
     assert_eq!(config.cgroups.root, "/test");
     assert_eq!((config.cgroups.per_qos, config.cgroups.pids_limit), (false, Some(100)));
-    assert_eq!(config.logs, rotate::Config { max_size: 1 << 20, max_files: 3, interval: Duration::from_secs(3) });
+    assert_eq!(
+        config.logs,
+        rotate::RotationConfig { max_size: 1 << 20, max_files: 3, interval: Duration::from_secs(3) }
+    );
     assert_eq!((config.images.parallel, config.images.rate), (9, None));
     assert_eq!((config.images.gc_high, config.images.gc_low), (70, 60));
     assert_eq!(config.images.gc_max_age, Some(Duration::from_secs(86_400)));

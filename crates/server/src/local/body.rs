@@ -46,7 +46,7 @@ fn document(bytes: &[u8]) -> Result<Value, StatusError> {
     if bytes.is_empty() {
         return Ok(Value::Null);
     }
-    let mut documents = documents(bytes).map_err(StatusError::bad_request)?;
+    let mut documents = documents(bytes).map_err(|error| StatusError::bad_request(error.to_string()))?;
     match (documents.pop(), documents.is_empty()) {
         (Some(document), true) => Ok(document),
         _ => Err(StatusError::bad_request("a request takes exactly one object")),

@@ -28,7 +28,7 @@ pub(super) async fn restart(
     }
     match view.source {
         // A pod in a terminal phase never runs again: a new object replaces it.
-        Source::Local if view.has_ended() => _ = state.api.store.revive(of.clone()).await?,
+        Source::Local if view.has_ended() => _ = state.api.store.recreate(of.clone()).await?,
         Source::Api if view.has_ended() => {
             let why = "the pod is in a terminal phase: delete it in the cluster and create it again";
             return Err(StatusError::conflict(&of.name, why));

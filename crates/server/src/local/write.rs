@@ -7,7 +7,7 @@ use http::{HeaderValue, Request, StatusCode};
 use hyper::body::Incoming;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions as Body;
 use podwright_agent::feed::PodView;
-use podwright_agent::local::{DeleteOptions, Refusal};
+use podwright_agent::local::{DeleteOptions, PodRequestError};
 use podwright_core::model::{FullName, Pod};
 use podwright_core::static_pod::{unknown_in, warnings_in};
 use serde_json::Value;
@@ -39,7 +39,7 @@ pub(super) async fn update(
 }
 
 /// Reads a pod, passes it to the store, and returns the stored object.
-async fn write<F: Future<Output = Result<Arc<PodView>, Refusal>>>(
+async fn write<F: Future<Output = Result<Arc<PodView>, PodRequestError>>>(
     params: QueryParams,
     request: Request<Incoming>,
     code: StatusCode,

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use super::*;
 
 #[test]
-fn authorities_are_found_where_distributions_keep_them() {
+fn certificate_files_of_distributions_are_found() {
     let here = tempfile::NamedTempFile::new().unwrap();
     let path = here.path().to_str().unwrap();
     assert_eq!(roots_file(None, &["/no/such/file", path]), here.path());
@@ -42,7 +42,7 @@ impl Bench {
         let (seen_tx, seen) = mpsc::channel(1000);
         tokio::spawn(serve(listener, script.clone(), seen_tx));
         let (tx, changes) = mpsc::channel(4);
-        let config = Config::new(&url, [("X-Token", "secret")], Duration::from_millis(30)).unwrap();
+        let config = UrlSourceConfig::new(&url, [("X-Token", "secret")], Duration::from_millis(30)).unwrap();
         assert!(!format!("{config:?}").contains("secret"));
         tokio::spawn(run(config, Arc::new(decode), tx));
         Self { script, seen, changes }
@@ -107,7 +107,7 @@ const A: &str = "metadata: {name: a}\n";
 const B: &str = r#"{"kind": "PodList", "items": [{"metadata": {"name": "b"}}, {"metadata": {"name": "c"}}]}"#;
 
 #[tokio::test]
-async fn a_pod_or_a_list_is_told_once_for_the_same_bytes() {
+async fn a_pod_or_a_list_is_sent_once_for_the_same_body() {
     let mut bench = Bench::start(&[(200, A)]).await;
     assert_eq!(bench.pods().await, ["a"]);
     let headers = bench.seen.recv().await.unwrap();
@@ -120,7 +120,7 @@ async fn a_pod_or_a_list_is_told_once_for_the_same_bytes() {
 }
 
 #[tokio::test]
-async fn what_is_not_200_or_not_understood_changes_nothing() {
+async fn an_error_status_or_invalid_body_changes_nothing() {
     let mut bench = Bench::start(&[(500, A), (404, A), (302, A), (200, A)]).await;
     assert_eq!(bench.pods().await, ["a"]);
     for (code, body) in
@@ -135,7 +135,7 @@ async fn what_is_not_200_or_not_understood_changes_nothing() {
 }
 
 #[tokio::test]
-async fn an_empty_body_is_an_empty_set_and_clears_the_memory() {
+async fn an_empty_body_is_an_empty_set() {
     let mut bench = Bench::start(&[(200, A)]).await;
     assert_eq!(bench.pods().await, ["a"]);
     bench.answer(200, b"");
@@ -146,7 +146,7 @@ async fn an_empty_body_is_an_empty_set_and_clears_the_memory() {
 }
 
 #[tokio::test]
-async fn a_body_over_10_mib_is_refused() {
+async fn a_body_over_10_mib_is_rejected() {
     let mut bench = Bench::start(&[(200, A)]).await;
     assert_eq!(bench.pods().await, ["a"]);
     let large = [b"metadata: {name: large}\n#".to_vec(), vec![b'x'; 10 << 20]].concat();
@@ -155,7 +155,7 @@ async fn a_body_over_10_mib_is_refused() {
 }
 
 #[tokio::test]
-async fn a_server_that_never_answers_ends_at_the_timeout() {
+async fn a_fetch_without_a_response_ends_at_the_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let hold = tokio::spawn(async move {
@@ -163,7 +163,7 @@ async fn a_server_that_never_answers_ends_at_the_timeout() {
         std::future::pending::<()>().await;
         drop(stream);
     });
-    let config = Config::new(&url, [], Duration::from_secs(20)).unwrap();
+    let config = UrlSourceConfig::new(&url, [], Duration::from_secs(20)).unwrap();
     let begin = std::time::Instant::now();
     let error = fetch(&config).await.unwrap_err();
     assert!(matches!(error, FetchError::Timeout), "{error}");
@@ -172,7 +172,7 @@ async fn a_server_that_never_answers_ends_at_the_timeout() {
 }
 
 #[tokio::test]
-async fn https_needs_a_certificate_the_machine_trusts() {
+async fn https_requires_a_trusted_certificate() {
     let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let server = rustls::ServerConfig::builder_with_provider(provider)
@@ -191,7 +191,7 @@ async fn https_needs_a_certificate_the_machine_trusts() {
         let (stream, _) = listener.accept().await.unwrap();
         acceptor.accept(stream).await.map(|_| ()).map_err(|e| e.to_string())
     });
-    let error = fetch(&Config::new(&url, [], Duration::from_secs(20)).unwrap()).await.unwrap_err();
+    let error = fetch(&UrlSourceConfig::new(&url, [], Duration::from_secs(20)).unwrap()).await.unwrap_err();
     assert!(error.to_string().contains("UnknownIssuer") || error.to_string().contains("read the trusted"), "{error}");
     if error.to_string().contains("UnknownIssuer") {
         assert!(
@@ -202,21 +202,21 @@ async fn https_needs_a_certificate_the_machine_trusts() {
 }
 
 #[test]
-fn only_urls_that_can_be_fetched_are_taken() {
+fn only_http_urls_and_valid_headers_are_accepted() {
     for url in ["", "manifest.yaml", "ftp://host/x", "http://", "/etc/x", "http://a b/"] {
-        assert!(matches!(Config::new(url, [], Duration::from_secs(1)), Err(ConfigError::Url(_))), "{url}");
+        assert!(matches!(UrlSourceConfig::new(url, [], Duration::from_secs(1)), Err(UrlConfigError::Url(_))), "{url}");
     }
     let config = |headers: &[(&'static str, &'static str)]| {
-        Config::new("http://h", headers.iter().copied(), Duration::from_secs(1))
+        UrlSourceConfig::new("http://h", headers.iter().copied(), Duration::from_secs(1))
     };
-    assert!(matches!(config(&[("bad header", "x")]), Err(ConfigError::Header(_))));
-    assert!(matches!(config(&[("x", "a\nb")]), Err(ConfigError::Header(_))));
-    let with_password = Config::new("http://user:word@host/", [], Duration::from_secs(1)).unwrap_err();
+    assert!(matches!(config(&[("bad header", "x")]), Err(UrlConfigError::Header(_))));
+    assert!(matches!(config(&[("x", "a\nb")]), Err(UrlConfigError::Header(_))));
+    let with_password = UrlSourceConfig::new("http://user:word@host/", [], Duration::from_secs(1)).unwrap_err();
     assert!(!with_password.to_string().contains("word"), "{with_password}");
 }
 
 #[test]
-fn the_log_goes_quiet_after_three_failures_and_tells_the_recovery() {
+fn only_three_failures_and_the_recovery_are_logged() {
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
     impl io::Write for Lines {
@@ -232,16 +232,16 @@ fn the_log_goes_quiet_after_three_failures_and_tells_the_recovery() {
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
     tracing::subscriber::with_default(subscriber, || {
-        let mut memory = Memory::default();
+        let mut state = UrlState::default();
         let uri = Uri::from_static("http://h/");
         for _ in 0..7 {
-            memory.log(&uri, Some(&FetchError::Timeout));
+            state.log(&uri, Some(&FetchError::Timeout));
         }
-        memory.log(&uri, None);
-        memory.log(&uri, None);
+        state.log(&uri, None);
+        state.log(&uri, None);
     });
     let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines.len(), 4, "{text}");
-    assert!(lines[2].contains("silent from here") && lines[3].contains("works again"), "{text}");
+    assert!(lines[2].contains("not logged again") && lines[3].contains("succeeded again"), "{text}");
 }

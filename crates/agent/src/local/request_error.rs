@@ -1,90 +1,90 @@
-//! Why the store does not do what was asked.
+//! Requests that the store rejects.
 
 use std::io;
 
 use podwright_core::model::Source;
 use podwright_core::validate::FieldError;
 
-/// Each is one of the API server's reasons.
+/// A rejected request; each variant is one of the API server's reasons.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// There is no such pod.
+pub enum PodRequestError {
+    /// No pod of this name.
     #[error("pods {name:?} not found")]
     NotFound {
-        /// Its name.
+        /// The pod's name.
         name: String,
     },
-    /// There is one already.
+    /// A pod of this name exists.
     #[error("pods {name:?} already exists")]
     AlreadyExists {
-        /// Its name.
+        /// The pod's name.
         name: String,
     },
     /// Another source has a pod of this name.
     #[error("pods {name:?} already exists: it comes from {}", origin_of(*from, origin))]
     Taken {
-        /// Its name.
+        /// The pod's name.
         name: String,
-        /// Whose it is.
+        /// The source of the pod.
         from: Source,
         /// The file or URL it comes from.
         origin: String,
     },
-    /// It belongs to another source, which has to be told.
+    /// The pod belongs to another source and must be changed there.
     #[error("pods {name:?} is forbidden: it comes from {}: {}", origin_of(*from, origin), remedy(*from, origin))]
     Foreign {
-        /// Its name.
+        /// The pod's name.
         name: String,
-        /// Whose it is.
+        /// The source of the pod.
         from: Source,
         /// The file or URL it comes from.
         origin: String,
     },
-    /// Someone else was faster, or something else is meant.
+    /// A precondition failed, or the pod changed in the meantime.
     #[error("Operation cannot be fulfilled on pods {name:?}: {why}")]
     Conflict {
-        /// Its name.
+        /// The pod's name.
         name: String,
-        /// What does not fit.
+        /// The failed condition.
         why: String,
     },
-    /// It makes no sense as it is.
+    /// A malformed request.
     #[error("{why}")]
     BadRequest {
         /// What is wrong.
         why: String,
     },
-    /// It breaks rules.
+    /// The pod is invalid.
     #[error("Pod {name:?} is invalid: {}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Invalid {
-        /// Its name.
+        /// The pod's name.
         name: String,
-        /// All that is wrong.
+        /// All errors.
         errors: Vec<FieldError>,
     },
-    /// No room for more pods.
+    /// Too many pods.
     #[error("pods {name:?} is forbidden: {max} pods are kept already, delete some first")]
     Full {
-        /// Its name.
+        /// The pod's name.
         name: String,
-        /// How many there may be.
+        /// The limit.
         max: usize,
     },
-    /// One pod of this size is too much.
+    /// The pod is too large.
     #[error("Request entity too large: limit is {max}")]
     TooLarge {
-        /// In bytes.
+        /// The limit in bytes.
         max: usize,
     },
-    /// It could not be written down, so it was not done.
-    #[error("the pod can't be kept on disk: {message}")]
+    /// The write to disk failed, so the request was not applied.
+    #[error("the pod can't be written to disk: {message}")]
     Disk {
-        /// What the system said.
+        /// The system's error.
         message: String,
     },
 }
 
-impl Refusal {
+impl PodRequestError {
     pub(super) fn disk(error: &io::Error) -> Self {
         Self::Disk { message: error.to_string() }
     }
@@ -104,6 +104,6 @@ fn remedy(source: Source, origin: &str) -> String {
         Source::File => format!("edit or remove {origin}"),
         Source::Url => "change what is served there".into(),
         Source::Api => "ask the API server".into(),
-        Source::Local => "its file is lost, and it is ending".into(),
+        Source::Local => "its file is lost, and it is terminating".into(),
     }
 }
