@@ -65,8 +65,8 @@ impl Server {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("kubeconfig");
         let config = format!(
-            "{{clusters: [{{name: c, client: {{server: 'http://{address}'}}}}], users: [{{name: u, user: {{token: t}}}}], \
-             contexts: [{{name: x, context: {{client: c, user: u}}}}], current-context: x}}"
+            "{{clusters: [{{name: c, cluster: {{server: 'http://{address}'}}}}], users: [{{name: u, user: {{token: t}}}}], \
+             contexts: [{{name: x, context: {{cluster: c, user: u}}}}], current-context: x}}"
         );
         std::fs::write(&file, config).unwrap();
         let (sender, events) = mpsc::channel(64);

@@ -78,8 +78,8 @@ mod tests {
         let file = dir.path().join("kubeconfig");
         std::fs::write(
             &file,
-            "{clusters: [{name: c, client: {server: 'http://127.0.0.1:1'}}], users: [{name: u, user: {token: t}}], \
-             contexts: [{name: x, context: {client: c, user: u}}], current-context: x}",
+            "{clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], users: [{name: u, user: {token: t}}], \
+             contexts: [{name: x, context: {cluster: c, user: u}}], current-context: x}",
         )
         .unwrap();
         let pool = WatchConnections::new(&ApiClient::open(&file).unwrap());

@@ -70,8 +70,8 @@ impl FakeApiServer {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("token"), "first").unwrap();
         let kubeconfig = format!(
-            "current-context: c\ncontexts: [{{name: c, context: {{client: k, user: u}}}}]\n\
-             clusters: [{{name: k, client: {{server: 'http://127.0.0.1:{port}'}}}}]\n\
+            "current-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+             clusters: [{{name: k, cluster: {{server: 'http://127.0.0.1:{port}'}}}}]\n\
              users: [{{name: u, user: {{tokenFile: token}}}}]\n"
         );
         std::fs::write(dir.path().join("kubeconfig"), kubeconfig).unwrap();

@@ -41,7 +41,7 @@ async fn all_objects_are_watched_and_a_change_of_any_is_seen_at_once() {
 }
 
 #[tokio::test]
-async fn many_lists_hang_do_not_delay_a_status_patch() {
+async fn many_slow_lists_do_not_delay_a_status_patch() {
     let server = Server::default();
     let (objects, _events, _dir) = server.start().await;
     server.0.lock().unwrap().lists_hang = true;
