@@ -113,7 +113,7 @@ impl PodView {
 /// deletionTimestamp and grace period in seconds of a pod that is being removed.
 fn deletion(record: &PodRecord) -> Option<(Timestamp, i64)> {
     let removed = |cause| matches!(cause, Cause::Deleted | Cause::Removed | Cause::Orphan);
-    let ending = record.ending.as_ref().filter(|e| e.deleted || removed(e.cause))?;
+    let ending = record.termination().filter(|e| e.deleted || removed(e.cause))?;
     Some((ending.deadline.wall, i64::try_from(ending.grace.as_secs()).unwrap_or(i64::MAX)))
 }
 

@@ -348,7 +348,7 @@ fn create_root_dir(dir: &Path) -> io::Result<()> {
 }
 
 /// The version this code writes. It reads the one before and the one after too: fields are only added, and optional.
-const VERSION: u32 = 1;
+const VERSION: u32 = 3;
 const FILE: &str = "journal";
 const NEW: &str = "journal.new";
 const CORRUPT_PREFIX: &str = "journal.corrupt-";

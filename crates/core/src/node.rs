@@ -101,7 +101,7 @@ impl Node {
         let mut records = records;
         records.sort_by(|a, b| (a.first_seen, &a.uid).cmp(&(b.first_seen, &b.uid)));
         for record in records {
-            if record.admitted && !record.terminated {
+            if record.was_admitted() && !record.is_terminated() {
                 node.ledger.reserve(record.uid.clone(), Requests::of(&record.pod));
             }
             node.workers.insert(record.uid.clone(), Machine::from_record(record));

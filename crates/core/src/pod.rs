@@ -39,6 +39,7 @@ use crate::model::{
 };
 use crate::status;
 
+pub use crate::model::State;
 pub use history::History;
 pub use waits::Wait;
 
@@ -48,21 +49,6 @@ use calls::Calls;
 use kill::Killing;
 use observed::Observed;
 use probing::Probing;
-
-/// Where a pod is in its life. It only moves forward.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
-    /// Not its turn yet: another pod of its name is still there, or there is no room.
-    Waiting,
-    /// Being brought up and kept up.
-    Syncing,
-    /// Its end was asked for.
-    Terminating,
-    /// Nothing of it runs; its volumes and cgroup go.
-    Terminated,
-    /// Only its dead containers and logs may be left.
-    Finished,
-}
 
 /// What every step of a pod may look at and draw from.
 pub(crate) struct Ctx<'a> {
@@ -175,7 +161,7 @@ impl Machine {
             self.check();
         }
         // Nothing is done for a pod in quarantine, so its end is not to be waited for either.
-        if self.record.terminated || self.quarantine.is_some() {
+        if self.record.is_terminated() || self.quarantine.is_some() {
             self.release_waiters(out);
         }
         if std::mem::take(&mut self.unsaved) {
@@ -252,7 +238,7 @@ impl Machine {
             host_ips: &ctx.config.host_ips,
             runtime: ctx.runtime,
             now: ctx.now.wall,
-            unsure: !self.record.terminated && self.may_run_unseen(),
+            unsure: !self.record.is_terminated() && self.may_run_unseen(),
             is_static: self.is_static(),
         })
     }
@@ -270,16 +256,13 @@ impl Machine {
         }
     }
 
-    /// The invariants, always on: a panic here is caught at the loop and costs this pod only.
+    /// An invariant, always on: a panic here is caught by the event loop and costs this pod only.
     fn check(&self) {
-        let r = &self.record;
-        assert!(!r.terminated || r.ending.is_some(), "terminated without an end");
-        assert!(!r.finished || r.terminated, "finished before it was terminated");
-        assert!(!r.terminated || !self.calls.starting(), "a start is under way in a terminated pod");
+        assert!(!self.record.is_terminated() || !self.calls.starting(), "a start is under way in a terminated pod");
     }
 
     fn why(&self, state: State) -> String {
-        match (state, &self.record.ending) {
+        match (state, self.record.termination()) {
             (State::Terminating, Some(e)) => format!("{:?}, grace {} s", e.cause, e.grace.as_secs()),
             (State::Terminated, _) => "every container was seen stopped".into(),
             (State::Finished, _) => "volumes and cgroup are gone".into(),

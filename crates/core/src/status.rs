@@ -68,7 +68,7 @@ pub fn pod_status(i: &StatusInput<'_>) -> PodStatus {
     let (phase, reason, message) = phase_and_reason(i, spec, &statuses, old, api);
     let requests = quantities(pod_requests(i.pod));
     // A rejected pod has no container statuses.
-    let refused = !i.record.admitted && i.record.ending.as_ref().is_some_and(|e| e.status_override.is_some());
+    let refused = !i.record.was_admitted() && i.record.termination().is_some_and(|e| e.status_override.is_some());
     let mut status = PodStatus {
         conditions: Some(conditions::of(i, spec, &statuses, phase, old, api)),
         phase: Some(phase.into()),
@@ -94,7 +94,7 @@ pub fn pod_status(i: &StatusInput<'_>) -> PodStatus {
     addresses(i, spec, old, &mut status);
     let may_run = i.unsure || i.seen.alive().next().is_some();
     let status = withhold_terminal_phase(old, status, may_run, i.now);
-    if i.record.finished && !i.is_static { finished(status, i.now) } else { status }
+    if i.record.is_finished() && !i.is_static { finished(status, i.now) } else { status }
 }
 
 /// The phase of [`pod_status`] is terminal, without computing the rest.
@@ -105,7 +105,7 @@ pub fn has_terminal_phase(i: &StatusInput<'_>) -> bool {
     let old = i.record.status.as_ref().unwrap_or(api);
     let (phase, _, _) = phase_and_reason(i, spec, &Statuses::of(i, spec), old, api);
     let withheld = (i.unsure || i.seen.alive().next().is_some()) && !is_terminal(old.phase.as_deref());
-    (is_terminal(Some(phase)) && !withheld) || (i.record.finished && !i.is_static)
+    (is_terminal(Some(phase)) && !withheld) || (i.record.is_finished() && !i.is_static)
 }
 
 /// A terminal phase stays, with its reason and message. Then an eviction or rejection decides, then the containers.
@@ -121,11 +121,11 @@ fn phase_and_reason(
             return (phase, before.reason.clone(), before.message.clone());
         }
     }
-    let imposed = i.record.ending.as_ref().and_then(|ending| ending.status_override.as_ref());
+    let imposed = i.record.termination().and_then(|ending| ending.status_override.as_ref());
     if let Some((reason, message)) = imposed {
         return (phase::FAILED, Some(reason.clone()), Some(message.clone()));
     }
-    let phase = phase::of(spec, statuses, i.record.terminated);
+    let phase = phase::of(spec, statuses, i.record.is_terminated());
     match i.hold {
         Some(hold) if phase == phase::PENDING => (phase, Some(hold.reason.clone()), Some(hold.message.clone())),
         // Reason and message of the API server for a phase that has not changed. Ours are computed each time.

@@ -82,7 +82,7 @@ impl Workers {
         let mine = queue.iter().position(|u| u == uid)?;
         let blocks = |(i, other): (usize, &PodUid)| {
             let Some(m) = self.machines.get(other) else { return false };
-            let orphan = m.record().ending.as_ref().is_some_and(|e| e.cause == Cause::Orphan);
+            let orphan = m.record().termination().is_some_and(|e| e.cause == Cause::Orphan);
             // The first observation is a wall-clock time, which may jump: a running pod, then one that was started, comes first.
             let before = m.claim() > machine.claim() || (m.claim() == machine.claim() && i < mine);
             other != uid && m.state() < State::Finished && (orphan || (before && m.is_static()))
@@ -95,7 +95,7 @@ impl Workers {
     pub(crate) fn running_namesake(&self, uid: &PodUid) -> Option<Waiting> {
         let machine = self.machines.get(uid).filter(|m| m.is_static())?;
         let ends = |m: &Machine| {
-            let orphan = m.record().ending.as_ref().is_some_and(|e| e.cause == Cause::Orphan);
+            let orphan = m.record().termination().is_some_and(|e| e.cause == Cause::Orphan);
             m.state() < State::Finished && (orphan || (m.is_static() && !m.seen().is_stopped()))
         };
         let named = self.of_name(machine.full_name()).iter();

@@ -89,7 +89,7 @@ impl<'a> RuntimeView<'a> {
 
 /// When the last KILL of a terminating pod is due, in simulation time.
 pub(crate) fn deadline(clock: &Clock, record: &PodRecord) -> Option<Duration> {
-    let ending = record.ending.as_ref()?;
+    let ending = record.termination()?;
     Some(clock.at_boot_time(ending.deadline.resume(&clock.boot_id())))
 }
 
@@ -221,7 +221,7 @@ impl Checks {
     pub(crate) fn agent_starts(&mut self, records: &[PodRecord]) {
         self.latest = records.iter().map(|r| (r.uid.clone(), Arc::new(r.clone()))).collect();
         self.disturb_all();
-        let ends = |uid: &PodUid| self.latest.get(uid).is_some_and(|r| r.ending.is_some());
+        let ends = |uid: &PodUid| self.latest.get(uid).is_some_and(|r| r.termination().is_some());
         self.history.terminating.retain(|uid, _| ends(uid));
         self.states.clear();
         self.requested.clear();

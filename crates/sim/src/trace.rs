@@ -54,15 +54,15 @@ pub(crate) fn trace_output(env: &Env, out: &Out) {
 
 fn trace_put(env: &Env, r: &PodRecord) {
     let phase = r.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("-");
-    let ending = r.ending.as_ref().map(|e| format!("{:?} by {:.1}", e.cause, e.deadline.boot.as_secs_f64()));
+    let ending = r.termination().map(|e| format!("{:?} by {:.1}", e.cause, e.deadline.boot.as_secs_f64()));
     trace!(
         env,
         "<-- put {} {phase}{}{}{}{} cursor {:?} attempts {}",
         r.uid,
         ending.map_or(String::new(), |e| format!(" {e}")),
-        if r.terminated { " terminated" } else { "" },
-        if r.finished { " finished" } else { "" },
-        if r.restart_requested { " restart requested" } else { "" },
+        if r.is_terminated() { " terminated" } else { "" },
+        if r.is_finished() { " finished" } else { "" },
+        if r.restart_requested() { " restart requested" } else { "" },
         r.cursor.as_ref().map(|c| (&c.sandbox, c.done)),
         r.sandbox_attempts,
     );

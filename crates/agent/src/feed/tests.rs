@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use podwright_core::model::{Ending, SavedTime};
+use podwright_core::model::{Life, SavedTime, Termination};
 use serde_json::json;
 
 use super::*;
@@ -14,7 +14,7 @@ fn pod(uid: &str, name: &str) -> Arc<Pod> {
 fn record(uid: &str, source: Source, phase: Option<&str>) -> PodRecord {
     PodRecord {
         origin: Some(format!("/m/{uid}.yaml")),
-        admitted: true,
+        life: Life::Syncing,
         status: phase.map(|phase| PodStatus { phase: Some(phase.into()), ..PodStatus::default() }),
         ..PodRecord::new(uid.into(), source, pod(uid, uid), Timestamp::UNIX_EPOCH)
     }
@@ -92,9 +92,20 @@ fn a_watch_behind_the_ring_gets_an_error() {
 fn the_newest_pod_of_a_name_wins_and_a_removed_one_has_a_deletion_timestamp() {
     let feed = PodFeed::default();
     let deadline = SavedTime { boot_id: String::new(), boot: Duration::ZERO, wall: Timestamp::UNIX_EPOCH };
-    let ending =
-        Ending { cause: Cause::Removed, deleted: true, grace: Duration::from_secs(7), deadline, status_override: None };
-    feed.put_record(&PodRecord { pod: pod("old", "web"), ending: Some(ending), ..record("old", Source::File, None) });
+    let termination = Termination {
+        cause: Cause::Removed,
+        admitted: true,
+        deleted: true,
+        grace: Duration::from_secs(7),
+        deadline,
+        status_override: None,
+        restart_requested: false,
+    };
+    feed.put_record(&PodRecord {
+        pod: pod("old", "web"),
+        life: Life::Terminating(termination),
+        ..record("old", Source::File, None)
+    });
     feed.put_record(&PodRecord { pod: pod("new", "web"), ..record("new", Source::File, None) });
     assert_eq!(feed.by_name("default", "web").unwrap().uid().as_str(), "new");
     let old = serde_json::to_value(&*feed.get(&"old".into()).unwrap()).unwrap();

@@ -17,7 +17,7 @@ fn record(uid: &str, mark: u32) -> PodRecord {
     let first_seen = "2026-01-02T03:04:05Z".parse().unwrap();
     PodRecord {
         origin: Some(format!("/manifests/{uid}.yaml")),
-        admitted: true,
+        life: podwright_core::model::Life::Syncing,
         sandbox_attempts: mark,
         ..PodRecord::new(uid.into(), Source::File, Arc::new(pod), first_seen)
     }

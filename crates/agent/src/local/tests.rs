@@ -261,8 +261,7 @@ async fn a_broken_file_is_restored_from_the_journal_or_renamed_and_reported() {
     }
     let record: PodRecord = serde_json::from_value(json!({
         "uid": kept.uid().as_str(), "source": "local", "pod": kept.pod(), "first_seen": "2024-01-01T00:00:00Z",
-        "admitted": true, "containers": {}, "sandbox_attempts": 0, "terminated": false, "finished": false,
-        "restart_requested": false,
+        "life": "Syncing", "containers": {}, "sandbox_attempts": 0,
     }))
     .unwrap();
     let mut bed = bed.again(&[record]);

@@ -191,7 +191,7 @@ impl World {
         };
         let pod = Pod { spec: Some(spec), ..Pod::default() };
         let empty = PodRecord::new("u".into(), Source::File, Arc::new(Pod::default()), Timestamp::UNIX_EPOCH);
-        let record = PodRecord { admitted: true, ..empty };
+        let record = PodRecord { life: crate::model::Life::Syncing, ..empty };
         let truth = Truth { policy, inits, apps, up: false, turn: 0, failed: false, ran: false };
         Self { truth, pod, seen: PodSeen::default(), record, secs: 1_000_000, sandboxes: 0 }
     }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde::{Deserialize, Serialize};
 
-use super::{ContainerId, Name, PodUid, SandboxId, SavedTime, Source, Transition};
+use super::{ContainerId, Life, Name, PodUid, SandboxId, Source, State, Termination, Transition};
 
 /// One pod's durable half. Written as a whole, before the act it protects.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,22 +23,14 @@ pub struct PodRecord {
     pub origin: Option<String>,
     /// First sight, which orders static pods of one full name.
     pub first_seen: Timestamp,
-    /// Admission said yes: it is never asked again.
-    pub admitted: bool,
+    /// Its state, with the data of that state.
+    pub life: Life,
     /// The sandbox that counts, and how far init got in it.
     pub cursor: Option<Cursor>,
     /// Per container.
     pub containers: BTreeMap<Name, ContainerMemory>,
     /// Sandbox attempts so far: the next sandbox gets this number.
     pub sandbox_attempts: u32,
-    /// Set when the end was asked for.
-    pub ending: Option<Ending>,
-    /// Every container was seen stopped: what is left is cleaning up.
-    pub terminated: bool,
-    /// The clean-up is done.
-    pub finished: bool,
-    /// A new life under the same UID was asked for while this one ends.
-    pub restart_requested: bool,
     /// Other resources are wanted than it has, and it was not given them.
     #[serde(default)]
     pub resize_refused: bool,
@@ -58,18 +50,39 @@ impl PodRecord {
             pod,
             origin: None,
             first_seen,
-            admitted: false,
+            life: Life::Waiting,
             cursor: None,
             containers: BTreeMap::new(),
             sandbox_attempts: 0,
-            ending: None,
-            terminated: false,
-            finished: false,
-            restart_requested: false,
             resize_refused: false,
             status: None,
             history: vec![],
         }
+    }
+
+    /// The termination, from its request on.
+    pub fn termination(&self) -> Option<&Termination> {
+        self.life.termination()
+    }
+
+    /// Nothing of the pod runs any more.
+    pub fn is_terminated(&self) -> bool {
+        self.life.state() >= State::Terminated
+    }
+
+    /// Its volumes and its cgroup are gone.
+    pub fn is_finished(&self) -> bool {
+        self.life.state() == State::Finished
+    }
+
+    /// Admission said yes at some time: it is never asked again.
+    pub fn was_admitted(&self) -> bool {
+        self.life.was_admitted()
+    }
+
+    /// A new instance under the same UID was requested while this one terminates.
+    pub fn restart_requested(&self) -> bool {
+        self.termination().is_some_and(|termination| termination.restart_requested)
     }
 }
 
@@ -178,19 +191,4 @@ pub enum Cause {
     Orphan,
     /// A person asked for its end. It stays ended until it leaves config, or a person asks for a new life.
     Stopped,
-}
-
-/// A termination under way.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ending {
-    /// The first cause.
-    pub cause: Cause,
-    /// Deleted or orphaned since, whatever the first cause: its content goes once it is terminated.
-    pub deleted: bool,
-    /// The grace in force.
-    pub grace: Duration,
-    /// When the last SIGKILL is due; it only moves earlier.
-    pub deadline: SavedTime,
-    /// What eviction wants the status to say: phase Failed with this reason and message.
-    pub status_override: Option<(String, String)>,
 }

@@ -102,7 +102,7 @@ impl Node {
         }
         let Some(status) = &record.status else { return };
         let spec = record.pod.spec.as_ref();
-        let local = LocalStatus { full_name: machine.full_name(), spec, status, finished: record.finished };
+        let local = LocalStatus { full_name: machine.full_name(), spec, status, finished: record.is_finished() };
         if let Some((store, id, request)) =
             self.status_sync.next_request(uid, local, now.boot, &mut self.sequences.request)
         {

@@ -155,7 +155,7 @@ impl Node {
             return vec![];
         }
         // One that has ended is in config still, unless it left: it must not begin again because its file was broken once.
-        let there = |r: &&PodRecord| r.source == source && r.ending.as_ref().is_none_or(|e| !e.deleted);
+        let there = |r: &&PodRecord| r.source == source && r.termination().is_none_or(|e| !e.deleted);
         let records = self.workers.iter().map(|(_, m)| m.record()).filter(there);
         records.filter_map(|r| Some(Manifest { pod: Arc::clone(&r.pod), origin: r.origin.clone()? })).collect()
     }
@@ -236,7 +236,7 @@ impl Node {
             return;
         }
         // One that had its turn goes on, unless it has nothing running and a stranger of its name has: a record can be lost.
-        if machine.record().admitted {
+        if machine.record().was_admitted() {
             let idle = machine.sight_at().is_some() && machine.seen().is_stopped();
             let hold = if idle {
                 self.workers.running_namesake(uid).or_else(|| self.conflicting_runtime_pod(uid))
@@ -256,7 +256,7 @@ impl Node {
 
     fn admit(&mut self, uid: &PodUid, now: Now, out: &mut Out) -> Option<Waiting> {
         let record = self.workers.get(uid)?.record();
-        if record.admitted {
+        if record.was_admitted() {
             return None;
         }
         let (pod, is_static, first_seen) = (Arc::clone(&record.pod), record.source.is_static(), record.first_seen);

@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::*;
 use crate::model::*;
 use lab::*;
 
@@ -24,7 +23,7 @@ fn a_manifest_leads_to_a_sandbox_as_soon_as_the_host_is_ready() {
     let mut lab = Lab::new(Listing::default());
     assert_eq!(lab.set(&[&pod("a", "1")]), [Call::Host(HostCall::MakeCgroup), Call::Host(HostCall::MakeDirs)]);
     assert_eq!(lab.host_is_ready(), [Call::Runtime(RuntimeCall::RunSandbox { attempt: 0 })]);
-    assert!(lab.records[&PodUid::from("1")].admitted, "admission is on disk before the sandbox");
+    assert!(lab.records[&PodUid::from("1")].was_admitted(), "admission is on disk before the sandbox");
 }
 
 #[test]
@@ -45,7 +44,7 @@ fn a_removed_pod_stops_cleans_up_and_is_forgotten() {
         timeout: Duration::from_secs(30),
     });
     assert_eq!(lab.set(&[]), [stop]);
-    assert!(lab.records[&PodUid::from("1")].ending.is_some(), "the end is on disk before the stop is sent");
+    assert!(lab.records[&PodUid::from("1")].termination().is_some(), "the end is on disk before the stop is sent");
     lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopContainer { .. })));
     assert_eq!(lab.see(&seen(Some(RunState::Exited))), [Call::Runtime(RuntimeCall::StopSandbox { id: "sb".into() })]);
     lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopSandbox { .. })));

@@ -60,7 +60,7 @@ impl Machine {
     /// A start that was cut off, by the agent's own death or by a deadline, leaves an instance that the runtime ended itself, before
     /// or just after its process began: that is nobody's exit code, and the instance is replaced whatever the policy.
     pub(super) fn settle_starts(&mut self, ctx: &Ctx<'_>) {
-        if !self.observed.fresh() || self.record.ending.is_some() {
+        if !self.observed.fresh() || self.record.termination().is_some() {
             return;
         }
         let open = self.record.containers.iter().filter_map(|(name, m)| Some((name.clone(), m.starting.clone()?)));

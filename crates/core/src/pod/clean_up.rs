@@ -46,8 +46,7 @@ impl Machine {
             self.ask(HostCall::RemoveCgroup, HOST_LIMIT, ctx, out);
         }
         if self.cleaned.volumes && self.cleaned.cgroup {
-            self.record.finished = true;
-            self.unsaved = true;
+            self.unsaved |= self.record.life.finished();
         }
     }
 
@@ -98,8 +97,8 @@ impl Machine {
 
     /// Nothing is left of it and nobody wants it: the record may go.
     pub(crate) fn is_gone(&self) -> bool {
-        (!self.has_config || self.record.restart_requested)
-            && self.record.finished
+        (!self.has_config || self.record.restart_requested())
+            && self.record.is_finished()
             && self.content_should_go()
             && self.observed.fresh()
             && self.observed.seen.is_empty()

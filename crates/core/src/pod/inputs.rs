@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Ctx, KillOptions, Machine};
 use crate::actions::Waiting;
-use crate::model::{Call, CallError, Cause, Effect, Ending, Name, Now, Out, PodSeen, Seq, Time, spec_of};
+use crate::model::{Call, CallError, Cause, Effect, Name, Now, Out, PodSeen, Seq, Termination, Time, spec_of};
 use crate::mutate::{self, Mutant};
 use crate::status;
 
@@ -12,13 +12,13 @@ impl Machine {
     /// The end is asked for. The first cause stays, the deadline only moves earlier.
     pub(crate) fn kill(&mut self, cause: Cause, options: KillOptions, ctx: &mut Ctx<'_>) {
         self.waiters.extend(options.waiter);
-        if self.record.terminated {
+        if self.record.is_terminated() {
             if matches!(cause, Cause::Deleted | Cause::Orphan) {
                 self.note_deleted();
             }
             return;
         }
-        let before = self.record.ending.take();
+        let before = self.record.termination().cloned();
         let (grace, shortened) = self.effective_grace(before.as_ref().map(|e| e.grace), options.grace);
         let due = ctx.now.boot + if mutate::made(Mutant::GraceTwice) { grace * 2 } else { grace };
         let deadline = match &before {
@@ -35,22 +35,21 @@ impl Machine {
             );
         }
         let deleted = matches!(cause, Cause::Deleted | Cause::Orphan);
-        let ending = Ending {
+        let termination = Termination {
+            admitted: self.record.was_admitted(),
+            restart_requested: self.record.restart_requested(),
             cause: before.as_ref().map_or(cause, |e| e.cause),
             deleted: deleted || before.as_ref().is_some_and(|e| e.deleted),
             grace,
             deadline: self.saved(deadline, ctx),
             status_override: options.evicted.or(before.as_ref().and_then(|e| e.status_override.clone())),
         };
-        if before.as_ref() != Some(&ending) {
-            self.unsaved = true;
-        }
-        self.record.ending = Some(ending);
+        self.unsaved |= self.record.life.begin_termination(termination);
     }
 
     /// Eviction, shutdown or a person wants its end. That it is evicted is told once.
     pub(crate) fn end_by_others(&mut self, cause: Cause, options: KillOptions, ctx: &mut Ctx<'_>, out: &mut Out) {
-        let evicted = options.evicted.as_ref().filter(|_| self.record.ending.is_none());
+        let evicted = options.evicted.as_ref().filter(|_| self.record.termination().is_none());
         if let Some((_, message)) = evicted {
             self.event(true, "Evicted", None, message.clone(), out);
         }
@@ -66,7 +65,7 @@ impl Machine {
 
     /// It was deleted, or left config: its content goes, and a new life under its UID may begin after this one.
     pub(super) fn note_deleted(&mut self) {
-        if let Some(ending) = self.record.ending.as_mut().filter(|e| !e.deleted) {
+        if let Some(ending) = self.record.life.termination_mut().filter(|e| !e.deleted) {
             ending.deleted = true;
             self.unsaved = true;
         }
@@ -80,15 +79,17 @@ impl Machine {
 
     /// A new life under this UID was asked for while this one ends.
     pub(crate) fn request_restart(&mut self) {
-        self.record.restart_requested = true;
-        self.unsaved = true;
+        if let Some(termination) = self.record.life.termination_mut() {
+            termination.restart_requested = true;
+            self.unsaved = true;
+        }
     }
 
     /// A person wants containers to begin anew; of a pod that a person stopped, all of it. An object whose phase is terminal has
     /// no other life: that is for static pods.
     pub(crate) fn restart_containers(&mut self, container: Option<Name>, ctx: &Ctx<'_>) {
-        if self.record.ending.as_ref().is_some_and(|e| e.cause == Cause::Stopped) {
-            if self.is_static() && !self.record.restart_requested {
+        if self.record.termination().is_some_and(|e| e.cause == Cause::Stopped) {
+            if self.is_static() && !self.record.restart_requested() {
                 self.history.record(ctx.now, "a new life requested", "a person asked for it");
                 self.note_deleted();
                 self.request_restart();
@@ -122,10 +123,7 @@ impl Machine {
     }
 
     pub(crate) fn admitted(&mut self) {
-        if !self.record.admitted {
-            self.record.admitted = true;
-            self.unsaved = true;
-        }
+        self.unsaved |= self.record.life.admit();
     }
 
     /// What is known of it is not the truth any more.

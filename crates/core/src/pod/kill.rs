@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::stuck::OVERDUE;
 use super::{Ctx, KillOptions, Machine};
 use crate::model::{
-    Call, CallKey, Cause, ContainerId, ContainerSeen, HookKind, HookState, HostCall, Name, Out, RunState, RuntimeCall,
-    SandboxId, Time, find_container, is_sidecar, spec_of,
+    Call, CallKey, Cause, ContainerId, ContainerSeen, HookKind, HookState, HostCall, Life, Name, Out, RunState,
+    RuntimeCall, SandboxId, Time, find_container, is_sidecar, spec_of,
 };
 use crate::mutate::{self, Mutant};
 
@@ -74,8 +74,9 @@ impl Machine {
             return;
         }
         self.take_grace_of_labels(ctx);
-        let ending = self.record.ending.as_ref().expect("a terminating pod has an ending");
-        let (deadline, why) = (ending.deadline.resume(&ctx.config.boot_id), self.kill_message());
+        let Life::Terminating(termination) = &self.record.life else { return };
+        let deadline = termination.deadline.resume(&ctx.config.boot_id);
+        let why = self.kill_message();
         self.killing.ends = Some(deadline);
         let alive: Vec<_> = self.observed.seen.alive().map(|c| c.id.clone()).collect();
         for id in &alive {
@@ -87,14 +88,13 @@ impl Machine {
             self.stop_all_sandboxes(ctx, out);
         }
         if self.nothing_left() {
-            self.record.terminated = true;
-            self.unsaved = true;
+            self.unsaved |= self.record.life.terminated();
         }
     }
 
     /// Its spec is lost; its containers carry the grace they were made with.
     fn take_grace_of_labels(&mut self, ctx: &mut Ctx<'_>) {
-        if self.record.ending.as_ref().is_some_and(|e| e.cause == Cause::Orphan && e.grace == GRACE_OF_LABELS) {
+        if self.record.termination().is_some_and(|e| e.cause == Cause::Orphan && e.grace == GRACE_OF_LABELS) {
             let grace = self.observed.seen.alive().filter_map(|c| c.grace).max().unwrap_or(FLOOR);
             let grace = grace.min(GRACE_OF_LABELS - FLOOR);
             self.kill(Cause::Orphan, KillOptions { grace: Some(grace), ..KillOptions::default() }, ctx);
@@ -157,7 +157,7 @@ impl Machine {
             };
             self.tell_kill(&container, out);
             let hooked = self.pre_stop(&container, ctx, out);
-            let turn = self.record.ending.is_none() || self.its_turn(&container);
+            let turn = self.record.termination().is_none() || self.its_turn(&container);
             let kill = &self.killing.kills[&id];
             let due = ctx.now.boot >= kill.deadline && (turn || !mutate::made(Mutant::FloorPerContainer));
             if (hooked && turn) || due {
@@ -262,7 +262,7 @@ impl Machine {
     }
 
     fn kill_message(&self) -> String {
-        match self.record.ending.as_ref().and_then(|e| e.status_override.as_ref()) {
+        match self.record.termination().and_then(|e| e.status_override.as_ref()) {
             Some((_, message)) => message.clone(),
             None => String::new(),
         }

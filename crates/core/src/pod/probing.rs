@@ -72,9 +72,9 @@ impl Machine {
             let started = is_started(&spec, memory, &c.id);
             for kind in [ProbeKind::Startup, ProbeKind::Readiness, ProbeKind::Liveness] {
                 let now = match kind {
-                    ProbeKind::Startup => !started && self.record.ending.is_none(),
+                    ProbeKind::Startup => !started && self.record.termination().is_none(),
                     ProbeKind::Readiness => started,
-                    ProbeKind::Liveness => started && self.record.ending.is_none(),
+                    ProbeKind::Liveness => started && self.record.termination().is_none(),
                 };
                 if now && probe_of(&spec, kind).is_some() {
                     wanted.push((c.name.clone(), kind, c.id.clone(), spec.clone()));

@@ -9,14 +9,7 @@ use crate::model::{Cause, FullName, Now, PodRecord, PodSeen, SandboxId, Seq, Tim
 impl Machine {
     /// Where it is in its life.
     pub fn state(&self) -> State {
-        match &self.record {
-            r if r.finished => State::Finished,
-            r if r.terminated => State::Terminated,
-            r if r.ending.is_some() => State::Terminating,
-            // A record from the journal that never had its turn has not got it by the agent's restart.
-            r if !r.admitted => State::Waiting,
-            _ => State::Syncing,
-        }
+        self.record.life.state()
     }
 
     /// Its record.
@@ -41,7 +34,7 @@ impl Machine {
 
     /// It ends and its source had it no more at some time since, maybe a former agent's: whoever wants it now wants a new life.
     pub(crate) fn left_config(&self) -> bool {
-        let left = self.record.ending.as_ref().is_some_and(|e| e.deleted && self.is_static());
+        let left = self.record.termination().is_some_and(|e| e.deleted && self.is_static());
         self.state() >= State::Terminating && (!self.has_config || left)
     }
 
@@ -56,7 +49,7 @@ impl Machine {
 
     /// Its claim on its name: something of it runs, whoever began it; or it had its turn.
     pub(crate) fn claim(&self) -> (bool, bool) {
-        (!self.observed.seen.is_stopped(), self.record.admitted)
+        (!self.observed.seen.is_stopped(), self.record.was_admitted())
     }
 
     pub(crate) fn is_quarantined(&self) -> bool {
@@ -77,7 +70,9 @@ impl Machine {
 
     /// Its dead containers, directories and logs are to go.
     pub(crate) fn content_should_go(&self) -> bool {
-        self.record.ending.as_ref().is_some_and(|e| e.cause == Cause::Evicted || (e.deleted && self.record.terminated))
+        self.record
+            .termination()
+            .is_some_and(|e| e.cause == Cause::Evicted || (e.deleted && self.record.is_terminated()))
     }
 
     /// When it wants to be woken, if nothing else happens.

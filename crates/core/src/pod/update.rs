@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Ctx, KillOptions, Machine};
-use crate::model::{Cause, Out, Pod, is_terminal};
+use crate::model::{Cause, Life, Out, Pod, is_terminal};
 use crate::mutate::{self, Mutant};
 use crate::resize;
 use crate::status::external_status;
@@ -12,7 +12,7 @@ impl Machine {
     /// The newest spec. A living pod takes it; a dying one only learns of an earlier end.
     pub(crate) fn update(&mut self, pod: Arc<Pod>, origin: Option<String>, ctx: &mut Ctx<'_>, out: &mut Out) {
         // This is the spec of the life that comes after this one.
-        if self.record.restart_requested && self.is_static() {
+        if self.record.restart_requested() && self.is_static() {
             return;
         }
         let pod = self.without_resize(pod, out);
@@ -23,8 +23,10 @@ impl Machine {
             }
             let before = std::mem::replace(&mut self.record.pod, pod);
             self.forget_images(&before, out);
-            if mutate::made(Mutant::KillIsLost) && !self.record.terminated {
-                self.record.ending = None;
+            if mutate::made(Mutant::KillIsLost)
+                && let Life::Terminating(termination) = &self.record.life
+            {
+                self.record.life = if termination.admitted { Life::Syncing } else { Life::Waiting };
             }
             self.refresh_volumes();
             self.calls.reset_backoff();
@@ -48,7 +50,7 @@ impl Machine {
 
     /// A pod of an API keeps the resources it was given; each generation that wants others is told so.
     fn without_resize(&mut self, pod: Arc<Pod>, out: &mut Out) -> Arc<Pod> {
-        if self.is_static() || !self.record.admitted {
+        if self.is_static() || !self.record.was_admitted() {
             return pod;
         }
         let (kept, refused) = resize::keep_resources(&self.record.pod, Arc::clone(&pod));

@@ -70,12 +70,12 @@ impl Machine {
 
     /// One that a person stopped begins again only when a person says so.
     fn waits_for_a_person(&self) -> Option<Wait> {
-        let stopped = self.record.ending.as_ref().is_some_and(|e| e.cause == Cause::Stopped && !e.deleted);
+        let stopped = self.record.termination().is_some_and(|e| e.cause == Cause::Stopped && !e.deleted);
         stopped.then(|| Wait::of_pod("Stopped", "a person stopped it"))
     }
 
     fn waits_to_end(&self) -> Wait {
-        let ending = self.record.ending.as_ref();
+        let ending = self.record.termination();
         let why = match ending.map(|e| e.cause) {
             Some(Cause::Deleted) => "it was deleted",
             Some(Cause::Evicted) => "it is evicted",
@@ -214,7 +214,7 @@ mod tests {
         }))
         .unwrap();
         let mut machine = Machine::new("u".into(), Source::File, Arc::new(pod), None, now(0));
-        machine.record.admitted = true;
+        machine.record.life = crate::model::Life::Syncing;
         machine
     }
 

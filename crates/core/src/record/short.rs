@@ -57,13 +57,13 @@ pub fn record_in_short(record: &Record) -> String {
         Record::Forget(_) => return "forget".into(),
     };
     let mut text = record.status.as_ref().and_then(|s| s.phase.clone()).unwrap_or_else(|| "no status".into());
-    if let Some(ending) = &record.ending {
+    if let Some(ending) = record.termination() {
         text.push_str(&format!(", ending ({:?}) by {:.1}", ending.cause, ending.deadline.boot.as_secs_f64()));
     }
     for (is, word) in [
-        (record.terminated, ", terminated"),
-        (record.finished, ", finished"),
-        (record.restart_requested, ", to begin again"),
+        (record.is_terminated(), ", terminated"),
+        (record.is_finished(), ", finished"),
+        (record.restart_requested(), ", to begin again"),
     ] {
         text.push_str(if is { word } else { "" });
     }

@@ -141,7 +141,7 @@ fn condition(i: &StatusInput<'_>, old: &PodStatus, type_: &str, value: Condition
 
 /// Set by eviction; it stays once set.
 fn disruption(i: &StatusInput<'_>, old: &PodStatus, all: &mut Vec<PodCondition>) {
-    let ending = i.record.ending.as_ref().filter(|e| e.cause == Cause::Evicted);
+    let ending = i.record.termination().filter(|e| e.cause == Cause::Evicted);
     let evicted = ending.and_then(|e| e.status_override.as_ref()).map(|(_, message)| {
         let value =
             ConditionValue { message: Some(message.clone()), reason: Some("TerminationByKubelet"), holds: true };

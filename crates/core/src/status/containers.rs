@@ -88,7 +88,7 @@ impl<'a> View<'a> {
             sandbox,
             done: if initialized { inits } else { cursor.map_or(0, |c| c.done) },
             initialized,
-            ending: i.record.ending.is_some(),
+            ending: i.record.termination().is_some(),
             has_init: inits > 0,
             message_max: MESSAGE_MAX / count.max(1),
         }

@@ -196,8 +196,8 @@ fn a_terminal_phase_is_withheld_until_nothing_runs() {
     let running = pod_status(&input(&case));
     case.record.status = Some(running);
     let evicted =
-        Case::parse("pod restart=Always containers=web\nseen sandbox=none\nending evicted Evicted").record.ending;
-    case.record.ending = evicted;
+        Case::parse("pod restart=Always containers=web\nseen sandbox=none\nending evicted Evicted").record.life;
+    case.record.life = evicted;
     let held = pod_status(&input(&case));
     assert_eq!((held.phase.as_deref(), held.reason.as_deref()), (Some("Running"), None));
     assert_eq!(find(&held, "Ready").status, "False");
@@ -249,8 +249,8 @@ fn an_interrupted_start_is_a_termination_only_in_a_terminating_pod() {
     case.record.containers.entry("web".into()).or_default().starting = Some(id);
     let word = |case: &Case| state(app(&pod_status(&input(case))).state.as_ref().expect("a state"));
     assert_eq!(word(&case), "ContainerCreating", "it may be made anew");
-    let ending = Case::parse(&format!("{pod}\nending deleted")).record.ending;
-    case.record.ending = ending;
+    let ending = Case::parse(&format!("{pod}\nending deleted")).record.life;
+    case.record.life = ending;
     assert_eq!(word(&case), "exited(128)");
     case.record.status = Some(pod_status(&input(&case)));
     for late in ["seen sandbox=ready web=created#1 web=exited(128)", "seen sandbox=dead"] {
@@ -318,8 +318,9 @@ fn an_unknown_container_keeps_its_last_status() {
 fn a_finished_static_pod_does_not_fail() {
     let case = Case::parse("pod restart=Always containers=web\nseen sandbox=none\nending deleted\nold Running");
     let mut record = case.record.clone();
-    (record.finished, record.terminated) = (true, false);
-    let told = |is_static| pod_status(&StatusInput { record: &record, is_static, ..input(&case) }).phase;
-    assert_eq!(told(true).as_deref(), Some("Pending"));
+    record.life.terminated();
+    record.life.finished();
+    let told = |is_static| pod_status(&StatusInput { record: &record, is_static, unsure: true, ..input(&case) }).phase;
+    assert_eq!(told(true).as_deref(), Some("Running"));
     assert_eq!(told(false).as_deref(), Some("Failed"));
 }

@@ -26,7 +26,7 @@ pub(super) fn check_call(checks: &mut Checks, truth: &Truth<'_>, uid: &PodUid, c
     if is_setting_up(call) {
         check_start_allowed_by_object(checks, truth, uid, &format!("{call:?}"));
     }
-    if is_setting_up(call) && record.ending.is_some() {
+    if is_setting_up(call) && record.termination().is_some() {
         checks.violate("1 nothing is started in a terminating pod", format!("{uid} {call:?}"));
     }
     match call {
@@ -49,11 +49,11 @@ pub(super) fn check_call(checks: &mut Checks, truth: &Truth<'_>, uid: &PodUid, c
             check_hook(checks, truth, uid, *kind, id, name.as_str(), &record)
         }
         Call::Host(HostCall::RemoveCgroup | HostCall::RemoveVolumes)
-            if !record.terminated || truth.runtime.alive(uid).next().is_some() =>
+            if !record.is_terminated() || truth.runtime.alive(uid).next().is_some() =>
         {
             checks.violate("7 nothing that a container uses is removed", format!("{uid} {call:?}"));
         }
-        Call::Host(HostCall::RemoveDirs | HostCall::RemoveLogs) if !record.finished => {
+        Call::Host(HostCall::RemoveDirs | HostCall::RemoveLogs) if !record.is_finished() => {
             checks.violate("7 nothing that a container uses is removed", format!("{uid} {call:?}"));
         }
         _ => {}
@@ -93,7 +93,7 @@ fn check_observation(checks: &mut Checks, truth: &Truth<'_>, uid: &PodUid, call:
 }
 
 fn check_start(checks: &mut Checks, truth: &Truth<'_>, uid: &PodUid, call: &Call, record: &PodRecord) {
-    if !record.admitted {
+    if !record.was_admitted() {
         checks.violate("10 the admission is recorded before anything starts", format!("{uid} {call:?}"));
     }
     let name = full_name(&record.pod);
@@ -204,7 +204,7 @@ fn check_sandbox_stop(checks: &mut Checks, truth: &Truth<'_>, uid: &PodUid, id: 
         checks.violate("8 StopPodSandbox waits for the containers", format!("{uid} {id}"));
     }
     let ours = alive || record.cursor.as_ref().is_some_and(|c| c.sandbox == *id);
-    if ready && ours && record.ending.is_none() && !other_ready && !is_outside_cgroup(checks, id) {
+    if ready && ours && record.termination().is_none() && !other_ready && !is_outside_cgroup(checks, id) {
         checks.violate("10 no running container is stopped without a reason", format!("{uid} sandbox {id}"));
     }
 }

@@ -113,7 +113,7 @@ fn check_removed(checks: &mut Checks, truth: &Truth<'_>) {
         let kept = |s: &ManifestSource| r.origin.as_ref().is_some_and(|origin| s.unparsed.contains(origin));
         let lost = checks.record_lost.contains(&r.uid);
         let removed = |s: &&ManifestSource| s.reported && !s.delivered.contains_key(&r.uid) && !kept(s);
-        r.ending.is_none() && !lost && source.filter(removed).is_some()
+        r.termination().is_none() && !lost && source.filter(removed).is_some()
     });
     if let Some(uid) = stays.map(|r| r.uid.clone()) {
         let text = format!("{uid} is not in its source and does not terminate");

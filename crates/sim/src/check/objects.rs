@@ -168,7 +168,7 @@ fn static_pods(truth: &Truth<'_>) -> Vec<(FullName, PodUid, Arc<Pod>)> {
             continue;
         }
         // Of several pods of one name the one that does not terminate is shown; of several of those, any.
-        let alive = record.ending.is_none();
+        let alive = record.termination().is_none();
         let name = machine.full_name();
         let shown = truth.store.objects.get(name).and_then(|m| m.metadata.annotations.as_ref()?.get(CONFIG_MIRROR));
         let hash = record.pod.metadata.annotations.as_ref().and_then(|a| a.get("kubernetes.io/config.hash"));

@@ -18,16 +18,16 @@ pub(crate) fn check_put(checks: &mut Checks, truth: &Truth<'_>, new: &PodRecord)
     if let Some(old) = &old {
         check_forward(checks, truth, old, new);
     }
-    let was_terminating = old.as_ref().is_some_and(|o| o.ending.is_some());
-    if new.ending.is_some() && !was_terminating {
+    let was_terminating = old.as_ref().is_some_and(|o| o.termination().is_some());
+    if new.termination().is_some() && !was_terminating {
         check_cause(checks, truth, new);
         let now = truth.clock.now;
         checks.history.terminating.entry(new.uid.clone()).or_insert(now);
     }
-    if new.terminated && !old.as_ref().is_some_and(|o| o.terminated) {
+    if new.is_terminated() && !old.as_ref().is_some_and(|o| o.is_terminated()) {
         check_terminated(checks, truth, new);
     }
-    if new.finished && !old.as_ref().is_some_and(|o| o.finished) {
+    if new.is_finished() && !old.as_ref().is_some_and(|o| o.is_finished()) {
         check_finished(checks, truth, new);
     }
     check_exits(checks, truth, new);
@@ -44,16 +44,16 @@ fn check_forward(checks: &mut Checks, truth: &Truth<'_>, old: &PodRecord, new: &
             back.push(name);
         }
     };
-    flag("ending", old.ending.is_some(), new.ending.is_some());
-    flag("terminated", old.terminated, new.terminated);
-    flag("finished", old.finished, new.finished);
-    flag("admitted", old.admitted, new.admitted);
+    flag("ending", old.termination().is_some(), new.termination().is_some());
+    flag("terminated", old.is_terminated(), new.is_terminated());
+    flag("finished", old.is_finished(), new.is_finished());
+    flag("admitted", old.was_admitted(), new.was_admitted());
     flag("first_seen", true, old.first_seen == new.first_seen);
     flag("sandbox_attempts", true, old.sandbox_attempts <= new.sandbox_attempts);
     for (name, before) in &old.containers {
         flag("restarts", true, new.containers.get(name).is_some_and(|m| m.restarts >= before.restarts));
     }
-    if let (Some(before), Some(after)) = (&old.ending, &new.ending) {
+    if let (Some(before), Some(after)) = (old.termination(), new.termination()) {
         flag("deleted", before.deleted, after.deleted);
         flag("cause", true, before.cause == after.cause);
         flag("grace", true, before.grace >= after.grace);
@@ -75,7 +75,7 @@ fn check_forward(checks: &mut Checks, truth: &Truth<'_>, old: &PodRecord, new: &
 
 /// Every termination has a true cause.
 fn check_cause(checks: &mut Checks, truth: &Truth<'_>, new: &PodRecord) {
-    let (uid, Some(ending)) = (&new.uid, &new.ending) else { return };
+    let (uid, Some(ending)) = (&new.uid, new.termination()) else { return };
     let delivered = truth.sources.get(new.source).and_then(|s| s.delivered.get(uid));
     let reported = truth.sources.has_reported(new.source);
     let killed = checks.kills.contains(uid);
@@ -153,7 +153,7 @@ fn check_finished(checks: &mut Checks, truth: &Truth<'_>, new: &PodRecord) {
     if (host.cgroup || !host.volumes.is_empty()) && !checks.disturbed.contains(uid) {
         checks.violate("7 finished means cgroup and volumes are gone", format!("{uid}: {host:?}"));
     }
-    if checks.record_lost.contains(uid) || new.ending.as_ref().is_some_and(|e| e.cause == Cause::Orphan) {
+    if checks.record_lost.contains(uid) || new.termination().is_some_and(|e| e.cause == Cause::Orphan) {
         return;
     }
     let status = new.status.clone().unwrap_or_default();
@@ -214,8 +214,8 @@ pub(crate) fn check_forget(checks: &mut Checks, truth: &Truth<'_>, uid: &PodUid)
     let same = |m: &Manifest| m.pod.spec == old.pod.spec && !has_duplicate(truth, uid, m);
     let wanted = truth.sources.delivered().any(|(of, m)| of == uid && same(m));
     let reported = truth.sources.has_reported(old.source);
-    if wanted && reported && !old.restart_requested && old.ending.as_ref().is_some_and(|e| !e.deleted) {
-        checks.violate("1 the record of a wanted pod is kept", format!("{uid}: {:?}", old.ending));
+    if wanted && reported && !old.restart_requested() && old.termination().is_some_and(|e| !e.deleted) {
+        checks.violate("1 the record of a wanted pod is kept", format!("{uid}: {:?}", old.termination()));
     }
     *checks.incarnations.entry(uid.clone()).or_default() += 1;
     checks.states.remove(uid);

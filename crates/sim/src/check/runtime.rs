@@ -53,7 +53,7 @@ pub(crate) fn check_term(checks: &mut Checks, view: &RuntimeView<'_>, uid: &PodU
     let now = view.clock.now;
     let signal = signal(view, uid, id);
     checks.history.terms.push(signal);
-    let Some(record) = checks.latest.get(uid).filter(|r| r.ending.is_some()) else { return };
+    let Some(record) = checks.latest.get(uid).filter(|r| r.termination().is_some()) else { return };
     let Some(mine) = sidecar_index(&record.pod, name.as_str()) else { return };
     if checks.disturbed.contains(uid) || view.deadline(record).is_none_or(|d| now >= d) {
         return;

@@ -77,11 +77,11 @@ fn pod_settled(checks: &Checks, truth: &Truth<'_>, uid: &PodUid, manifest: &Mani
         return Err(format!("{uid} is not at its newest spec"));
     }
     let Some(spec) = &record.pod.spec else { return Err(format!("{uid} has no spec")) };
-    if let Some(ending) = &record.ending {
+    if let Some(ending) = record.termination() {
         if ending.cause == Cause::Removed && !checks.record_lost.contains(uid) {
             return Err(format!("{uid} is back in its source and does not start from scratch"));
         }
-        if record.restart_requested {
+        if record.restart_requested() {
             return Err(format!("{uid} was to start from scratch"));
         }
         return is_finished(checks, truth, record);
@@ -140,7 +140,7 @@ fn is_tidy(truth: &Truth<'_>, uid: &PodUid) -> Result<(), String> {
 
 fn is_finished(checks: &Checks, truth: &Truth<'_>, record: &PodRecord) -> Result<(), String> {
     let uid = &record.uid;
-    if !record.finished {
+    if !record.is_finished() {
         return Err(format!("{uid} has not finished"));
     }
     if truth.runtime.alive(uid).next().is_some() || truth.runtime.sandboxes_of(uid).any(|(_, s)| s.ready) {
@@ -152,7 +152,7 @@ fn is_finished(checks: &Checks, truth: &Truth<'_>, record: &PodRecord) -> Result
     }
     let phase = record.status.as_ref().and_then(|s| s.phase.as_deref());
     // A static pod that was killed before it started stays Pending.
-    let ended = record.ending.as_ref().is_some_and(|e| e.cause == Cause::Ended);
+    let ended = record.termination().is_some_and(|e| e.cause == Cause::Ended);
     if ended && !is_terminal(phase) {
         return Err(format!("{uid} is finished and its phase is {phase:?}"));
     }

@@ -12,8 +12,8 @@ use k8s_openapi::api::core::v1::{
 use super::{ago, now};
 use crate::actions::{Actions, Inputs, ProbeFailure, Waiting, exit_of, pod_actions};
 use crate::model::{
-    Backoff, Cause, Container, ContainerSeen, Cursor, Ending, Exit, HookState, Name, Now, Pod, PodRecord, PodSeen,
-    PodSpec, ProbeKind, RunState, SandboxId, SandboxSeen, SavedTime, Source,
+    Backoff, Cause, Container, ContainerSeen, Cursor, Exit, HookState, Life, Name, Now, Pod, PodRecord, PodSeen,
+    PodSpec, ProbeKind, RunState, SandboxId, SandboxSeen, SavedTime, Source, Termination,
 };
 
 /// In the tables the image serves as the hash.
@@ -88,20 +88,32 @@ impl Case {
                     case.waiting.insert(name.into(), Waiting { reason: reason.into(), message: "why".into() });
                 }
                 "hold" => case.hold = Some(Waiting { reason: rest.into(), message: "why".into() }),
-                "ending" => case.record.ending = Some(parse_ending(rest)),
-                "terminated" => case.record.terminated = true,
-                "finished" => (case.record.terminated, case.record.finished) = (true, true),
+                "ending" => case.record.life = Life::Terminating(parse_termination(rest)),
+                "terminated" => {
+                    case.terminate();
+                }
+                "finished" => {
+                    case.terminate();
+                    case.record.life.finished();
+                }
                 "old" => case.record.status.get_or_insert_default().phase = Some(rest.into()),
                 other => panic!("unknown word {other}"),
             }
         }
         case
     }
+
+    fn terminate(&mut self) {
+        if self.record.termination().is_none() {
+            self.record.life = Life::Terminating(parse_termination("deleted"));
+        }
+        self.record.life.terminated();
+    }
 }
 
 fn empty_record() -> PodRecord {
     let pod = Arc::new(Pod::default());
-    PodRecord { admitted: true, ..PodRecord::new("u".into(), Source::File, pod, ago(9000)) }
+    PodRecord { life: Life::Syncing, ..PodRecord::new("u".into(), Source::File, pod, ago(9000)) }
 }
 
 fn parse_pod(text: &str) -> Pod {
@@ -242,7 +254,7 @@ fn parse_cursor(text: &str) -> Option<Cursor> {
     Some(Cursor { sandbox: sandbox.into(), done: done.parse().expect("a number") })
 }
 
-fn parse_ending(text: &str) -> Ending {
+fn parse_termination(text: &str) -> Termination {
     let (cause, reason) = text.split_once(' ').map_or((text, None), |(cause, reason)| (cause, Some(reason)));
     let cause = match cause {
         "deleted" => Cause::Deleted,
@@ -250,8 +262,10 @@ fn parse_ending(text: &str) -> Ending {
         "ended" => Cause::Ended,
         other => panic!("unknown cause {other}"),
     };
-    Ending {
+    Termination {
         cause,
+        admitted: true,
+        restart_requested: false,
         deleted: false,
         grace: Duration::from_secs(30),
         deadline: SavedTime { boot_id: String::new(), boot: Duration::ZERO, wall: now() },

@@ -35,7 +35,7 @@ fn dead() -> PodSeen {
 }
 
 fn cause(lab: &Lab) -> Option<Cause> {
-    lab.records.get(&PodUid::from("1"))?.ending.as_ref().map(|e| e.cause)
+    lab.records.get(&PodUid::from("1"))?.termination().map(|e| e.cause)
 }
 
 #[test]

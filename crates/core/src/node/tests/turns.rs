@@ -16,7 +16,7 @@ fn narrow(max_pods: u32) -> Lab {
 }
 
 fn admitted(lab: &Lab) -> Vec<&str> {
-    let living = |m: &Machine| m.record().admitted && m.state() == State::Syncing;
+    let living = |m: &Machine| m.record().was_admitted() && m.state() == State::Syncing;
     lab.node.workers().iter().filter(|(_, m)| living(m)).map(|(uid, _)| uid.as_str()).collect()
 }
 
@@ -126,7 +126,7 @@ fn a_manifest_that_changed_while_no_agent_was_there_ends_the_life_it_can_not_cha
     assert_eq!(lab.state("1"), Some(State::Syncing), "an image may change in place");
     let lab = found_later(&before, &hashed("h2", "two", "img"));
     assert_eq!(lab.state("1"), Some(State::Terminating));
-    assert!(lab.records[&PodUid::from("1")].restart_requested, "and begins anew");
+    assert!(lab.records[&PodUid::from("1")].restart_requested(), "and begins anew");
 }
 
 #[test]
