@@ -25,6 +25,7 @@ pub(crate) mod resources;
 pub(crate) mod restarts;
 pub(crate) mod security;
 pub(crate) mod status_matrix;
+pub(crate) mod supervision;
 pub(crate) mod systemd_notify;
 pub(crate) mod termination;
 pub(crate) mod volumes;
@@ -87,6 +88,7 @@ macro_rules! all_on {
             hung_mount::a_hanging_mount_delays_only_its_own_pods(),
             hung_mount::a_hanging_manifest_directory_changes_no_pod(),
             record_replay::a_recorded_run_with_faults_replays_identically(60),
+            supervision::a_failed_task_ends_the_agent_with_an_error_that_names_it(),
             systemd_notify::systemd_is_notified_and_pods_survive_the_stop_of_the_agent(),
             deletion::a_pod_can_be_deleted_at_every_step(),
             deletion::pods_deleted_while_the_runtime_is_frozen_are_removed_after_it_resumes(),
