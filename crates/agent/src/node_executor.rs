@@ -49,8 +49,7 @@ impl Executor for NodeExecutor {
 
     fn observe(&self, uid: PodUid) -> BoxFuture<'static, Result<(PodSeen, bool), CallError>> {
         let observer = Arc::clone(&self.observer);
-        let span = debug_span!("observe", %uid);
-        Box::pin(async move { observer.observe(&uid).await }.instrument(span))
+        Box::pin(async move { observer.observe(&uid).await })
     }
 
     fn list(&self) -> BoxFuture<'static, Result<Listing, CallError>> {

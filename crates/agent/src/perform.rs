@@ -80,7 +80,7 @@ pub type EventSink = Arc<dyn Fn(KubeEvent) + Send + Sync>;
 /// Performs calls.
 pub struct CallExecutor {
     runtime: Arc<dyn RuntimeService>,
-    facts: Arc<NodeSettings>,
+    settings: Arc<NodeSettings>,
     host: Arc<dyn HostExecutor>,
     features: SharedFeatures,
     images: image::Images,
@@ -103,7 +103,7 @@ pub struct CallExecutorConfig {
     /// CRI ImageService.
     pub images: Arc<dyn ImageService>,
     /// Properties of the node that are needed for the translation to CRI.
-    pub facts: Arc<NodeSettings>,
+    pub settings: Arc<NodeSettings>,
     /// Performs the host calls.
     pub host: Arc<dyn HostExecutor>,
     /// Shared with the observer, which writes them.
@@ -124,9 +124,9 @@ impl CallExecutor {
     pub fn new(config: CallExecutorConfig) -> Self {
         let sandboxes = config.sandbox_parallel.max(1);
         Self {
-            userns: UserNamespaceRanges::new(config.facts.paths.pods_dir(), config.max_pods),
+            userns: UserNamespaceRanges::new(config.settings.paths.pods_dir(), config.max_pods),
             runtime: config.runtime,
-            facts: config.facts,
+            settings: config.settings,
             host: config.host,
             features: config.features,
             images: image::Images::new(config.images, config.pulls, config.pool.clone()),

@@ -137,7 +137,7 @@ impl Agent {
         let calls = CallExecutor::new(CallExecutorConfig {
             runtime: runtime.clone(),
             images: opened.images.clone(),
-            facts: Arc::new(settings::node_facts(config, opened.cgroups.as_ref())),
+            settings: Arc::new(settings::node_facts(config, opened.cgroups.as_ref())),
             host: Arc::new(host.clone()),
             features,
             pool: pool.clone(),

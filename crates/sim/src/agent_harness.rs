@@ -111,7 +111,7 @@ impl AgentHarness {
             runtime: runtime.clone(),
             images: runtime,
             // Files are read on threads, and paused time does not wait for threads.
-            facts: Arc::new(NodeSettings { resolv_conf: None, ..NodeSettings::default() }),
+            settings: Arc::new(NodeSettings { resolv_conf: None, ..NodeSettings::default() }),
             host: Arc::new(self.host.clone()),
             features,
             pool,

@@ -75,8 +75,8 @@ impl CallExecutor {
             target: target.as_ref(),
             references: &references,
         };
-        let config = container_config(pod, &request, &self.facts, &situation, &*self.host)?;
-        let sandbox_config = sandbox_config(pod, call.sandbox_attempt, &self.facts, &situation)?;
+        let config = container_config(pod, &request, &self.settings, &situation, &*self.host)?;
+        let sandbox_config = sandbox_config(pod, call.sandbox_attempt, &self.settings, &situation)?;
         Ok(CreateContainerRequest {
             pod_sandbox_id: call.sandbox.as_str().to_owned(),
             config: Some(config),
@@ -144,7 +144,7 @@ impl CallExecutor {
         }
         self.host.unlink_log(pod, name.as_str(), id.as_str()).await;
         if let Some(log) = log {
-            logs::remove(&self.pool, &self.facts.paths.pod_logs_dir, log).await;
+            logs::remove(&self.pool, &self.settings.paths.pod_logs_dir, log).await;
         }
         Ok(Answer::Done)
     }

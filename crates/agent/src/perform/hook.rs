@@ -59,12 +59,12 @@ impl CallExecutor {
             return self.exec_hook(&call.id, action.command.as_deref().unwrap_or_default(), limit).await;
         }
         if let Some(action) = &handler.http_get {
-            let url = target::url(action, container, pod, &call.ips, &self.facts).map_err(|e| failed(e.into()))?;
+            let url = target::url(action, container, pod, &call.ips, &self.settings).map_err(|e| failed(e.into()))?;
             return self.http_hook(pod, &url, action).await.map_err(failed);
         }
         if let Some(action) = &handler.tcp_socket {
             let host =
-                target::host(action.host.as_deref(), pod, &call.ips, &self.facts).map_err(|e| failed(e.into()))?;
+                target::host(action.host.as_deref(), pod, &call.ips, &self.settings).map_err(|e| failed(e.into()))?;
             let port = target::port(&action.port, container).map_err(|e| failed(e.into()))?;
             let connected = TcpStream::connect((host.trim_matches(['[', ']']), port)).await;
             let address = format!("{host}:{port}");

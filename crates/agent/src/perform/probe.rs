@@ -66,7 +66,7 @@ impl CallExecutor {
             return Ok(self.exec_probe(container, &call.id, command, limit).await);
         }
         if let Some(action) = &probe.http_get {
-            let url = target::url(action, container, pod, &call.ips, &self.facts)?;
+            let url = target::url(action, container, pod, &call.ips, &self.settings)?;
             let (verdict, redirected) = http_probe(&url, action, limit).await;
             if redirected {
                 // The Go kubelet adds the body, which may contain what an event should not show.
@@ -76,11 +76,11 @@ impl CallExecutor {
             return Ok(verdict);
         }
         if let Some(action) = &probe.tcp_socket {
-            let host = target::host(action.host.as_deref(), pod, &call.ips, &self.facts)?;
+            let host = target::host(action.host.as_deref(), pod, &call.ips, &self.settings)?;
             return Ok(tcp_probe(host, target::port(&action.port, container)?, limit).await);
         }
         if let Some(action) = &probe.grpc {
-            let host = target::host(None, pod, &call.ips, &self.facts)?;
+            let host = target::host(None, pod, &call.ips, &self.settings)?;
             let port = u16::try_from(action.port).map_err(|_| TargetError::InvalidPort(action.port.into()))?;
             let authority = Url::new(false, host, port, "").authority();
             let service = action.service.as_deref().unwrap_or_default();

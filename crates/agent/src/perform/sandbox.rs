@@ -20,7 +20,7 @@ impl CallExecutor {
     ) -> Result<Answer, CallError> {
         let runtime_handler = context.or_cancelled(self.runtime_handler(pod)).await?;
         let situation = context.or_cancelled(self.situation(uid, pod, context.limit)).await?;
-        let config = sandbox_config(pod, attempt, &self.facts, &situation)?;
+        let config = sandbox_config(pod, attempt, &self.settings, &situation)?;
         let permit = context.acquire(&self.runs).await?;
         context.check_not_cancelled()?;
         let request = RunPodSandboxRequest { config: Some(config), runtime_handler };

@@ -25,13 +25,13 @@ pub(super) fn host<'a>(
     own: Option<&'a str>,
     pod: &Pod,
     ips: &'a [String],
-    facts: &'a NodeSettings,
+    settings: &'a NodeSettings,
 ) -> Result<&'a str, TargetError> {
     if let Some(host) = own.filter(|host| !host.is_empty()) {
         return Ok(host);
     }
     let on_host = pod.spec.as_ref().and_then(|spec| spec.host_network).unwrap_or_default();
-    let address = if ips.is_empty() && on_host { facts.host_ips.first() } else { ips.first() };
+    let address = if ips.is_empty() && on_host { settings.host_ips.first() } else { ips.first() };
     address.map(String::as_str).ok_or(TargetError::NoPodIp)
 }
 
@@ -59,14 +59,14 @@ pub(super) fn url(
     container: &Container,
     pod: &Pod,
     ips: &[String],
-    facts: &NodeSettings,
+    settings: &NodeSettings,
 ) -> Result<Url, TargetError> {
     let tls = match action.scheme.as_deref().unwrap_or("HTTP") {
         scheme if scheme.eq_ignore_ascii_case("http") || scheme.is_empty() => false,
         scheme if scheme.eq_ignore_ascii_case("https") => true,
         other => return Err(TargetError::UnknownScheme(other.to_owned())),
     };
-    let host = host(action.host.as_deref(), pod, ips, facts)?;
+    let host = host(action.host.as_deref(), pod, ips, settings)?;
     Ok(Url::new(tls, host, port(&action.port, container)?, action.path.as_deref().unwrap_or_default()))
 }
 

@@ -101,7 +101,7 @@ impl Bench {
         let mut config = CallExecutorConfig {
             runtime: Arc::clone(&fake) as Arc<dyn RuntimeService>,
             images: Arc::clone(&fake) as Arc<dyn ImageService>,
-            facts: Arc::new(node),
+            settings: Arc::new(node),
             host: Arc::clone(&host) as Arc<dyn HostExecutor>,
             features: SharedFeatures::default(),
             pool: Pool::default(),

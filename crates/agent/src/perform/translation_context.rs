@@ -14,7 +14,7 @@ impl CallExecutor {
     /// Read for every call, because the files may change and the pod must get their current content.
     pub(super) async fn situation(&self, uid: &PodUid, pod: &Pod, limit: Duration) -> Result<Situation, CallError> {
         let mut situation = Situation { features: self.features.get(), ..Situation::default() };
-        if let Some(path) = &self.facts.resolv_conf {
+        if let Some(path) = &self.settings.resolv_conf {
             let path = path.clone();
             let read = move || read_resolv_conf(&path);
             situation.dns = blocking(&self.pool, "resolv.conf", limit, read).await?;

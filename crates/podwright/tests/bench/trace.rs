@@ -95,11 +95,14 @@ impl Trace {
 fn parse(line: &str) -> Option<Mark> {
     let (at, rest) = line.split_once(' ')?;
     let rest = rest.trim_start();
-    let after = |level: &str, target: &str| rest.strip_prefix(level)?.split_once(target).map(|(_, text)| text);
-    let told = match after("TRACE ", "podwright::trace: ") {
-        Some(told) => told.to_owned(),
-        // A decision: `call uid=… call=…`.
-        None => after("DEBUG ", "podwright_agent::event_loop: call ").map(|fields| format!("order {fields}"))?,
+    let traced = rest.strip_prefix("TRACE ").and_then(|rest| rest.split_once("podwright::trace: "));
+    let told = match traced {
+        Some((_, told)) => told.to_owned(),
+        // A call that core decided: its fields are those of the span.
+        None => {
+            let sent = "}: podwright_agent::event_loop::in_flight: call sent";
+            format!("order {}", rest.strip_prefix("DEBUG call{")?.split_once(sent)?.0)
+        }
     };
     let (what, fields) = told.split_once(' ').unwrap_or((&told, ""));
     let at: Timestamp = at.parse().ok()?;

@@ -259,9 +259,9 @@ async fn the_log_of_a_removed_container_is_removed() {
     let outside = dir.path().join("precious.log");
     std::fs::write(&outside, "x").unwrap();
     let bench = Bench::with(|config| {
-        let mut node = (*config.facts).clone();
+        let mut node = (*config.settings).clone();
         node.paths.pod_logs_dir = logs;
-        config.facts = Arc::new(node);
+        config.settings = Arc::new(node);
     });
     bench.call(web(), create("i")).await.unwrap();
     let status = |log_path: String| podwright_cri::v1::ContainerStatusResponse {
