@@ -168,9 +168,6 @@ impl ImageGc {
 
 /// Collects every [`PERIOD`], forever; `report` gets the events.
 pub async fn run(mut gc: ImageGc, node: String, now: impl Fn() -> Time, report: impl Fn(KubeEvent)) {
-    if gc.is_off() {
-        return;
-    }
     // Images of the first collection may reach the minimum age soon after: with a full disk, the second collection must not be late.
     let mut wait = gc.policy.min_age.clamp(Duration::from_secs(1), PERIOD);
     loop {

@@ -16,6 +16,7 @@ use http::Method;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use podwright_core::model::{Event, PodUid};
+use podwright_tasks::Tasks;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
@@ -49,14 +50,14 @@ struct Inner {
 
 impl ReferencedObjects {
     /// Reads nothing before a pod requests it. Changes are sent to `events`.
-    pub fn new(client: &ApiClient, events: mpsc::Sender<Event>) -> Self {
-        let context = WatchContext::new(client, events.clone());
+    pub fn new(client: &ApiClient, events: mpsc::Sender<Event>, tasks: &Tasks) -> Self {
+        let context = WatchContext::new(client, events.clone(), tasks.clone());
         let inner = Inner {
             config_maps: WatchCache::new(context.clone()),
             secrets: WatchCache::new(context.clone()),
             trust_bundles: WatchCache::new(context.clone()),
             services: Services::new(context),
-            tokens: Tokens::new(client.clone(), events),
+            tokens: Tokens::new(client.clone(), events, tasks),
             handlers: Mutex::default(),
             client: client.clone(),
         };

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use http::Method;
 use podwright_core::model::{Event, PodUid};
+use podwright_tasks::Tasks;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::{Notify, mpsc};
@@ -77,9 +78,9 @@ impl Drop for Tokens {
 }
 
 impl Tokens {
-    pub(crate) fn new(client: ApiClient, events: mpsc::Sender<Event>) -> Self {
+    pub(crate) fn new(client: ApiClient, events: mpsc::Sender<Event>, tasks: &Tasks) -> Self {
         let cache = Arc::new(TokenCache::default());
-        let renewal_timer = tokio::spawn(notify_renewals(Arc::clone(&cache), events)).abort_handle();
+        let renewal_timer = tasks.service("token-renewal", notify_renewals(Arc::clone(&cache), events));
         Self { client, cache, renewal_timer }
     }
 

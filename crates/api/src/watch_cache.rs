@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use podwright_core::model::{Event, PodUid};
+use podwright_tasks::Tasks;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::client::ApiClient;
@@ -29,12 +30,13 @@ pub(crate) struct WatchContext {
     /// For watches: separate connections.
     watch_connections: WatchConnections,
     events: mpsc::Sender<Event>,
+    tasks: Tasks,
 }
 
 impl WatchContext {
-    pub(crate) fn new(client: &ApiClient, events: mpsc::Sender<Event>) -> Self {
+    pub(crate) fn new(client: &ApiClient, events: mpsc::Sender<Event>, tasks: Tasks) -> Self {
         let list_permits = Arc::new(Semaphore::new(LISTS_MAX));
-        Self { client: client.clone(), list_permits, watch_connections: WatchConnections::new(client), events }
+        Self { client: client.clone(), list_permits, watch_connections: WatchConnections::new(client), events, tasks }
     }
 }
 

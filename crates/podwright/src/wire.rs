@@ -125,7 +125,7 @@ impl Agent {
         let (changes, changed) = mpsc::channel(CHANGES_MAX);
         let inputs = Inputs::new(changed);
         let pool = Pool::new(PoolLimits::default());
-        let objects = cluster::objects(opened.cluster.as_ref(), inputs.sender());
+        let objects = cluster::objects(opened.cluster.as_ref(), inputs.sender(), tasks);
         let host_config = settings::host_config(config);
         let host = Host::new(host_config, opened.cgroups.clone(), pool.clone()).with_objects(objects.clone());
         enforce_node_allocatable(&host, limit, tasks).await;
@@ -191,7 +191,9 @@ impl Agent {
         tasks.service("empty-dir-limits", empty_dirs.watch(handle.clone()));
         let policy = settings::image_policy(&config);
         let gc = ImageGc::new(runtime.clone(), images, images_gc::measure(pool), policy, limit);
-        tasks.service("image-gc", collect_images(gc, node_name.clone(), handle.clone()));
+        if !gc.is_off() {
+            tasks.service("image-gc", collect_images(gc, node_name.clone(), handle.clone()));
+        }
         tasks.job("heap-trim", heap::trim_heap_periodically());
         tasks.service("log-rotation", log_rotation::run(config.logs, runtime.clone(), limit));
         if let Some(listener) = listener {

@@ -83,7 +83,7 @@ pub enum HostCause {
     Remove(#[from] RemoveError),
     /// A volume.
     #[error(transparent)]
-    Volume(#[from] VolumeError),
+    Volume(Box<VolumeError>),
     /// The pod's `/etc/hosts`.
     #[error("hosts file")]
     HostsFile(#[source] HostsFileError),
@@ -97,7 +97,7 @@ pub enum HostCause {
         /// The container's name.
         container: String,
         /// What is wrong with it.
-        source: SubPathError,
+        source: Box<SubPathError>,
     },
     /// Mounts reappear as fast as they are unmounted.
     #[error("{} still has mounts after {rounds} rounds", path.display())]
@@ -123,9 +123,15 @@ impl HostCause {
     }
 }
 
+impl From<VolumeError> for HostCause {
+    fn from(error: VolumeError) -> Self {
+        Self::Volume(Box::new(error))
+    }
+}
+
 impl From<VolumeSpecError> for HostCause {
     fn from(error: VolumeSpecError) -> Self {
-        Self::Volume(error.into())
+        VolumeError::from(error).into()
     }
 }
 
@@ -181,8 +187,8 @@ impl From<HostError> for CallError {
         let (reason, message) = (error.reason(), error.message());
         let reason = (!reason.is_empty()).then(|| reason.to_owned());
         match error.in_doubt() {
-            true => Self::InDoubt { reason, message: message.into() },
-            false => Self::Failed { reason, message: message.into() },
+            true => Self::InDoubt { reason, message },
+            false => Self::Failed { reason, message },
         }
     }
 }

@@ -89,9 +89,9 @@ impl PodVolumes {
         limit: Duration,
     ) -> Result<(), HostError> {
         let SubPath { index, volume, path } = sub_path;
-        let failed = |source| {
+        let failed = |source: subpath::SubPathError| {
             let (path, volume, container) = (path.clone(), volume.clone(), container.to_owned());
-            HostError::PrepareContainer(HostCause::SubPath { path, volume, container, source })
+            HostError::PrepareContainer(HostCause::SubPath { path, volume, container, source: Box::new(source) })
         };
         let source = volume_host_path(self.io.paths(), pod, &volume).map_err(|e| failed(e.into()))?;
         let key = self.io.volume_key(pod, &volume, limit).await.map_err(HostError::MountVolume)?;

@@ -70,7 +70,11 @@ impl Server {
         );
         std::fs::write(&file, config).unwrap();
         let (sender, events) = mpsc::channel(64);
-        (ReferencedObjects::new(&ApiClient::open(&file).unwrap(), sender), events, dir)
+        (
+            ReferencedObjects::new(&ApiClient::open(&file).unwrap(), sender, &podwright_tasks::Tasks::unsupervised()),
+            events,
+            dir,
+        )
     }
 
     async fn respond(&self, request: Request<Incoming>) -> TestResponse {

@@ -83,8 +83,9 @@ impl<T: Cacheable> Watched<T> {
     pub(super) fn start(context: WatchContext, selection: Selection) -> Self {
         let requests = Arc::new(ReadRequests::default());
         let (sender, state) = watch::channel(CachedState { items: None, answered: 0, error: None });
+        let tasks = context.tasks.clone();
         let watcher = Watcher::new(context, selection, Arc::clone(&requests), sender);
-        let watcher = tokio::spawn(watcher.run()).abort_handle();
+        let watcher = tasks.service("object-watch", watcher.run());
         Self { state, requests, watcher }
     }
 

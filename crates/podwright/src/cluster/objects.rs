@@ -9,12 +9,17 @@ use podwright_agent::objects::{
 use podwright_api::token::TokenKey;
 use podwright_api::{ApiClient, ApiError};
 use podwright_core::model::{Event, Pod, PodUid};
+use podwright_tasks::Tasks;
 use tokio::sync::mpsc;
 
 /// The objects that pods refer to. Their changes go to `events`.
-pub(crate) fn objects(cluster: Option<&ApiClient>, events: mpsc::Sender<Event>) -> Arc<dyn ObjectClient> {
+pub(crate) fn objects(
+    cluster: Option<&ApiClient>,
+    events: mpsc::Sender<Event>,
+    tasks: &Tasks,
+) -> Arc<dyn ObjectClient> {
     match cluster {
-        Some(cluster) => Arc::new(ApiObjects(podwright_api::ReferencedObjects::new(cluster, events))),
+        Some(cluster) => Arc::new(ApiObjects(podwright_api::ReferencedObjects::new(cluster, events, tasks))),
         None => Arc::new(NoApiServer),
     }
 }

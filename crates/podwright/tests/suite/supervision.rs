@@ -1,14 +1,13 @@
 //! The agent does not go on with half of its tasks: one that fails ends the process, and the containers keep running.
 
 use anyhow::ensure;
-use podwright_testnode::{Flavor, wait_until};
+use podwright_testbed::{Flavor, wait_until};
 use serde_json::json;
 
-use super::{TestNode, LIMIT, container, one, sleeper};
+use super::{LIMIT, TestNode, container, one, sleeper};
 
 /// Tasks that every agent with a manifest directory has. The test fails when one of them is renamed and not found.
-const EXPECTED: [&str; 7] =
-    ["event-loop", "runtime-events", "file-source", "image-gc", "log-rotation", "local-api", "notify"];
+const EXPECTED: [&str; 6] = ["event-loop", "runtime-events", "file-source", "log-rotation", "local-api", "notify"];
 
 pub(crate) fn a_failed_task_ends_the_agent_with_an_error_that_names_it(flavor: Flavor) {
     let mut node = TestNode::configured(flavor, json!({"logging": {"verbosity": 4}}));
