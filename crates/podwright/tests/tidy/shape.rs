@@ -91,7 +91,7 @@ fn function_length(lines: &[&str]) -> usize {
 }
 
 /// Modules written as `mod.rs` below a `src` directory: the layout is `name.rs` beside `name/`.
-pub(crate) fn mod_files<'a>(files: &'a [SourceFile]) -> Vec<&'a str> {
+pub(crate) fn mod_files(files: &[SourceFile]) -> Vec<&str> {
     let wrong = files.iter().filter(|f| f.path.contains("/src/") && f.path.ends_with("/mod.rs"));
     wrong.map(|f| f.path.as_str()).collect()
 }
