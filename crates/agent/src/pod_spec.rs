@@ -1,6 +1,6 @@
 //! Values derived from a pod's object alone: its names, containers, volumes and field references, and its paths on the node.
 //!
-//! Pure: nothing here touches a file. [`crate::host`] acts on these values, [`crate::translate`] puts them into CRI messages.
+//! Pure: nothing here touches a file. `host` acts on these values, `translate` puts them into CRI messages.
 
 mod containers;
 pub mod field_ref;

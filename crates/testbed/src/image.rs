@@ -120,12 +120,15 @@ fn userland(busybox: &Path) -> Result<Vec<u8>> {
 
 fn compile_pause(cache: &Cache, key: &str) -> Result<PathBuf> {
     let dir = cache.kept("images")?;
-    let (source, program) = (dir.join(format!("pause-{key}.c")), dir.join(format!("pause-{key}")));
+    let program = dir.join(format!("pause-{key}"));
     if !program.exists() {
-        let aside = dir.join(format!("pause-{key}.{}", std::process::id()));
+        // Named by thread: tests of one process compile it concurrently when the cache is empty.
+        let aside = dir.join(format!("pause-{key}.{}.{:?}", std::process::id(), std::thread::current().id()));
+        let source = aside.with_added_extension("c");
         fs::write(&source, PAUSE_SOURCE)?;
         run(Command::new("cc").args(["-static", "-Os", "-s", "-o"]).arg(&aside).arg(&source))
             .context("compile the pause program; a C compiler comes with: apt-get install gcc libc6-dev")?;
+        fs::remove_file(&source)?;
         fs::rename(&aside, &program)?;
     }
     Ok(program)

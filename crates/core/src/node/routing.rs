@@ -10,8 +10,8 @@ use super::object_stores::warning;
 use crate::actions::Waiting;
 use crate::admission;
 use crate::model::{
-    CallError, Cause, Effect, Event, Listing, Manifest, Now, Out, PodRecord, PodUid, RuntimeReady, Seq, Source,
-    SourceChange, full_name,
+    CallError, Cause, Effect, Event, Listing, Manifest, Now, Out, PodRecord, PodSeen, PodUid, RuntimeReady, Seq,
+    Source, SourceChange, full_name,
 };
 use crate::pleg;
 use crate::pod::{KillOptions, Machine, State};
@@ -26,19 +26,7 @@ impl Node {
         match event {
             Event::Source { source, change } => self.on_source_change(source, change, now, out),
             Event::Listed { seq, result } => self.listed(seq, result, now),
-            Event::Observed { uid, seq, result, covered } => {
-                // An answer that comes after the pod is gone must leave nothing behind.
-                let Some(machine) = self.workers.get(&uid) else { return BTreeSet::new() };
-                let (first, name) = (machine.sight_at().is_none(), machine.full_name().clone());
-                self.pleg.covered(&uid, covered);
-                if result.as_ref().is_err_and(CallError::is_unavailable) {
-                    self.health.suspect(now.boot);
-                }
-                self.with(&uid, now, out, |machine, ctx, out| machine.observed(seq, result, ctx, out));
-                // Others of its name may have waited to know whether it runs.
-                let named = if first { self.workers.of_name(&name).to_vec() } else { vec![] };
-                named.into_iter().chain([uid]).collect()
-            }
+            Event::Observed { uid, seq, result, covered } => self.on_observed(uid, seq, result, covered, now, out),
             Event::Hint { uid } => {
                 match self.workers.get_mut(&uid) {
                     Some(machine) => machine.hint(now.boot),
@@ -47,18 +35,7 @@ impl Node {
                 }
                 BTreeSet::from([uid])
             }
-            Event::EventStream { up } => {
-                // A stream that is back shows that the runtime is: it is not left to the next check.
-                if !up || !self.health.up {
-                    self.health.check_now(now.boot);
-                }
-                if !self.pleg.stream(up, now.boot) {
-                    return BTreeSet::new();
-                }
-                // A restart too short for any check to notice: what failed in it is tried again at once.
-                self.health.outages += 1;
-                self.workers.iter().map(|(uid, _)| uid.clone()).collect()
-            }
+            Event::EventStream { up } => self.on_event_stream(up, now),
             Event::Runtime { result } => self.runtime(result, now, out),
             Event::Done { id, result } => {
                 let Some(uid) = self.sequences.owners.remove(&id) else { return BTreeSet::new() };
@@ -103,6 +80,41 @@ impl Node {
                 due
             }
         }
+    }
+
+    fn on_observed(
+        &mut self,
+        uid: PodUid,
+        seq: Seq,
+        result: Result<PodSeen, CallError>,
+        covered: bool,
+        now: Now,
+        out: &mut Out,
+    ) -> BTreeSet<PodUid> {
+        // The pod may have been removed since the query: nothing is recorded then.
+        let Some(machine) = self.workers.get(&uid) else { return BTreeSet::new() };
+        let (first, name) = (machine.sight_at().is_none(), machine.full_name().clone());
+        self.pleg.covered(&uid, covered);
+        if result.as_ref().is_err_and(CallError::is_unavailable) {
+            self.health.suspect(now.boot);
+        }
+        self.with(&uid, now, out, |machine, ctx, out| machine.observed(seq, result, ctx, out));
+        // Other pods of this name may wait until it is known whether this one runs.
+        let named = if first { self.workers.of_name(&name).to_vec() } else { vec![] };
+        named.into_iter().chain([uid]).collect()
+    }
+
+    fn on_event_stream(&mut self, up: bool, now: Now) -> BTreeSet<PodUid> {
+        // A stream that reconnects shows that the runtime is up: the periodic check is not waited for.
+        if !up || !self.health.up {
+            self.health.check_now(now.boot);
+        }
+        if !self.pleg.stream(up, now.boot) {
+            return BTreeSet::new();
+        }
+        // The runtime restarted too quickly for any check to notice: calls that failed meanwhile are retried at once.
+        self.health.outages += 1;
+        self.workers.iter().map(|(uid, _)| uid.clone()).collect()
     }
 
     fn on_source_change(&mut self, source: Source, change: SourceChange, now: Now, out: &mut Out) -> BTreeSet<PodUid> {

@@ -73,17 +73,7 @@ impl Machine {
             return;
         }
         if let Some(id) = start.existing.clone() {
-            if self.ask(RuntimeCall::StartContainer { name: name.clone(), id: id.clone() }, limit, ctx, out) {
-                let memory = self.record.containers.entry(name).or_default();
-                if memory.starting.as_ref() == Some(&id) {
-                    // An earlier start has no definite end: a failure now may be that one's.
-                    self.bring_up.sent_again.insert(id);
-                } else {
-                    memory.starting = Some(id);
-                    self.unsaved = true;
-                }
-            }
-            return;
+            return self.start_created(name, id, ctx, out);
         }
         let Some(found) = find_container(&self.record.pod, name.as_str()) else { return };
         let container = found.container.into_owned();
@@ -128,6 +118,21 @@ impl Machine {
             self.bring_up.restart_now.remove(&name);
             if start.backoff.is_some() {
                 self.record.containers.entry(name).or_default().backoff = start.backoff.clone();
+                self.unsaved = true;
+            }
+        }
+    }
+
+    /// Starts an instance that is created.
+    fn start_created(&mut self, name: Name, id: ContainerId, ctx: &mut Ctx<'_>, out: &mut Out) {
+        let call = RuntimeCall::StartContainer { name: name.clone(), id: id.clone() };
+        if self.ask(call, ctx.config.runtime_request_timeout, ctx, out) {
+            let memory = self.record.containers.entry(name).or_default();
+            if memory.starting.as_ref() == Some(&id) {
+                // An earlier start has no definite result: a failure now may be the failure of that one.
+                self.bring_up.sent_again.insert(id);
+            } else {
+                memory.starting = Some(id);
                 self.unsaved = true;
             }
         }
