@@ -1,6 +1,5 @@
 //! The local API of a real agent on Debian's containerd: submitted pods survive restarts, and overload is bounded.
 
-mod client;
 mod overload;
 mod streams;
 
@@ -12,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::fixture::{DebianNode, LIMIT, pod};
 use crate::suite::journal;
+use crate::suite::local_client as client;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 

@@ -9,10 +9,8 @@ use podwright_testbed::{Agent, Containerd, Flavor, Scratch, wait_until};
 use serde_json::{Value, json};
 
 use super::corrupting_proxy::{CorruptingProxy, Corruption};
+use super::local_client as client;
 use super::{LIMIT, TestNode, container, one, sleeper};
-
-#[path = "../local_api/client.rs"]
-mod client;
 
 pub(crate) fn invalid_manifests_are_reported_and_do_not_affect_other_pods(flavor: Flavor) {
     let node = TestNode::start(flavor);

@@ -15,6 +15,7 @@ pub(crate) mod hung_mount;
 pub(crate) mod image_pulls;
 pub(crate) mod invalid_input;
 pub(crate) mod journal;
+pub(crate) mod local_client;
 pub(crate) mod lost_journal;
 pub(crate) mod manifest_edits;
 pub(crate) mod many_pods;
