@@ -33,7 +33,7 @@ impl EmptyDirs {
         Self { feed, paths, pool }
     }
 
-    /// Measures every [`PERIOD`], forever.
+    /// Measures every `PERIOD`, forever.
     pub async fn watch(self, handle: Handle) {
         loop {
             tokio::time::sleep(PERIOD).await;

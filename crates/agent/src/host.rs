@@ -1,6 +1,6 @@
 //! The pods' resources on the node outside their containers: cgroups, directories, volumes, logs.
 //!
-//! [`Host`] performs the host calls of core; its parts are [`PodCgroups`], [`PodDirs`], [`PodVolumes`] and [`PodLogs`]. File
+//! [`Host`] performs the host calls of core; its parts are `PodCgroups`, `PodDirs`, `PodVolumes` and `PodLogs`. File
 //! work runs in the [`Pool`] with the call's time limit, under a key for the file system that may hang. Every operation is
 //! idempotent: repeated, it does what is still missing.
 

@@ -70,7 +70,7 @@ impl Recorder {
         self.send(Job::Step { at, event, out: out.clone() });
     }
 
-    /// Ends the recording. Waits for the disk, at most [`FINISH_MAX`].
+    /// Ends the recording. Waits for the disk, at most `FINISH_MAX`.
     pub async fn finish(mut self) {
         self.send(Job::End("the agent ended"));
         self.jobs = None;

@@ -152,7 +152,9 @@ impl Machine {
                     break;
                 }
                 let after = self.state();
-                self.history.record(ctx.now, &format!("{before:?} → {after:?}"), &self.why(after));
+                if let Some(what) = reached(after) {
+                    self.history.record(ctx.now, what, "");
+                }
             }
             if ctx.runtime_up {
                 self.observed.look(&self.record.uid, ctx.seq, ctx.now.boot, &mut out.effects);
@@ -250,9 +252,13 @@ impl Machine {
     fn note_phase(&mut self, status: &PodStatus, ctx: &Ctx<'_>) {
         let old = self.record.status.as_ref().and_then(|s| s.phase.clone());
         if old != status.phase {
-            let (old, new) = (old.unwrap_or_else(|| "none".into()), status.phase.clone().unwrap_or_default());
-            let cause = status.reason.clone().unwrap_or_else(|| "as its containers are".into());
-            self.history.record(ctx.now, &format!("phase {old} → {new}"), &cause);
+            let cause = match (&status.reason, &status.message) {
+                (Some(reason), Some(message)) => format!("{reason}: {message}"),
+                (Some(reason), None) => reason.clone(),
+                (None, _) => String::new(),
+            };
+            let phase = status.phase.as_deref().unwrap_or_default();
+            self.history.record(ctx.now, &format!("pod phase is {phase}"), &cause);
         }
     }
 
@@ -260,14 +266,14 @@ impl Machine {
     fn check(&self) {
         assert!(!self.record.is_terminated() || !self.calls.starting(), "a start is under way in a terminated pod");
     }
+}
 
-    fn why(&self, state: State) -> String {
-        match (state, self.record.termination()) {
-            (State::Terminating, Some(e)) => format!("{:?}, grace {} s", e.cause, e.grace.as_secs()),
-            (State::Terminated, _) => "every container was seen stopped".into(),
-            (State::Finished, _) => "volumes and cgroup are gone".into(),
-            _ => "nothing holds it back".into(),
-        }
+/// What the history says of a state that a plan reached. The request of a termination has a line of its own.
+fn reached(state: State) -> Option<&'static str> {
+    match state {
+        State::Terminated => Some("all containers stopped"),
+        State::Finished => Some("volumes and cgroup removed"),
+        State::Waiting | State::Syncing | State::Terminating => None,
     }
 }
 

@@ -49,7 +49,7 @@ pub struct Explanation {
     pub runtime_up: bool,
 }
 
-/// The answer to [`Query::Pods`].
+/// The answer to `Query::Pods`.
 #[derive(Debug, Default)]
 pub struct PodsResponse {
     /// All pods, each with its published status.

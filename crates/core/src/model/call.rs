@@ -2,6 +2,7 @@
 //!
 //! Every call that is sent comes back exactly once, also when it was cancelled or its deadline passed.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -188,6 +189,27 @@ pub enum CallKey {
     Volumes,
     /// The logs.
     Logs,
+}
+
+/// What the calls of this key work on, for users: it fits before "failed".
+impl fmt::Display for CallKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RunSandbox => write!(f, "creation of the sandbox"),
+            Self::Sandbox(id) => write!(f, "stop or removal of sandbox {id}"),
+            Self::Container(name) => write!(f, "creation of container {name}"),
+            Self::Instance(id) => write!(f, "start or removal of container {id}"),
+            Self::Stop(id) => write!(f, "stop of container {id}"),
+            Self::Hook(id, HookKind::PostStart) => write!(f, "postStart hook of container {id}"),
+            Self::Hook(id, HookKind::PreStop) => write!(f, "preStop hook of container {id}"),
+            Self::Probe(name, kind) => write!(f, "{kind:?} probe of container {name}"),
+            Self::Cgroup => write!(f, "setup or removal of the cgroup"),
+            Self::Dirs => write!(f, "setup or removal of the pod directories"),
+            Self::Volume(name) => write!(f, "mount of volume {name}"),
+            Self::Volumes => write!(f, "removal of the volumes"),
+            Self::Logs => write!(f, "removal of the logs"),
+        }
+    }
 }
 
 impl Call {

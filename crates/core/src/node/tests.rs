@@ -168,7 +168,10 @@ fn a_restarted_agent_adopts_what_runs_and_touches_nothing() {
     lab.host_is_ready();
     assert!(lab.calls.is_empty(), "{:?}", lab.calls);
     let history = lab.node.workers().get(&PodUid::from("1")).unwrap().history();
-    assert!(history.lines().any(|line| line.what == "c started"), "its history goes on: {history:?}");
+    assert!(
+        history.lines().any(|line| line.what == "container c started (first start)"),
+        "its history goes on: {history:?}"
+    );
 }
 
 #[test]

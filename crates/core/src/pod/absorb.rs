@@ -24,8 +24,8 @@ impl Machine {
             }
             let new_exit = learn(memory, c);
             if new_exit {
-                let what = format!("{} exited with {}", c.name, c.exit_code);
-                self.history.record(ctx.now, &what, if c.reason.is_empty() { "its process ended" } else { &c.reason });
+                let what = format!("container {} exited with code {}", c.name, c.exit_code);
+                self.history.record(ctx.now, &what, &c.reason);
             }
         }
         if before != (self.record.containers.clone(), self.record.sandbox_attempts) {
@@ -73,7 +73,7 @@ impl Machine {
             self.start_is_settled(&name);
             self.bring_up.sent_again.remove(&id);
             if state == Some((RunState::Exited, false)) {
-                self.history.record(ctx.now, &format!("{name} is made anew"), "its start was cut off");
+                self.history.record(ctx.now, &format!("container {name} is replaced"), "its start was interrupted");
                 self.record.containers.entry(name).or_default().voided = Some(id);
                 self.unsaved = true;
             }
@@ -91,7 +91,7 @@ impl Machine {
             let Some(exit) = actions::disappeared_exit(&self.observed.seen, &self.record, name.as_str()) else {
                 continue;
             };
-            self.history.record(ctx.now, &format!("{name} is lost"), "the runtime has forgotten it");
+            self.history.record(ctx.now, &format!("container {name} disappeared"), "the runtime no longer lists it");
             let memory = self.record.containers.entry(name).or_default();
             memory.previous_exit = memory.exit.take();
             memory.exit = Some(exit);
@@ -120,7 +120,7 @@ impl Machine {
             self.observed.acted(ctx.seq.draw());
         }
         for call in given_up {
-            self.history.record(ctx.now, "a call in doubt is given up", &format!("{call:?}"));
+            self.history.record(ctx.now, &format!("{} is given up", call.key()), "its result stayed unknown");
             self.leave_behind(call);
         }
         if self.calls.look_due(ctx.now.boot) {

@@ -6,8 +6,8 @@ use super::bring_up::Image;
 use super::calls::{RETRY, Sent};
 use super::{Ctx, Machine};
 use crate::model::{
-    Answer, Call, CallError, CallKey, HookKind, HookState, HostCall, ImageFacts, Name, Out, ProbeVerdict, Retry,
-    RuntimeCall, Time,
+    Answer, Call, CallError, CallKey, ContainerId, HookKind, HookState, HostCall, ImageFacts, Name, Out, ProbeVerdict,
+    Retry, RuntimeCall, Time,
 };
 use crate::mutate::{self, Mutant};
 
@@ -44,19 +44,17 @@ impl Machine {
             Ok(answer) => {
                 let times = self.calls.succeeded(&sent.call, ctx.now.boot, self.record.uid.as_str());
                 if times == ECHO_TOLD {
-                    let message =
-                        format!("the runtime did this {times} times, and it did not last: {:?}", sent.call.key());
+                    let message = format!(
+                        "the runtime reported success {times} times without a lasting effect: {}",
+                        sent.call.key()
+                    );
                     self.event(true, "FailedSync", None, message, out);
                 }
                 self.succeeded(sent, answer, ctx, out);
             }
             Err(error) if error.in_doubt() && sent.call.is_start() && mutate::made(Mutant::DoubtIsFailure) => {}
             Err(error) if error.in_doubt() && sent.call.is_start() => {
-                self.history.record(
-                    ctx.now,
-                    "a call is in doubt",
-                    &format!("{:?}: {}", sent.call.key(), error.message()),
-                );
+                self.history.record(ctx.now, &format!("result of the {} is unknown", sent.call.key()), error.message());
                 if error.is_unavailable() {
                     self.away(&sent.call, &error, ctx, out);
                 }
@@ -102,9 +100,10 @@ impl Machine {
                 self.bring_up.images.remove(&name);
                 self.event(false, "Created", Some(&name), "Container created".into(), out);
             }
-            (RuntimeCall::StartContainer { name, .. }, _) => {
+            (RuntimeCall::StartContainer { name, id }, _) => {
                 self.bring_up.waiting.remove(&name);
-                self.history.record(ctx.now, &format!("{name} started"), "it was its turn");
+                let what = self.describe_start(&name, &id);
+                self.history.record(ctx.now, &what, "");
                 self.event(false, "Started", Some(&name), "Container started".into(), out);
             }
             (RuntimeCall::StopSandbox { id }, _) => {
@@ -113,7 +112,7 @@ impl Machine {
                 self.setup.cgroup = false;
             }
             (RuntimeCall::RunSandbox { attempt }, Answer::Sandbox(id)) => {
-                self.history.record(ctx.now, "sandbox made", &format!("{id}, attempt {attempt}"));
+                self.history.record(ctx.now, "sandbox created", &format!("{id}, attempt {attempt}"));
             }
             (RuntimeCall::Hook { kind, name, id, .. }, _) => self.hooked(kind, &name, &id, HookState::Done),
             (RuntimeCall::Probe { kind, name, id, .. }, Answer::Probe(verdict)) => {
@@ -138,17 +137,31 @@ impl Machine {
         }
     }
 
+    /// "container c started (first start)", "container c restarted after exit code 3, attempt 4".
+    fn describe_start(&self, name: &Name, id: &ContainerId) -> String {
+        let attempt = self.observed.seen.container(id).map_or(0, |c| c.attempt);
+        if attempt == 0 {
+            return format!("container {name} started (first start)");
+        }
+        let memory = self.record.containers.get(name);
+        let exits = memory.into_iter().flat_map(|m| [&m.exit, &m.previous_exit]).flatten();
+        match exits.into_iter().find(|exit| exit.id != *id) {
+            Some(exit) => format!("container {name} restarted after exit code {}, attempt {attempt}", exit.code),
+            None => format!("container {name} restarted, attempt {attempt}"),
+        }
+    }
+
     fn image_status(&mut self, name: Name, image: &str, found: Option<ImageFacts>, ctx: &Ctx<'_>, out: &mut Out) {
         if found.is_some() {
             let message = format!("Container image {image:?} already present on machine");
             self.event(false, "Pulled", Some(&name), message, out);
         } else {
-            self.history.record(ctx.now, &format!("image of {name} is not here"), image);
+            self.history.record(ctx.now, &format!("image of container {name} is not present"), image);
         }
         self.bring_up.images.insert(name, found.map_or(Image::Absent, Image::Present));
     }
 
-    fn hooked(&mut self, kind: HookKind, name: &Name, id: &crate::model::ContainerId, state: HookState) {
+    fn hooked(&mut self, kind: HookKind, name: &Name, id: &ContainerId, state: HookState) {
         let memory = self.record.containers.entry(name.clone()).or_default();
         let hook = match kind {
             HookKind::PostStart => &mut memory.post_start,
@@ -167,7 +180,7 @@ impl Machine {
             return self.runtime_is_busy(sent.call, &error, ctx, out);
         }
         if !error.is_cancelled() {
-            self.history.record(ctx.now, &format!("failed: {key:?}"), error.message());
+            self.history.record(ctx.now, &format!("{key} failed"), error.message());
         }
         let retry = match &sent.call {
             Call::Runtime(call) => self.runtime_call_failed(call, &key, &error, ctx, out),
@@ -226,7 +239,7 @@ impl Machine {
             }
             RuntimeCall::RemoveContainer { .. } | RuntimeCall::RemoveSandbox { .. } => {
                 let delay = (RETRY * 2u32.pow(self.calls.failures(key).min(8))).min(REMOVE_MAX);
-                self.event(true, "FailedSync", None, format!("{key:?}: {}", error.message()), out);
+                self.event(true, "FailedSync", None, format!("{key} failed: {}", error.message()), out);
                 return Some(delay);
             }
         }
@@ -257,7 +270,7 @@ impl Machine {
                 let message = format!("unable to ensure pod container exists: {}", error.message());
                 self.event(true, "FailedCreatePodContainer", None, message, out);
             }
-            _ => self.event(true, "FailedSync", None, format!("{key:?}: {}", error.message()), out),
+            _ => self.event(true, "FailedSync", None, format!("{key} failed: {}", error.message()), out),
         }
         Some(RETRY)
     }
@@ -311,7 +324,7 @@ impl Machine {
         if !given_up {
             return;
         }
-        self.history.record(ctx.now, &format!("failed: {key:?}"), error.message());
+        self.history.record(ctx.now, &format!("{key} failed"), error.message());
         self.event(
             true,
             "FailedSync",
@@ -322,14 +335,7 @@ impl Machine {
         self.leave_behind(call);
     }
 
-    fn hook_failed(
-        &mut self,
-        kind: HookKind,
-        name: &Name,
-        id: &crate::model::ContainerId,
-        error: &CallError,
-        out: &mut Out,
-    ) {
+    fn hook_failed(&mut self, kind: HookKind, name: &Name, id: &ContainerId, error: &CallError, out: &mut Out) {
         // A preStop that was cut short has had its time; a postStart that was interrupted has no container to answer for. If the
         // runtime went away under a hook nobody knows how it ended, and a container is not killed for that.
         let state = if error.is_cancelled() || error.is_unavailable() { HookState::Done } else { HookState::Failed };

@@ -215,7 +215,7 @@ impl Machine {
         let waiting = Waiting { reason: reason.to_owned(), message: message.to_owned() };
         let is_news = self.bring_up.waiting.get(name) != Some(&waiting);
         if is_news {
-            self.history.record(ctx.now, &format!("{name} waits: {reason}"), message);
+            self.history.record(ctx.now, &format!("container {name} is waiting: {reason}"), message);
             self.bring_up.waiting.insert(name.clone(), waiting);
         }
         let key = CallKey::Container(name.clone());
@@ -235,7 +235,11 @@ impl Machine {
             let coming = self.calls.busy(&CallKey::Container(name.clone()));
             if !coming && self.bring_up.waiting.get(name) != Some(waiting) {
                 if waiting.reason == "CrashLoopBackOff" {
-                    self.history.record(ctx.now, &format!("{name} waits: {}", waiting.reason), &waiting.message);
+                    self.history.record(
+                        ctx.now,
+                        &format!("container {name} is waiting: {}", waiting.reason),
+                        &waiting.message,
+                    );
                     let pod = crate::actions::format_pod(&self.record.pod);
                     let message = format!("Back-off restarting failed container {name} in pod {pod}");
                     self.event(true, "BackOff", Some(name), message, out);

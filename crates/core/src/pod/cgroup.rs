@@ -8,7 +8,7 @@ impl Machine {
     pub(super) fn cgroup_is_there(&mut self, made: bool, ctx: &Ctx<'_>) {
         self.setup.cgroup = true;
         if made && self.observed.seen.alive().next().is_some() {
-            self.history.record(ctx.now, "its cgroup was missing", "what runs outside of it ends");
+            self.history.record(ctx.now, "the cgroup of the pod was missing", "containers outside of it are restarted");
             let ready = self.observed.seen.sandboxes.iter().filter(|s| s.ready);
             self.setup.outside_pod_cgroup = ready.map(|s| s.id.clone()).collect();
             self.void_outside();

@@ -27,7 +27,7 @@ impl Machine {
             None => due,
         };
         if before.is_none() || shortened {
-            let why = format!("{cause:?}, grace {} s", grace.as_secs());
+            let why = format!("{}, grace period {} s", termination_cause(cause), grace.as_secs());
             self.history.record(
                 ctx.now,
                 if before.is_none() { "termination requested" } else { "deadline moved earlier" },
@@ -90,7 +90,7 @@ impl Machine {
     pub(crate) fn restart_containers(&mut self, container: Option<Name>, ctx: &Ctx<'_>) {
         if self.record.termination().is_some_and(|e| e.cause == Cause::Stopped) {
             if self.is_static() && !self.record.restart_requested() {
-                self.history.record(ctx.now, "a new life requested", "a person asked for it");
+                self.history.record(ctx.now, "restart of the pod requested", "by a user");
                 self.note_deleted();
                 self.request_restart();
             }
@@ -101,7 +101,7 @@ impl Machine {
             None => spec_of(&self.record.pod).containers.iter().map(|c| Name::from(c.name.as_str())).collect(),
         };
         for name in names {
-            self.history.record(ctx.now, &format!("restart of {name} requested"), "a person asked for it");
+            self.history.record(ctx.now, &format!("restart of container {name} requested"), "by a user");
             self.bring_up.restart_now.insert(name);
         }
         self.calls.reset_backoff();
@@ -112,11 +112,11 @@ impl Machine {
         if self.hold != hold {
             match &hold {
                 Some(w) => {
-                    self.history.record(ctx.now, &format!("waits: {}", w.reason), &w.message);
+                    self.history.record(ctx.now, &format!("waiting: {}", w.reason), &w.message);
                     // Nothing of it runs; nobody asks for probes while it is held.
                     self.probing.stop_all();
                 }
-                None => self.history.record(ctx.now, "its turn", "nothing holds it back"),
+                None => self.history.record(ctx.now, "admitted", ""),
             }
             self.hold = hold;
         }
@@ -150,10 +150,10 @@ impl Machine {
             self.absorb(ctx);
         }
         if let Some((2, message)) = self.observed.trouble() {
-            let message = format!("the runtime does not tell about this pod: {message}");
+            let message = format!("the runtime does not report this pod: {message}");
             self.event(true, "FailedSync", None, message, out);
         } else if troubled && self.observed.trouble().is_none() {
-            self.history.record(ctx.now, "seen again", "the runtime answers for this pod");
+            self.history.record(ctx.now, "observed again", "the runtime reports this pod again");
         }
     }
 
@@ -172,5 +172,17 @@ impl Machine {
             format!("an internal error was met: {why}; the pod is left as it is"),
             out,
         );
+    }
+}
+
+/// Why a pod terminates, for its history.
+pub(super) fn termination_cause(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Deleted => "the pod was deleted",
+        Cause::Evicted => "the pod is evicted",
+        Cause::Removed => "its manifest was removed",
+        Cause::Ended => "no container is to be restarted",
+        Cause::Orphan => "no source has this pod",
+        Cause::Stopped => "stopped by a user",
     }
 }

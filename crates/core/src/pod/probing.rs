@@ -129,8 +129,8 @@ impl Machine {
         let ok = change == ProbeChange::Success;
         self.history.record(
             ctx.now,
-            &format!("{kind:?} probe of {name}: {}", if ok { "passed" } else { "failed" }),
-            "its threshold was reached",
+            &format!("{kind:?} probe of container {name} {}", if ok { "succeeded" } else { "failed" }),
+            if ok { "success threshold reached" } else { "failure threshold reached" },
         );
         let memory = self.record.containers.entry(name.clone()).or_default();
         match (kind, ok) {

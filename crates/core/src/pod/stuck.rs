@@ -22,7 +22,7 @@ impl Machine {
     /// Why it is stuck, in the words of the event that told it first.
     pub(super) fn stuck(&self, now: Now) -> Option<Waiting> {
         if let Some((_, message)) = self.observed.trouble().filter(|(count, _)| *count >= UNSEEN) {
-            let message = format!("the runtime does not tell about this pod: {message}");
+            let message = format!("the runtime does not report this pod: {message}");
             return Some(Waiting { reason: "FailedSync".into(), message });
         }
         if self.state() >= State::Terminated {
@@ -30,7 +30,7 @@ impl Machine {
         }
         let failed = self.calls.retries().find(|(key, _)| is_end(key));
         let failed =
-            failed.and_then(|(_, retry)| retry.message.as_ref()).map(|why| format!("it can't be ended: {why}"));
+            failed.and_then(|(_, retry)| retry.message.as_ref()).map(|why| format!("the pod can't be stopped: {why}"));
         let message = failed.or_else(|| self.overdue(now.boot)).or_else(|| self.slow_sandbox(now.boot))?;
         Some(Waiting { reason: "FailedKillPod".into(), message })
     }
@@ -39,12 +39,12 @@ impl Machine {
         let overdue = |killing: &Killing, id| killing.deadline_of(id).is_some_and(|deadline| deadline + OVERDUE <= now);
         let late = self.observed.seen.alive().filter(|c| overdue(&self.killing, &c.id));
         let late: Vec<&str> = late.map(|c| c.name.as_str()).collect();
-        (!late.is_empty()).then(|| format!("its time is over; still there: {}", late.join(", ")))
+        (!late.is_empty()).then(|| format!("the grace period is over; still running: {}", late.join(", ")))
     }
 
     fn slow_sandbox(&self, now: Time) -> Option<String> {
         let slow = self.sandbox_stops().any(|at| at <= now);
-        slow.then(|| format!("the runtime has not ended its sandbox for {} s", SANDBOX.as_secs()))
+        slow.then(|| format!("the runtime has not stopped the sandbox for {} s", SANDBOX.as_secs()))
     }
 
     /// When each stop of a sandbox that is under way has taken too long.

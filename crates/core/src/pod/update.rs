@@ -19,7 +19,7 @@ impl Machine {
         if self.record.pod != pod {
             // What only the source itself writes, such as when it first saw the pod, is no news for people.
             if self.record.pod.spec != pod.spec {
-                self.history.record(ctx.now, "spec updated", "its source changed it");
+                self.history.record(ctx.now, "spec updated", "changed by its source");
             }
             let before = std::mem::replace(&mut self.record.pod, pod);
             self.forget_images(&before, out);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::inputs::termination_cause;
 use super::{Machine, State};
 use crate::backoff;
 use crate::model::{Call, CallKey, Cause, HookKind, HostCall, Name, Now, RuntimeCall, Time};
@@ -34,7 +35,7 @@ impl Machine {
             waits.push(Wait::of_pod("Quarantined", why));
         }
         if let Some((_, message)) = self.observed.trouble() {
-            waits.push(Wait::of_pod("FailedSync", &format!("the runtime does not tell about this pod: {message}")));
+            waits.push(Wait::of_pod("FailedSync", &format!("the runtime does not report this pod: {message}")));
         }
         if self.state() <= State::Syncing {
             waits.extend(self.hold.iter().map(|hold| Wait::of_pod(&hold.reason, &hold.message)));
@@ -43,7 +44,7 @@ impl Machine {
             State::Waiting => {}
             State::Syncing => self.waits_to_run(now, &mut waits),
             State::Terminating => waits.push(self.waits_to_end()),
-            State::Terminated | State::Finished => waits.extend(self.waits_for_a_person()),
+            State::Terminated | State::Finished => waits.extend(self.waits_for_user()),
         }
         self.waits_for_calls(now, &mut waits);
         waits
@@ -68,26 +69,19 @@ impl Machine {
         }
     }
 
-    /// One that a person stopped begins again only when a person says so.
-    fn waits_for_a_person(&self) -> Option<Wait> {
+    /// A pod that a user stopped starts again only when a user requests it.
+    fn waits_for_user(&self) -> Option<Wait> {
         let stopped = self.record.termination().is_some_and(|e| e.cause == Cause::Stopped && !e.deleted);
-        stopped.then(|| Wait::of_pod("Stopped", "a person stopped it"))
+        stopped.then(|| Wait::of_pod("Stopped", "stopped by a user"))
     }
 
     fn waits_to_end(&self) -> Wait {
         let ending = self.record.termination();
-        let why = match ending.map(|e| e.cause) {
-            Some(Cause::Deleted) => "it was deleted",
-            Some(Cause::Evicted) => "it is evicted",
-            Some(Cause::Removed) => "its manifest is gone",
-            Some(Cause::Orphan) => "nobody wants it",
-            Some(Cause::Stopped) => "a person stopped it",
-            Some(Cause::Ended) | None => "it has ended",
-        };
+        let why = termination_cause(ending.map_or(Cause::Ended, |e| e.cause));
         let alive: Vec<&str> = self.observed.seen.alive().map(|c| c.name.as_str()).collect();
         let message = match alive.is_empty() {
-            true => format!("{why}; its containers have ended, its sandbox ends"),
-            false => format!("{why}; still there: {}", alive.join(", ")),
+            true => format!("{why}; all containers have stopped, the sandbox is being stopped"),
+            false => format!("{why}; still running: {}", alive.join(", ")),
         };
         let until = ending.map(|e| e.deadline.wall);
         Wait { until, ..Wait::of_pod("Terminating", &message) }
@@ -105,12 +99,12 @@ impl Machine {
             if matches!(key, CallKey::Container(_) | CallKey::Instance(_)) {
                 continue;
             }
-            let message = retry.message.clone().unwrap_or_else(|| format!("failed: {key:?}"));
+            let message = retry.message.clone().unwrap_or_else(|| format!("{key} failed"));
             let wait = Wait::of_pod(self.reason_of(key), &message);
             waits.push(Wait { until: Some(wall_time(retry.at, now)), ..wait });
         }
         for call in self.calls.doubts() {
-            let message = format!("it is not known what became of {:?}; the runtime is being asked", call.key());
+            let message = format!("result of the {} is unknown; the pod is observed again", call.key());
             waits.push(Wait::of_pod("InDoubt", &message));
         }
     }
@@ -155,16 +149,16 @@ impl Wait {
                 (None, "Mounting", format!("volume {volume:?} is being set up"))
             }
             Call::Runtime(RuntimeCall::RunSandbox { .. }) => {
-                (None, "RunPodSandbox", "the runtime is making the sandbox".into())
+                (None, "RunPodSandbox", "the runtime is creating the sandbox".into())
             }
             Call::Runtime(RuntimeCall::CreateContainer { name, .. }) => {
-                (Some(name), "CreateContainer", "the runtime is making the container".into())
+                (Some(name), "CreateContainer", "the runtime is creating the container".into())
             }
             Call::Runtime(RuntimeCall::StartContainer { name, .. }) => {
                 (Some(name), "StartContainer", "the runtime is starting the container".into())
             }
             Call::Host(HostCall::PrepareContainer { name, .. }) => {
-                (Some(name), "PrepareContainer", "its files on the host are being made".into())
+                (Some(name), "PrepareContainer", "its files on the host are being created".into())
             }
             Call::Runtime(RuntimeCall::Hook { kind: HookKind::PostStart, name, .. }) => {
                 (Some(name), "PostStartHook", "its postStart hook runs".into())
@@ -173,10 +167,10 @@ impl Wait {
                 (Some(name), "PreStopHook", "its preStop hook runs".into())
             }
             Call::Runtime(RuntimeCall::StopContainer { name, .. }) => {
-                (Some(name), "StopContainer", "it was told to end, and has not yet".into())
+                (Some(name), "StopContainer", "the runtime is stopping the container".into())
             }
             Call::Runtime(RuntimeCall::StopSandbox { .. }) => {
-                (None, "StopPodSandbox", "the runtime is ending the sandbox".into())
+                (None, "StopPodSandbox", "the runtime is stopping the sandbox".into())
             }
             Call::Host(HostCall::RemoveVolumes) => (None, "RemoveVolumes", "its volumes are being removed".into()),
             Call::Host(HostCall::RemoveCgroup) => (None, "RemoveCgroup", "its cgroup is being removed".into()),

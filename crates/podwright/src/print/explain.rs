@@ -1,6 +1,5 @@
 //! `podwright explain`: the state of a pod, its history with causes, what it is waiting for, and what a user can do about it.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
@@ -115,8 +114,10 @@ impl Renderer<'_> {
 
     /// The history, merged with the events of [`EVENTS_SHOWN`].
     fn lines(&self) -> Vec<(Timestamp, String)> {
-        let line =
-            |t: &Transition| (t.at.wall, shorten_ids(&plain(&format!("{}: {}", name_failed_call(&t.what), t.cause))));
+        let line = |t: &Transition| {
+            let text = if t.cause.is_empty() { t.what.clone() } else { format!("{}: {}", t.what, t.cause) };
+            (t.at.wall, shorten_ids(&plain(&text)))
+        };
         let mut lines: Vec<_> = self.explanation.history.iter().map(line).collect();
         let first = self.explanation.history.first().filter(|_| self.explanation.forgotten > 0).map(|t| t.at.wall);
         for shown in self.events.iter().filter(|event| EVENTS_SHOWN.contains(&event.event.reason)) {
@@ -258,28 +259,6 @@ fn merge_repeats(lines: Vec<(Timestamp, String)>) -> Vec<(Timestamp, String)> {
     }
     let times = |line: String, times: u32| if times > 1 { format!("{line} ({times} times)") } else { line };
     merged.into_iter().map(|(at, line, n)| (at, times(line, n))).collect()
-}
-
-/// Replaces the debug form of a failed call by the name of what it worked on.
-fn name_failed_call(what: &str) -> Cow<'_, str> {
-    let Some(call) = what.strip_prefix("failed: ") else { return what.into() };
-    let (kind, about) = call.strip_suffix(')').and_then(|call| call.split_once('(')).unwrap_or((call, ""));
-    let about = about.split(", ").next().unwrap_or_default();
-    match kind {
-        "RunSandbox" => "creation of the sandbox failed".into(),
-        "Sandbox" => format!("stop of sandbox {about} failed").into(),
-        "Container" => format!("start of {about} failed").into(),
-        "Instance" => format!("container {about} failed").into(),
-        "Stop" => format!("stop of container {about} failed").into(),
-        "Hook" => format!("hook of container {about} failed").into(),
-        "Probe" => format!("probe of {about} failed").into(),
-        "Cgroup" => "creation of the cgroup failed".into(),
-        "Dirs" => "creation of the pod directories failed".into(),
-        "Volume" => format!("mount of volume {about} failed").into(),
-        "Volumes" => "removal of volumes failed".into(),
-        "Logs" => "removal of logs failed".into(),
-        _ => what.into(),
-    }
 }
 
 /// Shortens container and sandbox ids to the length that crictl prints.

@@ -48,7 +48,7 @@ fn ways(hung: &HungMount) -> Vec<Stuck> {
         Stuck {
             name: "failing-init",
             spec: init,
-            cause: &["setup: CrashLoopBackOff", "exited with 3"],
+            cause: &["setup: CrashLoopBackOff", "exited with code 3"],
             step: "Check its log",
         },
         Stuck {
@@ -74,7 +74,7 @@ fn ways(hung: &HungMount) -> Vec<Stuck> {
         Stuck {
             name: "crash-loop",
             spec: containers(&sh("c", "echo no config > /dev/termination-log; exit 7")),
-            cause: &["c: CrashLoopBackOff", "exited with 7"],
+            cause: &["c: CrashLoopBackOff", "exited with code 7"],
             step: "Check its log",
         },
     ]

@@ -190,7 +190,7 @@ fn exec_logs_restart_and_stop_work() {
     let stopped = node.success_output("stop --all");
     assert!(stopped.contains("pod/web stopped") && stopped.contains("pod/static-node stopped"), "{stopped}");
     let explained = node.success_output("explain static");
-    assert!(explained.contains("a person stopped it"), "{explained}");
+    assert!(explained.contains("stopped by a user"), "{explained}");
     node.success_output("restart static");
     node.success_output("wait static --for=condition=Ready");
     // The same for an applied pod: it is created again with a new UID.

@@ -90,7 +90,7 @@ async fn a_failing_stop_is_retried_with_back_off_and_reported_until_the_runtime_
     let waits = harness.handle().explain("p".into()).await.expect("the event loop runs")[0].waits.clone();
     assert!(waits.iter().any(|wait| wait.reason == "FailedKillPod"), "{waits:?}");
     let why = condition(&harness, "p", "podwright.dev/Stuck").await;
-    assert_eq!(why.as_deref(), Some("it can't be ended: StopContainer: shim does not answer"));
+    assert_eq!(why.as_deref(), Some("the pod can't be stopped: StopContainer: shim does not answer"));
     assert_eq!(condition(&harness, "other", "podwright.dev/Stuck").await, None);
     let stops = |harness: &AgentHarness| -> Vec<Instant> {
         harness.runtime.received_calls().iter().filter(|a| a.call == "StopContainer").map(|a| a.at).collect()

@@ -129,17 +129,3 @@ fn equal_neighbours_are_merged() {
         merge_repeats(lines).into_iter().map(|(at, line)| format!("{} {line}", at.as_second() % 60)).collect();
     assert_eq!(merged, ["0 a", "3 b (3 times)", "4 a"]);
 }
-
-#[test]
-fn failed_calls_are_named_by_what_they_worked_on() {
-    for (recorded, shown) in [
-        ("failed: Container(c)", "start of c failed"),
-        ("failed: Volume(v)", "mount of volume v failed"),
-        ("failed: RunSandbox", "creation of the sandbox failed"),
-        ("failed: Hook(ab12, PreStop)", "hook of container ab12 failed"),
-        ("failed: SomethingNew(x)", "failed: SomethingNew(x)"),
-        ("c started", "c started"),
-    ] {
-        assert_eq!(name_failed_call(recorded), shown);
-    }
-}
