@@ -119,7 +119,7 @@ fn stale_lists_and_watches_are_ignored() {
     // A stale watch, stale lists, a current one, and again a watch that starts in the past.
     happened.wait("list", 4);
     happened.wait("watch", 2);
-    assert!(node.agent.log().contains("the watch is too far behind"), "the error on the watch was not understood");
+    assert!(node.agent.log().contains("pod watch is too far behind"), "the error on the watch was not understood");
     assert!(node.agent.pod("over").expect("an answer").is_none(), "it was brought back");
     let flips = flips(&watched.end(&node));
     assert!(flips.is_empty(), "{flips:#?}");
