@@ -15,10 +15,7 @@ pub(crate) struct SourceFile {
 
 impl SourceFile {
     pub(crate) fn new(path: &str, text: &str) -> Self {
-        let code = code::of(text);
-        let tests =
-            code.find("#[cfg(test)]\nmod ").filter(|at| code[*at..].lines().nth(1).is_some_and(|l| l.ends_with('{')));
-        Self { path: path.to_owned(), code: code[..tests.unwrap_or(code.len())].to_owned() }
+        Self { path: path.to_owned(), code: without_test_modules(code::of(text)) }
     }
 
     fn is_test(&self) -> bool {
@@ -43,6 +40,25 @@ impl SourceFile {
         let top = inside.split('/').next()?.trim_end_matches(".rs");
         (!matches!(top, "lib" | "main" | "bin")).then_some((krate, top))
     }
+}
+
+/// Blanks the inline test modules; lines stay lines.
+fn without_test_modules(mut code: String) -> String {
+    const ATTRIBUTE: &str = "#[cfg(test)]\nmod ";
+    let mut from = 0;
+    while let Some(at) = code[from..].find(ATTRIBUTE).map(|at| from + at) {
+        from = at + ATTRIBUTE.len();
+        let header = code[from..].lines().next().unwrap_or_default();
+        if header.ends_with('{') {
+            let lines: Vec<&str> = code[at..].lines().skip(1).collect();
+            let length: usize = lines[..function_length(&lines)].iter().map(|line| line.len() + 1).sum();
+            let end = (at + "#[cfg(test)]\n".len() + length).min(code.len());
+            let blank: String = code[at..end].chars().map(|c| if c == '\n' { '\n' } else { ' ' }).collect();
+            code.replace_range(at..end, &blank);
+            from = at + blank.len();
+        }
+    }
+    code
 }
 
 /// Functions over the limit: name and length.
@@ -215,11 +231,12 @@ mod tests {
             file("crates/x/src/a.rs", "use crate::b::B;"),
             file("crates/x/src/b/deep.rs", "use crate::{c::{C, D}, d};"),
             file("crates/x/src/c.rs", "// crate::d\nfn f() { crate::a::g() }"),
-            file("crates/x/src/d.rs", "#[cfg(test)]\nmod tests {\n    use crate::a;\n}"),
+            file("crates/x/src/d.rs", "#[cfg(test)]\nmod tests {\n    use crate::a;\n}\nuse crate::e;"),
+            file("crates/x/src/e.rs", "#[cfg(test)]\nmod tests;\nuse crate::d;"),
             file("crates/x/src/d/tests.rs", "use crate::a;"),
             file("crates/x/src/lib.rs", "mod a; use crate::a; use crate::d;"),
         ];
-        assert_eq!(module_cycles(&files), ["x: a -> b -> c -> a"]);
+        assert_eq!(module_cycles(&files), ["x: a -> b -> c -> a", "x: d -> e -> d"]);
     }
 
     #[test]
