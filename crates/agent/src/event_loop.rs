@@ -186,6 +186,10 @@ impl EventLoop {
             {
                 batch.push(event);
             }
+            // The select prefers events: a steady stream of them must not hold the sources back.
+            if let Ok((source, change)) = self.inputs.sources.try_recv() {
+                batch.push(Event::Source { source, change });
+            }
             self.turn(batch);
         }
         self.in_flight.drain().await;

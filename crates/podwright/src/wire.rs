@@ -52,8 +52,8 @@ const DRAIN_MAX: Duration = Duration::from_secs(15);
 /// Runs the agent until `stop` is cancelled or one of its tasks fails. Containers keep running.
 pub(crate) async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result<()> {
     let (tasks, mut supervisor) = Tasks::supervised(stop.clone());
-    let opened = Opened::open(&config).await?;
-    let agent = Agent::build(&config, &opened, &tasks).await?;
+    let mut opened = Opened::open(&config).await?;
+    let agent = Agent::build(&config, &mut opened, &tasks).await?;
     agent.start(config, opened, &tasks, &stop)?;
     let failure = tokio::select! {
         () = stop.cancelled() => None,
@@ -75,6 +75,7 @@ pub(crate) async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow:
 /// What is opened before anything runs: an error here ends the start.
 struct Opened {
     journal: Journal,
+    /// Moved to core when it is built.
     records: Vec<PodRecord>,
     socket: LocalSocket,
     listener: Option<TcpListener>,
@@ -120,7 +121,7 @@ struct Agent {
 }
 
 impl Agent {
-    async fn build(config: &AgentConfig, opened: &Opened, tasks: &Tasks) -> anyhow::Result<Self> {
+    async fn build(config: &AgentConfig, opened: &mut Opened, tasks: &Tasks) -> anyhow::Result<Self> {
         let (runtime, limit) = (&opened.runtime, config.node.runtime_request_timeout);
         let (changes, changed) = mpsc::channel(CHANGES_MAX);
         let inputs = Inputs::new(changed);
@@ -155,20 +156,20 @@ impl Agent {
         let executor = Arc::new(NodeExecutor::new(Arc::new(calls), observer.clone(), host, stores));
         let supplemental_groups_policy = supports_supplemental_groups_policy(&**runtime, PROBE_LIMIT).await;
         let node = NodeConfig { supplemental_groups_policy, ..config.node.clone() };
-        let node = Node::new(node, opened.records.clone());
+        let node = Node::new(node, std::mem::take(&mut opened.records));
         Ok(Self { node, inputs, state, executor, observer, store, changes, pool })
     }
 
     /// Starts every task of the agent.
     fn start(self, config: AgentConfig, opened: Opened, tasks: &Tasks, stop: &CancellationToken) -> anyhow::Result<()> {
         let Self { node, inputs, state, executor, observer, store, changes, pool } = self;
-        let Opened { journal, records, socket, listener, runtime, images, cluster, .. } = opened;
+        let Opened { journal, socket, listener, runtime, images, cluster, .. } = opened;
         let (limit, node_name) = (config.node.runtime_request_timeout, config.node.node_name.clone());
-        let feed = Arc::clone(state.feed());
+        let (feed, pods) = (Arc::clone(state.feed()), node.workers().iter().count());
         let (event_loop, handle) =
             EventLoop::with_state(inputs, state, node, Some(journal), executor, Arc::new(SystemClock));
         let event_loop = record_to_file(event_loop, config.record.clone())?;
-        tracing::info!(node = node_name, path = %config.dirs.root.display(), pods = records.len(), "started");
+        tracing::info!(node = node_name, path = %config.dirs.root.display(), pods, "started");
 
         tasks.drained_service("event-loop", event_loop.run(stop.clone()));
         let stopped = stop.clone();

@@ -33,8 +33,8 @@ pub struct Tasks {
 
 #[derive(Debug)]
 struct Shared {
-    /// One message per failed task. Unbounded, but the first one ends the process.
-    failures: mpsc::UnboundedSender<TaskFailure>,
+    /// Holds the first failure: it ends the process, and later ones are only logged.
+    failures: mpsc::Sender<TaskFailure>,
     stop: CancellationToken,
     running: TaskTracker,
 }
@@ -49,7 +49,7 @@ enum Kind {
 /// Reports the first failure of a supervised task, and waits for the tasks at the end.
 #[derive(Debug)]
 pub struct Supervisor {
-    failures: mpsc::UnboundedReceiver<TaskFailure>,
+    failures: mpsc::Receiver<TaskFailure>,
     running: TaskTracker,
 }
 
@@ -75,7 +75,7 @@ pub enum TaskFailure {
 impl Tasks {
     /// A set of tasks that may end once `stop` is cancelled, and its supervisor.
     pub fn supervised(stop: CancellationToken) -> (Self, Supervisor) {
-        let (failures, failed) = mpsc::unbounded_channel();
+        let (failures, failed) = mpsc::channel(1);
         let running = TaskTracker::new();
         let supervisor = Supervisor { failures: failed, running: running.clone() };
         (Self { shared: Arc::new(Shared { failures, stop, running }) }, supervisor)
@@ -130,8 +130,8 @@ impl Tasks {
                 Err(panic) => TaskFailure::Panicked { name, message: panic_message(&*panic) },
             };
             tracing::error!(task = name, error = %failure, "supervised task failed");
-            // Without a supervisor the log line is all there is.
-            let _ = shared.failures.send(failure);
+            // Full: an earlier failure ends the process already. Closed: there is no supervisor.
+            let _ = shared.failures.try_send(failure);
         };
         self.shared.running.spawn(supervised).abort_handle()
     }
