@@ -1,8 +1,8 @@
-//! The driver: takes what happened, lets core decide, commits its records, performs its effects.
+//! The driver of core: takes events, lets core decide, commits the records and performs the effects.
 //!
 //! ```text
 //!  sources ─┐                       records ──▶ committer (own thread) ──┐
-//!  hands  ──┼─▶ events ─▶ Node::handle ┤                                  ├─▶ perform: one task per effect ─▶ events
+//!  results ─┼─▶ events ─▶ Node::handle ┤                                  ├─▶ perform: one task per effect ─▶ events
 //!  timer  ──┘                       effects ─────────────────────────────┘
 //! ```
 //!
@@ -51,21 +51,21 @@ pub trait Clock: Send + Sync + 'static {
 pub trait Executor: Send + Sync + 'static {
     /// One call on one foreign thing.
     fn call(&self, call: Order) -> BoxFuture<'static, Result<Answer, CallError>>;
-    /// Look at one pod; the flag tells whether all its running containers are watched.
+    /// Observes one pod. The flag: all its running containers are watched by pidfds.
     fn observe(&self, uid: PodUid) -> BoxFuture<'static, Result<(PodSeen, bool), CallError>>;
-    /// The outline of everything.
+    /// Lists all pods of the runtime.
     fn list(&self) -> BoxFuture<'static, Result<Listing, CallError>>;
-    /// The runtime's own word on its health.
+    /// Checks the runtime's status.
     fn check_runtime(&self) -> BoxFuture<'static, Result<RuntimeReady, CallError>>;
-    /// Pods that have something on this machine.
+    /// Pods that have cgroups, directories or logs on this host.
     fn find_leftovers(&self) -> BoxFuture<'static, Result<std::collections::BTreeSet<PodUid>, CallError>>;
-    /// Remove what a pod left.
+    /// Removes the leftovers of a pod.
     fn sweep(&self, uid: PodUid) -> BoxFuture<'static, ()>;
-    /// Keep the record of a pod in quarantine where people find it.
+    /// Saves the record of a pod in quarantine.
     fn keep_aside(&self, record: Box<PodRecord>) -> BoxFuture<'static, ()>;
-    /// Ask the keeper of a source's pod objects for one thing.
+    /// Sends one request to the object store of a source.
     fn request(&self, store: Source, request: ObjectRequest, limit: Duration) -> BoxFuture<'static, ObjectResult>;
-    /// Tell people.
+    /// Reports a Kubernetes event.
     fn event(&self, event: &KubeEvent, now: Now);
 }
 
@@ -80,7 +80,7 @@ pub struct Order {
     pub call: Call,
     /// How long it may take.
     pub limit: Duration,
-    /// Someone changed their mind.
+    /// Cancelled when core no longer needs the call.
     pub cancel: CancellationToken,
 }
 
@@ -148,7 +148,7 @@ impl EventLoop {
         (Self { node, in_flight, clock, committer, inputs, queries, wake: None, state, recorder: None }, handle)
     }
 
-    /// Everything core is told goes into this recording too.
+    /// Every input of core is written to this recording too.
     pub fn recorded_by(mut self, recorder: Recorder) -> Self {
         self.recorder = Some(recorder);
         self

@@ -1,4 +1,4 @@
-//! Where blocking file work runs, so that a hung file system costs its own users and nobody else.
+//! Threads for blocking file work, bounded per mount: a hung file system delays only the pods that use it.
 //!
 //! Each closure has a thread to itself. tokio's blocking pool is not used: it is shared with everything else that
 //! blocks, its threads cannot be told apart when all of them hang, and a runtime waits for them when it shuts down.

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// What a thread is asked to do. It must not panic.
 pub(super) type Job = Box<dyn FnOnce() + Send>;
 
-/// The threads that wait. Those at work are nobody's: one that hangs is only never seen again.
+/// Idle threads. A busy thread is in no list: one that hangs never returns to it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Threads(Arc<Mutex<Waiting>>);
 
