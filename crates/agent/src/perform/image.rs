@@ -1,14 +1,16 @@
 //! ImageStatus and PullImage.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
-use podwright_core::model::{Answer, CallError, ImageFacts};
+use podwright_core::model::{Answer, CallError, ImageFacts, PodUid};
 use podwright_cri::v1::{Image, ImageSpec};
 use podwright_cri::{CriError, ImageService};
 
+use super::files::blocking;
 use super::read_failure;
 use crate::host::Pool;
 use crate::objects::Redacted;
@@ -19,10 +21,11 @@ mod pull_secrets;
 mod pulls;
 mod rate_limit;
 mod reference;
+mod registry_key;
 
 use reference::{ImageReference, parse_reference};
 
-use credentials::Keyring;
+use credentials::{Credential, Keyring};
 use known::KnownImages;
 use pulls::Pulls;
 
@@ -82,18 +85,35 @@ impl Images {
     pub(super) async fn pull(
         &self,
         image: &str,
-        secrets: &[Redacted<Secret>],
+        uid: &PodUid,
+        secrets: Vec<Redacted<Secret>>,
         limit: Duration,
     ) -> Result<Answer, CallError> {
         let reference = parsed(image)?;
-        let keyring = Keyring::load(&self.pool, &self.credential_dirs).await.with_secrets(secrets);
-        let credentials = keyring.matching(&reference);
+        let credentials = self.credentials(&reference, uid, secrets).await?;
         let pulled = self.pulls.pull(&reference, credentials, limit).await;
         let id = pulled.map_err(|failed| failed.into_call_error(image))?;
         // The time limit of a pull is an hour; inspecting its result is quick.
         let facts = self.facts_of(&id, INSPECT_REASON, limit.min(INSPECT_TIME_MAX)).await?;
         // Some runtimes return a reference that ImageStatus does not find right after the pull.
         Ok(Answer::Image(Some(facts.unwrap_or(ImageFacts { id, ..ImageFacts::default() }))))
+    }
+
+    /// The credentials of the node and of the pod's secrets that match the image, in the order in which they are tried.
+    async fn credentials(
+        &self,
+        reference: &ImageReference,
+        uid: &PodUid,
+        secrets: Vec<Redacted<Secret>>,
+    ) -> Result<Vec<Credential>, CallError> {
+        let keyring = Keyring::load(&self.pool, &self.credential_dirs).await;
+        if secrets.is_empty() {
+            return Ok(keyring.matching(reference));
+        }
+        let reference = reference.clone();
+        let key = format!("image pull secrets of pod {uid}");
+        let matching = move || Ok::<_, Infallible>(keyring.with_secrets(&secrets).matching(&reference));
+        blocking(&self.pool, &key, MATCH_TIME_MAX, matching).await
     }
 
     /// The facts of an image, from the cache if possible.
@@ -147,6 +167,9 @@ fn parsed(image: &str) -> Result<ImageReference, CallError> {
 
 /// The default of `runtimeRequestTimeout`.
 const INSPECT_TIME_MAX: Duration = Duration::from_secs(120);
+
+/// Parsing the secrets of one pod takes milliseconds; the rest is waiting for a thread.
+const MATCH_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Kubernetes: ErrImageInspect.
 const INSPECT_REASON: &str = "ImageInspectError";

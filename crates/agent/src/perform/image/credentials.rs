@@ -16,6 +16,7 @@ use podwright_cri::v1::AuthConfig;
 use serde::Deserialize;
 
 use super::ImageReference;
+use super::registry_key::{key_matches, normalize_key};
 use crate::host::Pool;
 use crate::objects::Redacted;
 use crate::perform::files::{blocking, read_bounded};
@@ -82,10 +83,13 @@ impl Keyring {
         })
     }
 
-    /// Adds the credentials of a pod, which are tried before those of the node.
+    /// Adds the credentials of a pod, which are tried before those of the node. Parses up to 1 MiB per secret: not for async workers.
     pub(super) fn with_secrets(self, secrets: &[Redacted<Secret>]) -> Self {
         let mut entries = Vec::new();
-        for secret in secrets {
+        if secrets.len() > SECRETS_MAX {
+            tracing::warn!(count = secrets.len(), limit = SECRETS_MAX, "image pull secrets beyond the limit ignored");
+        }
+        for secret in secrets.iter().take(SECRETS_MAX) {
             match of_secret(secret) {
                 Ok(more) => entries.extend(more),
                 Err(error) => {
@@ -100,14 +104,17 @@ impl Keyring {
         keyring
     }
 
-    /// The credentials for this image, the best first. If empty, the image is pulled anonymously.
+    /// The credentials for this image, the best first, at most [`CREDENTIALS_MAX`]. If empty, the image is pulled anonymously.
     pub(super) fn matching(&self, image: &ImageReference) -> Vec<Credential> {
         let target = format!("{}/{}", image.domain, image.path);
         let mut found: Vec<Credential> = Vec::new();
         for (key, credential) in &self.entries {
             let default_registry = image.domain == "docker.io" && key == "index.docker.io";
-            if (matches(key, &target) || default_registry) && !found.contains(credential) {
+            if (key_matches(key, &target) || default_registry) && !found.contains(credential) {
                 found.push(credential.clone());
+            }
+            if found.len() == CREDENTIALS_MAX {
+                break;
             }
         }
         found
@@ -124,6 +131,8 @@ impl Keyring {
 enum CredentialsError {
     #[error(transparent)]
     Read(#[from] std::io::Error),
+    #[error("larger than {FILE_BYTES_MAX} bytes")]
+    TooLarge,
     /// Without the error of serde, which may quote secrets.
     #[error("not a valid docker configuration")]
     Parse,
@@ -174,6 +183,7 @@ fn of_secret(secret: &Secret) -> Result<Vec<(String, Credential)>, CredentialsEr
         _ => return Ok(Vec::new()),
     };
     match secret.data.as_ref().and_then(|data| data.get(key)) {
+        Some(content) if content.0.len() as u64 > FILE_BYTES_MAX => Err(CredentialsError::TooLarge),
         Some(content) if !content.0.is_empty() => parse(&content.0),
         _ => Ok(Vec::new()),
     }
@@ -185,7 +195,10 @@ fn parse(content: &[u8]) -> Result<Vec<(String, Credential)>, CredentialsError> 
         ConfigFile::Config { auths } | ConfigFile::Legacy(auths) => auths,
     };
     let mut credentials = Vec::new();
-    for (key, entry) in entries {
+    if entries.len() > ENTRIES_MAX {
+        tracing::warn!(count = entries.len(), limit = ENTRIES_MAX, "registry credentials beyond the limit ignored");
+    }
+    for (key, entry) in entries.into_iter().take(ENTRIES_MAX) {
         match (normalize_key(&key), credential(entry)) {
             (Some(key), Ok(Some(credential))) => credentials.push((key, credential)),
             (_, Err(error)) => tracing::warn!(registry = key, %error, "registry credential ignored"),
@@ -210,47 +223,6 @@ fn credential(entry: Entry) -> Result<Option<Credential>, EntryError> {
     Ok((credential != Credential::default()).then_some(credential))
 }
 
-/// `https://r.example/v1/team` becomes `r.example/team`. `None`: the key has no host.
-fn normalize_key(key: &str) -> Option<String> {
-    let bare = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://")).unwrap_or(key);
-    let (host, path) = bare.split_once('/').unwrap_or((bare, ""));
-    let path = match path.split_once('/') {
-        Some(("v1" | "v2", rest)) => rest,
-        _ => path,
-    };
-    let path = path.trim_end_matches('/');
-    if host.is_empty() {
-        return None;
-    }
-    Some(if path.is_empty() { host.to_owned() } else { format!("{host}/{path}") })
-}
-
-/// Matches the host label by label with wildcards, and the path as a prefix that may end within a component (Go kubelet:
-/// `URLsMatch`).
-fn matches(key: &str, target: &str) -> bool {
-    let (key_host, key_path) = key.split_once('/').unwrap_or((key, ""));
-    let (host, path) = target.split_once('/').unwrap_or((target, ""));
-    let split = |host: &str| match host.rsplit_once(':') {
-        Some((name, port)) if !port.contains(']') => (name.to_owned(), port.to_owned()),
-        _ => (host.to_owned(), String::new()),
-    };
-    let ((key_name, key_port), (name, port)) = (split(key_host), split(host));
-    let hosts_match = key_port == port
-        && key_name.split('.').count() == name.split('.').count()
-        && key_name.split('.').zip(name.split('.')).all(|(glob, part)| glob_match(glob.as_bytes(), part.as_bytes()));
-    hosts_match && path.starts_with(key_path)
-}
-
-fn glob_match(glob: &[u8], text: &[u8]) -> bool {
-    match (glob.split_first(), text.split_first()) {
-        (None, None) => true,
-        (Some((b'*', rest)), _) => (0..=text.len()).any(|skip| glob_match(rest, &text[skip..])),
-        (Some((b'?', rest)), Some((_, text))) => glob_match(rest, text),
-        (Some((a, rest)), Some((b, text))) if a == b => glob_match(rest, text),
-        _ => false,
-    }
-}
-
 /// Files have base64 with and without padding.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
@@ -260,7 +232,17 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 /// The newer format first, as in the Go kubelet.
 const FILES: [&str; 2] = ["config.json", ".dockercfg"];
 
+/// The API server's limit of a secret; also for files.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Entries of one file or secret.
+const ENTRIES_MAX: usize = 1000;
+
+/// Secrets of one pod.
+const SECRETS_MAX: usize = 64;
+
+/// Credentials tried for one pull: each attempt occupies the pull's permit.
+const CREDENTIALS_MAX: usize = 32;
 
 /// If reading takes longer, the pull goes on without credentials.
 const READ_TIME_MAX: Duration = Duration::from_secs(5);
@@ -271,26 +253,24 @@ mod tests {
     use crate::perform::image::parse_reference;
 
     #[test]
-    fn keys_match_hosts_and_prefixes_of_paths() {
-        let table = [
-            ("r.example", "r.example/a/b", true),
-            ("r.example/a", "r.example/a/b", true),
-            ("r.example/a", "r.example/ab", true),
-            ("r.example/ab", "r.example/a", false),
-            ("*.example", "r.example/a", true),
-            ("*.example", "x.r.example/a", false),
-            ("r*.example", "reg.example/a", true),
-            ("r.example:5000", "r.example/a", false),
-            ("r.example:5000", "r.example:5000/a", true),
-            ("*", "r.example/a", false),
-            ("other.example", "r.example/a", false),
-        ];
-        for (key, target, expected) in table {
-            assert_eq!(matches(key, target), expected, "{key} {target}");
-        }
-        assert_eq!(normalize_key("https://index.docker.io/v1/").as_deref(), Some("index.docker.io"));
-        assert_eq!(normalize_key("http://r.example/v2/team/").as_deref(), Some("r.example/team"));
-        assert_eq!(normalize_key("https://"), None);
+    fn the_numbers_of_entries_secrets_and_attempts_are_bounded() {
+        let entries: serde_json::Map<_, _> = (0..5000)
+            .map(|n| (format!("r{n}.example"), serde_json::json!({"username": "u", "password": "p"})))
+            .collect();
+        assert_eq!(parse(serde_json::Value::from(entries).to_string().as_bytes()).unwrap().len(), ENTRIES_MAX);
+        let secret = |n: usize| {
+            let content = format!(r#"{{"r.example": {{"username": "u{n}", "password": "p"}}}}"#);
+            let encoded = base64::engine::general_purpose::STANDARD.encode(content);
+            let object = serde_json::json!({"type": "kubernetes.io/dockercfg", "data": {".dockercfg": encoded}});
+            Redacted::new(serde_json::from_value::<Secret>(object).unwrap())
+        };
+        let secrets: Vec<_> = (0..200).map(secret).collect();
+        let keyring = Keyring::default().with_secrets(&secrets);
+        assert_eq!(keyring.entries.len(), SECRETS_MAX);
+        assert_eq!(keyring.matching(&parse_reference("r.example/a").unwrap()).len(), CREDENTIALS_MAX);
+        let large =
+            serde_json::json!({"type": "kubernetes.io/dockercfg", "data": {".dockercfg": "e30".repeat(1 << 19)}});
+        assert!(matches!(of_secret(&serde_json::from_value(large).unwrap()), Err(CredentialsError::TooLarge)));
     }
 
     #[test]

@@ -20,7 +20,7 @@ impl CallExecutor {
         limit: Duration,
     ) -> Result<Answer, CallError> {
         let secrets = self.pull_secrets(uid, pod).await;
-        self.images.pull(image, &secrets, limit).await
+        self.images.pull(image, uid, secrets, limit).await
     }
 
     async fn pull_secrets(&self, uid: &PodUid, pod: &Pod) -> Vec<Redacted<Secret>> {
