@@ -254,7 +254,8 @@ impl EventLoop {
                 Effect::WakeAt(at) => self.wake = Some(at),
                 Effect::Event(event) => {
                     let now = self.clock.now();
-                    let pod = self.node.workers().get(&event.uid).map(|machine| &*machine.record().pod);
+                    let machine = event.uid.as_ref().and_then(|uid| self.node.workers().get(uid));
+                    let pod = machine.map(|machine| &*machine.record().pod);
                     self.state.record_pod_event(&event, pod, now);
                     self.in_flight.executor().event(&event, now);
                 }

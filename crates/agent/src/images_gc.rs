@@ -162,7 +162,7 @@ impl ImageGc {
         };
         // The event is about the node: no pod, no namespace.
         let pod = FullName { namespace: "".into(), name: node.into() };
-        Some(KubeEvent { uid: "".into(), pod, container: None, warning: true, reason, message })
+        Some(KubeEvent { uid: None, pod, container: None, warning: true, reason, message })
     }
 }
 

@@ -154,7 +154,7 @@ impl CallExecutor {
         let meta = &pod.metadata;
         let [uid, namespace, name] = [&meta.uid, &meta.namespace, &meta.name].map(|t| t.as_deref().unwrap_or_default());
         (self.events)(KubeEvent {
-            uid: uid.into(),
+            uid: Some(uid.into()),
             pod: FullName { namespace: namespace.into(), name: name.into() },
             container: container.cloned(),
             warning: true,

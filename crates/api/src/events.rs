@@ -65,7 +65,7 @@ pub async fn run(client: ApiClient, node: String, mut occurrences: mpsc::Receive
 /// Identifies an event; occurrences with the same key are states of the same event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct EventKey {
-    uid: PodUid,
+    uid: Option<PodUid>,
     reason: &'static str,
     first: Timestamp,
     field_path: Option<String>,
@@ -198,14 +198,14 @@ fn is_transient(error: &ApiError) -> bool {
 /// The Event object, with the fields that the kubelet sets.
 fn event_object(occurrence: &Occurrence, node: &str) -> Value {
     let event = &occurrence.event;
-    let of_node = event.uid.as_str().is_empty();
+    let of_node = event.is_about_node();
     let namespace = if of_node { "default" } else { &event.pod.namespace };
     let about = if of_node {
         json!({"kind": "Node", "name": node, "uid": node})
     } else {
         json!({
             "kind": "Pod", "apiVersion": "v1", "namespace": namespace, "name": &*event.pod.name,
-            "uid": event.uid.as_str(), "fieldPath": occurrence.field_path,
+            "uid": event.uid.as_ref().map(PodUid::as_str), "fieldPath": occurrence.field_path,
         })
     };
     let seconds = |at: Timestamp| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -255,7 +255,7 @@ mod tests {
     fn occurrence(uid: &str, count: u64) -> Occurrence {
         let pod = FullName { namespace: "ns".into(), name: "web".into() };
         let event = KubeEvent {
-            uid: uid.into(),
+            uid: Some(uid.into()),
             pod,
             container: Some("c".into()),
             warning: true,
@@ -284,8 +284,9 @@ mod tests {
 
     #[test]
     fn node_events_are_in_the_default_namespace_and_long_names_are_truncated() {
-        let mut of_node = occurrence("", 1);
-        of_node.field_path = None;
+        let mut of_node = occurrence("u", 1);
+        (of_node.field_path, of_node.event.uid) = (None, None);
+        of_node.event.pod = FullName { namespace: "".into(), name: "n".into() };
         let of_node = event_object(&of_node, "n");
         assert_eq!(of_node["involvedObject"], json!({"kind": "Node", "name": "n", "uid": "n"}));
         assert_eq!(of_node["metadata"]["namespace"], "default");

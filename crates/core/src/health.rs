@@ -21,7 +21,7 @@ const DOWN: &str = "container runtime is down";
 
 /// State of the health checks.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Health {
+pub(crate) struct RuntimeHealth {
     pub(crate) up: bool,
     /// Name of the runtime, as it reports it.
     pub(crate) name: String,
@@ -38,7 +38,7 @@ pub(crate) struct Health {
     every: Duration,
 }
 
-impl Health {
+impl RuntimeHealth {
     /// `for_node`: the result sets the readiness of a Node object.
     pub(crate) fn new(for_node: bool) -> Self {
         Self {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     /// Runs every check that is due until `end`.
-    fn check_until(health: &mut Health, end: Time, answer: impl Fn() -> Result<RuntimeReady, CallError>) -> u32 {
+    fn check_until(health: &mut RuntimeHealth, end: Time, answer: impl Fn() -> Result<RuntimeReady, CallError>) -> u32 {
         let mut asked = 0;
         while let Some(next) = health.wake().filter(|next| *next <= end) {
             assert!(health.begin(next) && !health.begin(next), "one at a time");
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn readiness_follows_the_runtime_at_once() {
-        let mut health = Health::new(true);
+        let mut health = RuntimeHealth::new(true);
         assert!(readiness(health.facts()).is_err(), "nothing is known yet");
         assert!(health.checked(fine(), at(0)));
         assert_eq!((readiness(health.facts()), health.facts().version.as_str()), (Ok(()), "containerd://2.1"));
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_short_outage_leaves_the_node_ready() {
-        let mut health = Health::new(true);
+        let mut health = RuntimeHealth::new(true);
         check_until(&mut health, at(0), fine);
         health.suspect(at(1000));
         check_until(&mut health, at(5900), unreachable);
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_runtime_that_returns_before_the_limit_is_found_in_time() {
-        let mut health = Health::new(true);
+        let mut health = RuntimeHealth::new(true);
         check_until(&mut health, at(0), fine);
         health.suspect(at(1000));
         check_until(&mut health, at(5200), unreachable);
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn one_hanging_check_does_not_make_the_node_not_ready() {
-        let mut health = Health::new(true);
+        let mut health = RuntimeHealth::new(true);
         check_until(&mut health, at(0), fine);
         for (asked, answered, down) in [(10_000, 20_000, false), (20_100, 30_100, true)] {
             assert!(health.begin(at(asked)));
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn a_healthy_runtime_is_checked_rarely_and_at_once_on_request() {
         for (for_node, asked) in [(true, 6), (false, 2)] {
-            let mut health = Health::new(for_node);
+            let mut health = RuntimeHealth::new(for_node);
             check_until(&mut health, at(0), fine);
             assert_eq!(check_until(&mut health, at(60_000), fine), asked);
             health.check_now(at(61_000));

@@ -103,7 +103,7 @@ fn concerns(step: &Step, pod: &str) -> bool {
 fn show(step: &Step, out: &mut dyn Write) -> io::Result<()> {
     let name = |uid: &PodUid| {
         let known = step.pods.get(uid).and_then(Option::as_ref).map(ToString::to_string);
-        known.unwrap_or_else(|| if uid.as_str().is_empty() { "-".to_owned() } else { uid.to_string() })
+        known.unwrap_or_else(|| uid.to_string())
     };
     let about = if step.pods.len() == 1 { step.pods.keys().next().map(name) } else { None };
     let about = about.map_or(String::new(), |name| format!("{name}: "));
@@ -120,7 +120,10 @@ fn show(step: &Step, out: &mut dyn Write) -> io::Result<()> {
             Effect::Call { uid, .. } | Effect::Observe { uid, .. } | Effect::Sweep { uid } => {
                 writeln!(out, "    do    {}: {}", name(uid), effect_in_short(effect))?;
             }
-            Effect::Event(event) => writeln!(out, "    event {}: {}", name(&event.uid), effect_in_short(effect))?,
+            Effect::Event(event) => {
+                let about = event.uid.as_ref().map_or_else(|| "-".into(), name);
+                writeln!(out, "    event {about}: {}", effect_in_short(effect))?;
+            }
             Effect::StatusChanged { .. } => {}
             other => writeln!(out, "    do    {}", effect_in_short(other))?,
         }

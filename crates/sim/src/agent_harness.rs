@@ -214,7 +214,7 @@ impl AgentHarness {
     /// Warning events of a pod.
     pub fn warnings(&self, uid: &str) -> Vec<CorrelatedEvent> {
         let all = self.handle().state().events().into_iter();
-        all.filter(|kept| kept.event.uid.as_str() == uid && kept.event.warning).collect()
+        all.filter(|kept| kept.event.uid.as_ref().is_some_and(|of| of.as_str() == uid) && kept.event.warning).collect()
     }
 
     /// The agent's boot clock.

@@ -45,7 +45,7 @@ pub(crate) fn trace_output(env: &Env, out: &Out) {
     for effect in &out.effects {
         match effect {
             Effect::Call { id, uid, call, .. } => trace!(env, "<-- call {} {uid} {call:?}", id.0),
-            Effect::Event(event) => trace!(env, "<-- event {} {} {}", event.uid, event.reason, event.message),
+            Effect::Event(event) => trace!(env, "<-- event {} {} {}", event.pod, event.reason, event.message),
             Effect::StatusChanged { .. } => {}
             other => trace!(env, "<-- {other:?}"),
         }

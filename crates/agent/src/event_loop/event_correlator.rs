@@ -124,7 +124,7 @@ mod tests {
 
     fn event(uid: &str, message: &str) -> KubeEvent {
         KubeEvent {
-            uid: uid.into(),
+            uid: Some(uid.into()),
             pod: FullName { namespace: "default".into(), name: uid.into() },
             container: Some("c".into()),
             warning: true,
@@ -174,7 +174,7 @@ mod tests {
             stored.add(&event("noisy", &format!("{n}")), None, now(n * 100));
         }
         assert_eq!(stored.all().len(), EVENTS_PER_POD_MAX + 1);
-        assert_eq!(stored.all()[0].event.uid.as_str(), "quiet");
+        assert_eq!(stored.all()[0].event.uid, Some("quiet".into()));
         for n in 0..2000 {
             stored.add(&event(&format!("pod{n}"), "one"), None, now(n));
         }

@@ -46,13 +46,13 @@ impl EventRateLimiter {
 /// Limits the events of one object: a burst of 25, then one every five minutes (Kubernetes: EventSourceObjectSpamFilter).
 #[derive(Default)]
 pub(super) struct EventSpamFilter {
-    buckets: BTreeMap<PodUid, EventRateLimiter>,
+    buckets: BTreeMap<Option<PodUid>, EventRateLimiter>,
     /// Oldest first, for eviction.
-    order: VecDeque<PodUid>,
+    order: VecDeque<Option<PodUid>>,
 }
 
 impl EventSpamFilter {
-    pub(super) fn allows(&mut self, uid: &PodUid, now: Instant) -> bool {
+    pub(super) fn allows(&mut self, uid: &Option<PodUid>, now: Instant) -> bool {
         if !self.buckets.contains_key(uid) {
             if self.order.len() >= OBJECTS_MAX
                 && let Some(oldest) = self.order.pop_front()
@@ -77,13 +77,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_events_of_one_object_are_limited() {
         let (mut filter, now) = (EventSpamFilter::default(), Instant::now());
-        let allowed = (0..100).filter(|_| filter.allows(&"a".into(), now)).count();
+        let allowed = (0..100).filter(|_| filter.allows(&Some("a".into()), now)).count();
         assert_eq!(allowed, 25);
-        assert!(filter.allows(&"b".into(), now));
-        assert!(filter.allows(&"a".into(), now + Duration::from_secs(301)));
-        assert!(!filter.allows(&"a".into(), now + Duration::from_secs(302)));
+        assert!(filter.allows(&Some("b".into()), now));
+        assert!(filter.allows(&Some("a".into()), now + Duration::from_secs(301)));
+        assert!(!filter.allows(&Some("a".into()), now + Duration::from_secs(302)));
         for n in 0..10_000 {
-            filter.allows(&n.to_string().into(), now);
+            filter.allows(&Some(n.to_string().into()), now);
         }
         assert_eq!((filter.buckets.len(), filter.order.len()), (OBJECTS_MAX, OBJECTS_MAX));
     }

@@ -86,12 +86,12 @@ pub enum Effect {
     },
 }
 
-/// An event for people, with the kubelet's reasons.
+/// A Kubernetes event, with the kubelet's reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubeEvent {
-    /// Whose.
-    pub uid: PodUid,
-    /// Its name.
+    /// UID of the pod; `None` for the node and for a pod that has none.
+    pub uid: Option<PodUid>,
+    /// Name of the pod. For the node: its name without a namespace.
     pub pod: FullName,
     /// The container it is about.
     pub container: Option<Name>,
@@ -101,6 +101,13 @@ pub struct KubeEvent {
     pub reason: &'static str,
     /// What happened.
     pub message: String,
+}
+
+impl KubeEvent {
+    /// The event is about the node, not about a pod.
+    pub fn is_about_node(&self) -> bool {
+        self.pod.namespace.is_empty()
+    }
 }
 
 /// A change that must be on disk before the effects of its turn are performed.

@@ -1,4 +1,4 @@
-//! A bug in one pod is that pod's: a panic costs the pod whose event was handled, and nobody else.
+//! A panic quarantines the pod whose event was handled; the others go on.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,20 +9,20 @@ use crate::model::{Event, Now, Out, PodUid};
 /// A panic that was caught.
 #[derive(Clone, Debug)]
 pub struct Caught {
-    /// The pod that was put in quarantine for it, if it was about one.
+    /// The pod that was quarantined; `None` if the panic concerned no single pod.
     pub uid: Option<PodUid>,
-    /// The panic's own words.
+    /// Message of the panic.
     pub why: String,
 }
 
 impl Node {
-    /// As [`Node::handle`], and a pod that makes it panic is set aside: what it asked for half-way is not trusted, the others go
-    /// on.
+    /// As [`Node::handle`], but a pod that causes a panic is quarantined: its half-finished records and effects are dropped, and
+    /// the others are handled.
     pub fn handle_guarded(&mut self, event: Event, now: Now, out: &mut Out) -> Vec<Caught> {
         let mut caught = Vec::new();
         let mut handled = catch_unwind(AssertUnwindSafe(|| self.handle(event, now, out)));
         while let Err(panic) = handled {
-            let why = words(&*panic);
+            let why = message(&*panic);
             let uid = self.quarantine_current(&why, now, out);
             let about_a_pod = uid.is_some();
             caught.push(Caught { uid, why });
@@ -35,7 +35,7 @@ impl Node {
     }
 }
 
-fn words(panic: &(dyn Any + Send)) -> String {
+fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "unknown".into())
 }

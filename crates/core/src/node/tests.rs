@@ -190,7 +190,7 @@ fn a_pod_only_the_runtime_knows_is_ended_once_its_source_has_spoken() {
     let mut lab = Lab::new(listing("9", "stranger"));
     assert_eq!(lab.state("9"), None);
     lab.set(&[]);
-    let seq = lab.node.sequences.seq;
+    let seq = lab.node.pods.sequences.seq;
     lab.tell(Event::Listed { seq, result: Ok(listing("9", "stranger")) });
     assert_eq!(lab.state("9"), Some(State::Terminating));
     let stop = Call::Runtime(RuntimeCall::StopContainer {

@@ -48,7 +48,7 @@ impl Machine {
         out: &mut Out,
     ) {
         out.effects.push(Effect::Event(KubeEvent {
-            uid: self.record.uid.clone(),
+            uid: Some(self.record.uid.clone()),
             pod: self.full_name.clone(),
             container: container.cloned(),
             warning,

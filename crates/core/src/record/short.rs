@@ -152,7 +152,7 @@ pub(super) fn uid_of(effect: &Effect) -> Option<&PodUid> {
         | Effect::Sweep { uid }
         | Effect::StatusChanged { uid } => Some(uid),
         Effect::KeepAside { record } => Some(&record.uid),
-        Effect::Event(event) => Some(&event.uid),
+        Effect::Event(event) => event.uid.as_ref(),
         Effect::RequestObject { request, .. } => object_of(request).map(|object| &object.uid),
         _ => None,
     }

@@ -33,7 +33,8 @@ pub(crate) fn render(pods: &[Explanation], events: &[CorrelatedEvent], logs: &Pa
         if index > 0 {
             out.push('\n');
         }
-        let events: Vec<&CorrelatedEvent> = events.iter().filter(|event| event.event.uid == explanation.uid).collect();
+        let events: Vec<&CorrelatedEvent> =
+            events.iter().filter(|event| event.event.uid.as_ref() == Some(&explanation.uid)).collect();
         Renderer { explanation, events, logs, now }.render(&mut out);
     }
     out

@@ -98,10 +98,9 @@ const FIELDS: [&str; 9] = [
 fn object(kept: &CorrelatedEvent, node: &str) -> Event {
     let CorrelatedEvent { event, field_path, first, last, count } = kept;
     let (namespace, name) = (event.pod.namespace.to_string(), event.pod.name.to_string());
-    // An event without a namespace is about the node.
-    let of_node = namespace.is_empty();
+    let of_node = event.is_about_node();
     let namespace = if of_node { "default".into() } else { namespace };
-    let uid = if of_node { name.clone() } else { event.uid.to_string() };
+    let uid = if of_node { Some(name.clone()) } else { event.uid.as_ref().map(ToString::to_string) };
     Event {
         metadata: ObjectMeta {
             name: Some(format!("{name}.{:x}", first.wall.as_nanosecond())),
@@ -115,7 +114,7 @@ fn object(kept: &CorrelatedEvent, node: &str) -> Event {
             kind: Some(if of_node { "Node" } else { "Pod" }.into()),
             namespace: (!of_node).then_some(namespace),
             name: Some(name),
-            uid: Some(uid),
+            uid,
             field_path: field_path.clone(),
             ..ObjectReference::default()
         },
@@ -150,7 +149,7 @@ mod tests {
         let at =
             |secs: u64| Now { boot: Duration::ZERO, wall: Timestamp::UNIX_EPOCH + Duration::from_millis(secs * 1500) };
         let event = KubeEvent {
-            uid: "u".into(),
+            uid: Some("u".into()),
             pod: FullName { namespace: "ns".into(), name: "web".into() },
             container: Some("c".into()),
             warning: true,

@@ -72,7 +72,7 @@ struct FakeAgent {
 fn correlated(namespace: &str, reason: &'static str, count: u64) -> CorrelatedEvent {
     let at = |micros: u64| Now { boot: Duration::ZERO, wall: Timestamp::UNIX_EPOCH + Duration::from_micros(micros) };
     let event = KubeEvent {
-        uid: "u".into(),
+        uid: Some("u".into()),
         pod: FullName { namespace: namespace.into(), name: "web".into() },
         container: None,
         warning: false,

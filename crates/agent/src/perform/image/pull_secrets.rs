@@ -39,7 +39,7 @@ impl CallExecutor {
         if !missing.is_empty() {
             let names = missing.join(", ");
             (self.events)(KubeEvent {
-                uid: uid.clone(),
+                uid: Some(uid.clone()),
                 pod: FullName {
                     namespace: namespace.into(),
                     name: pod.metadata.name.as_deref().unwrap_or_default().into(),

@@ -50,7 +50,7 @@ impl Lab {
     pub(super) fn bring_up(&mut self, listing: Listing) {
         self.tell(Event::Wake);
         self.tell(Event::Runtime { result: Ok(RuntimeReady { network: true, ..RuntimeReady::default() }) });
-        self.tell(Event::Listed { seq: self.node.sequences.seq, result: Ok(listing) });
+        self.tell(Event::Listed { seq: self.node.pods.sequences.seq, result: Ok(listing) });
     }
 
     /// Tell the node, and return the new calls.

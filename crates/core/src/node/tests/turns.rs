@@ -90,7 +90,7 @@ fn a_stranger_of_a_source_that_is_switched_off_ends_too() {
     lab.tell(Event::Source { source: Source::Local, change: SourceChange::Set { pods: vec![], broken: vec![] } });
     lab.now += Duration::from_secs(61);
     lab.tell(Event::Wake);
-    lab.tell(Event::Listed { seq: lab.node.sequences.seq, result: Ok(listing("1", "a")) });
+    lab.tell(Event::Listed { seq: lab.node.pods.sequences.seq, result: Ok(listing("1", "a")) });
     assert_eq!(lab.state("1"), Some(State::Terminating));
 }
 

@@ -39,8 +39,14 @@ fn explanation(state: Option<State>, status: &Value) -> Explanation {
 fn event(reason: &'static str, message: &str, seconds: u64, count: u64) -> CorrelatedEvent {
     let full_name = FullName { namespace: "default".into(), name: "web-node".into() };
     let container = Some("c".into());
-    let event =
-        KubeEvent { uid: "u-1".into(), pod: full_name, container, warning: true, reason, message: message.into() };
+    let event = KubeEvent {
+        uid: Some("u-1".into()),
+        pod: full_name,
+        container,
+        warning: true,
+        reason,
+        message: message.into(),
+    };
     CorrelatedEvent { event, field_path: None, first: at(0), last: at(seconds), count }
 }
 
