@@ -1,0 +1,52 @@
+//! The reserve that images leave free on the disk, so that a pull never fills it for logs, volumes and other pods.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::statvfs;
+
+use crate::durable::{FileError, failed};
+use crate::limits::ImageLimits;
+
+/// Checks the free space of one file system.
+#[derive(Clone, Debug)]
+pub(crate) struct DiskReserve {
+    dir: PathBuf,
+    reserve_max: u64,
+}
+
+/// Why nothing more may be written.
+#[derive(Debug, thiserror::Error)]
+pub enum DiskError {
+    /// The content would use up the reserve, or the disk is full.
+    #[error("no space left for images on the disk of {}: {free} bytes are free, {reserve} are reserved, {needed} more are needed", dir.display())]
+    NoSpace {
+        /// The directory of the store.
+        dir: PathBuf,
+        /// Bytes that an unprivileged process could write.
+        free: u64,
+        /// Bytes that stay free.
+        reserve: u64,
+        /// Bytes that were about to be written.
+        needed: u64,
+    },
+    /// The file system does not answer.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+impl DiskReserve {
+    pub(crate) fn new(dir: &Path, limits: &ImageLimits) -> Self {
+        Self { dir: dir.to_owned(), reserve_max: limits.disk_reserve_bytes }
+    }
+
+    /// Whether `needed` more bytes leave the reserve free.
+    pub(crate) fn check(&self, needed: u64) -> Result<(), DiskError> {
+        let found = statvfs(&self.dir).map_err(|e| failed("statvfs", &self.dir)(e.into()))?;
+        let (free, whole) = (found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize);
+        let reserve = self.reserve_max.min(whole / 20);
+        if free >= reserve.saturating_add(needed) {
+            return Ok(());
+        }
+        Err(DiskError::NoSpace { dir: self.dir.clone(), free, reserve, needed })
+    }
+}

@@ -1,0 +1,224 @@
+//! Unpacked layers, one directory per chain id, ready to be lower directories of overlayfs.
+//!
+//! ```text
+//! layers/
+//! ├─ <n>/fs/     the files; a short name, because mount options have little space
+//! ├─ <n>/meta    which layer this is; written last, so that a directory without it is incomplete
+//! └─ new-<n>/    being unpacked; removed at start
+//! ```
+//!
+//! Files are not synced one by one. [`LayerStore::sync`] syncs the file system and then marks the layers; after a reboot those
+//! without the mark are unpacked again, because a power loss may have emptied their files.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard};
+
+use podwright_linux::beneath::{RemoveError, remove_path};
+use serde::{Deserialize, Serialize};
+
+use crate::chain::ChainId;
+use crate::content::{ContentError, ContentStore};
+use crate::disk::DiskReserve;
+use crate::durable::{FileError, failed, replace};
+use crate::images::LayerRecord;
+use crate::limits::ImageLimits;
+use crate::unpack::{UnpackError, UnpackRequest, unpack};
+
+/// Why a layer is not available.
+#[derive(Debug, thiserror::Error)]
+pub enum LayerError {
+    /// It could not be unpacked.
+    #[error(transparent)]
+    Unpack(#[from] UnpackError),
+    /// Its blob is not in the store.
+    #[error(transparent)]
+    Content(#[from] ContentError),
+    /// A layer below is missing.
+    #[error("the layer below, {0}, is not unpacked")]
+    NoParent(ChainId),
+    /// A file operation failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Leftovers could not be removed.
+    #[error(transparent)]
+    Remove(#[from] RemoveError),
+}
+
+/// The unpacked layers of one store.
+#[derive(Debug)]
+pub(crate) struct LayerStore {
+    dir: PathBuf,
+    boot_id: String,
+    table: Mutex<LayerTable>,
+}
+
+#[derive(Debug, Default)]
+struct LayerTable {
+    next: u64,
+    layers: BTreeMap<ChainId, UnpackedLayer>,
+}
+
+#[derive(Clone, Debug)]
+struct UnpackedLayer {
+    number: u64,
+    meta: LayerMeta,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct LayerMeta {
+    version: u32,
+    chain: ChainId,
+    /// Bytes of file content.
+    bytes: u64,
+    /// It survives a power loss.
+    synced: bool,
+    /// The boot in which it was unpacked.
+    boot_id: String,
+}
+
+impl LayerStore {
+    /// Reads which layers there are. Incomplete ones, and those that a power loss may have damaged, are removed.
+    pub(crate) fn open(dir: &Path) -> Result<Self, LayerError> {
+        let boot_id = Path::new("/proc/sys/kernel/random/boot_id");
+        Self::open_in_boot(dir, fs::read_to_string(boot_id).map_err(failed("read", boot_id))?.trim())
+    }
+
+    fn open_in_boot(dir: &Path, boot_id: &str) -> Result<Self, LayerError> {
+        fs::create_dir_all(dir).map_err(failed("create", dir))?;
+        let mut table = LayerTable::default();
+        for entry in fs::read_dir(dir).map_err(failed("read", dir))?.flatten() {
+            let number = entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok());
+            let meta = fs::read(entry.path().join("meta")).ok();
+            let meta = meta.and_then(|text| serde_json::from_slice::<LayerMeta>(&text).ok());
+            let usable = |meta: &LayerMeta| meta.version == VERSION && (meta.synced || meta.boot_id == boot_id);
+            match (number, meta.filter(usable)) {
+                (Some(number), Some(meta)) => {
+                    table.next = table.next.max(number + 1);
+                    table.layers.insert(meta.chain, UnpackedLayer { number, meta });
+                }
+                _ => {
+                    tracing::info!(path = %entry.path().display(), "incomplete layer removed");
+                    remove_path(&entry.path())?;
+                }
+            }
+        }
+        Ok(Self { dir: dir.to_owned(), boot_id: boot_id.to_owned(), table: Mutex::new(table) })
+    }
+
+    /// The directory with the files of a layer; `None` if it is not unpacked.
+    pub(crate) fn path(&self, chain: ChainId) -> Option<PathBuf> {
+        self.table().layers.get(&chain).map(|layer| self.numbered(layer.number).join("fs"))
+    }
+
+    /// Unpacks the topmost of these layers. Those below must be there already. Blocks; `cancelled` ends it early.
+    pub(crate) fn unpack(
+        &self,
+        content: &ContentStore,
+        layer: &LayerRecord,
+        chain: &[ChainId],
+        limits: &ImageLimits,
+        cancelled: &AtomicBool,
+    ) -> Result<(), LayerError> {
+        let (top, below) = chain.split_last().expect("a layer has a chain id");
+        if self.path(*top).is_some() {
+            return Ok(());
+        }
+        let lower = |id: &ChainId| self.path(*id).ok_or(LayerError::NoParent(*id));
+        let lowers = below.iter().rev().map(lower).collect::<Result<Vec<_>, _>>()?;
+        let number = {
+            let mut table = self.table();
+            table.next += 1;
+            table.next - 1
+        };
+        let aside = Unfinished(self.dir.join(format!("new-{number}")));
+        let root = aside.0.join("fs");
+        fs::create_dir_all(&root).map_err(failed("create", &root))?;
+        let disk = DiskReserve::new(&self.dir, limits);
+        let (blob, diff_id) = (layer.blob, layer.diff_id);
+        let request =
+            UnpackRequest { layer: blob, diff_id, root: &root, lowers: &lowers, limits, disk: &disk, cancelled };
+        let bytes = unpack(content.open_blob(blob)?, &request)?;
+        let meta = LayerMeta { version: VERSION, chain: *top, bytes, synced: false, boot_id: self.boot_id.clone() };
+        self.publish(&aside, number, meta)
+    }
+
+    fn publish(&self, aside: &Unfinished, number: u64, meta: LayerMeta) -> Result<(), LayerError> {
+        let file = aside.0.join("meta");
+        fs::write(&file, meta.to_json()).map_err(failed("write", &file))?;
+        let mut table = self.table();
+        // Another pull of the same layer was faster; this copy is removed when it is dropped.
+        if table.layers.contains_key(&meta.chain) {
+            return Ok(());
+        }
+        fs::rename(&aside.0, self.numbered(number)).map_err(failed("rename", &aside.0))?;
+        table.layers.insert(meta.chain, UnpackedLayer { number, meta });
+        Ok(())
+    }
+
+    /// Makes the unpacked layers survive a power loss. Blocks for as long as the disk writes.
+    pub(crate) fn sync(&self) -> Result<(), LayerError> {
+        let unsynced: Vec<UnpackedLayer> =
+            self.table().layers.values().filter(|layer| !layer.meta.synced).cloned().collect();
+        if unsynced.is_empty() {
+            return Ok(());
+        }
+        let dir = fs::File::open(&self.dir).map_err(failed("open", &self.dir))?;
+        rustix::fs::syncfs(&dir).map_err(|e| failed("sync", &self.dir)(e.into()))?;
+        for UnpackedLayer { number, meta } in unsynced {
+            // Under the lock, so that a layer is not renamed into the trash meanwhile.
+            let mut table = self.table();
+            if let Some(layer) = table.layers.get_mut(&meta.chain).filter(|layer| layer.number == number) {
+                let synced = LayerMeta { synced: true, ..meta };
+                replace(&self.numbered(number).join("meta"), &synced.to_json())?;
+                layer.meta = synced;
+            }
+        }
+        Ok(())
+    }
+
+    /// All layers with the bytes of their files.
+    pub(crate) fn list(&self) -> Vec<(ChainId, u64)> {
+        self.table().layers.iter().map(|(chain, layer)| (*chain, layer.meta.bytes)).collect()
+    }
+
+    /// Moves a layer out of the store; the caller deletes it. Missing is fine.
+    pub(crate) fn move_to(&self, chain: ChainId, trash: &Path) -> Result<(), FileError> {
+        let mut table = self.table();
+        let Some(layer) = table.layers.get(&chain) else { return Ok(()) };
+        let path = self.numbered(layer.number);
+        fs::rename(&path, trash).map_err(failed("rename", &path))?;
+        table.layers.remove(&chain);
+        Ok(())
+    }
+
+    fn numbered(&self, number: u64) -> PathBuf {
+        self.dir.join(number.to_string())
+    }
+
+    fn table(&self) -> MutexGuard<'_, LayerTable> {
+        self.table.lock().expect("no panic under this lock")
+    }
+}
+
+impl LayerMeta {
+    fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("plain data")
+    }
+}
+
+/// A layer that is being unpacked; dropped, it is removed unless it was renamed.
+struct Unfinished(PathBuf);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Err(error) = remove_path(&self.0) {
+            tracing::warn!(path = %self.0.display(), %error, "unfinished layer is not removed");
+        }
+    }
+}
+
+/// The format of `meta`.
+const VERSION: u32 = 1;

@@ -1,0 +1,48 @@
+//! Container images: references, registries, archives, the content store, and layers unpacked for overlayfs.
+//!
+//! ```text
+//!  registry ─▶ pull ─┐                                                  ┌─▶ lower directories for overlayfs
+//!                    ├─▶ ImageStore: content (blobs) · layers · images ─┤
+//!  archive ─▶ load ──┘   garbage collection by reference                └─▶ save
+//! ```
+//!
+//! Everything that comes in is hostile: sizes, depths and times have bounds ([`ImageLimits`]), digests are verified before
+//! anything becomes visible, and a layer cannot write outside of its directory.
+
+mod chain;
+mod compression;
+mod content;
+mod digest;
+mod disk;
+mod durable;
+mod images;
+mod layers;
+mod leases;
+mod limits;
+mod manifest;
+mod platform;
+mod reference;
+mod store;
+mod tar_reader;
+mod unpack;
+
+pub use chain::ChainId;
+pub use content::{ContentError, ContentStore, ExpectedContent, Ingest};
+pub use digest::{ContentHasher, Digest, DigestError};
+pub use disk::DiskError;
+pub use durable::FileError;
+pub use images::{ImageRecord, LayerRecord};
+pub use layers::LayerError;
+pub use leases::ContentLease;
+pub use limits::ImageLimits;
+pub use manifest::{
+    ContainerDefaults, Descriptor, Document, ImageConfiguration, ImageIndex, ImageManifest, ManifestError, RootFs,
+};
+pub use platform::Platform;
+pub use reference::{ImageReference, ReferenceError, Version};
+pub use store::{GcReport, GcRoots, ImageStore, StoreError, StoreUsage};
+pub use tar_reader::{TarEntry, TarError, TarKind, TarReader};
+pub use unpack::UnpackError;
+
+#[cfg(test)]
+mod tests;

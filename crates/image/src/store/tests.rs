@@ -1,0 +1,129 @@
+//! The store as a whole: names, leases, garbage collection, restarts.
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+use crate::tests::{TestLayer, add_image};
+
+fn open(dir: &Path) -> Arc<ImageStore> {
+    ImageStore::open(dir, ImageLimits::default(), Platform::host()).unwrap()
+}
+
+fn count(dir: PathBuf) -> usize {
+    fs::read_dir(dir).unwrap().count()
+}
+
+#[test]
+fn a_second_process_is_refused_with_the_pid_of_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let error = ImageStore::open(dir.path(), ImageLimits::default(), Platform::host()).unwrap_err();
+    assert!(error.to_string().ends_with(&format!("in use by process {}", std::process::id())), "{error}");
+    drop(store);
+    open(dir.path());
+}
+
+#[test]
+fn the_store_is_closed_to_other_users() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("engine");
+    open(&path);
+    assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o700);
+}
+
+#[test]
+fn an_image_is_found_by_every_name_and_by_its_id() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let image = add_image(&store, "a:1", &[TestLayer::new().file("f", "1")]);
+    let id = image.id.hex();
+    for text in ["a:1", "docker.io/library/a:1", &id, &image.id.to_string(), &id[..12]] {
+        assert_eq!(store.find(text).unwrap().as_ref(), Some(&image), "{text}");
+    }
+    assert_eq!(store.find("b").unwrap(), None);
+    assert_eq!(store.find("0123456789abcdef").unwrap(), None);
+    assert!(store.find("B").is_err());
+    store.tag(image.id, "b".parse().unwrap()).unwrap();
+    assert_eq!(store.find("b").unwrap().unwrap().tags().count(), 2);
+}
+
+#[test]
+fn layers_are_shared_by_chain_and_survive_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let base = TestLayer::new().file("base", "b");
+    let one = add_image(&store, "a:1", &[base.clone(), TestLayer::new().file("one", "1")]);
+    let two = add_image(&store, "a:2", &[base, TestLayer::new().file("two", "2")]);
+    assert_eq!(count(dir.path().join("layers")), 3);
+    drop(store);
+    let store = open(dir.path());
+    let (one, two) = (store.lower_dirs(&one).unwrap(), store.lower_dirs(&two).unwrap());
+    assert_eq!(one[1], two[1]);
+    assert_eq!(fs::read(one[0].join("one")).unwrap(), b"1");
+    assert_eq!(fs::read(two[1].join("base")).unwrap(), b"b");
+}
+
+#[test]
+fn layers_that_were_not_synced_are_dropped_after_a_reboot() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let image = add_image(&store, "a:1", &[TestLayer::new().file("f", "1")]);
+    store.sync().unwrap();
+    add_image(&store, "a:2", &[TestLayer::new().file("f", "2")]);
+    drop(store);
+    // Another boot: the id in the unsynced layer's file is not this one any more.
+    for entry in fs::read_dir(dir.path().join("layers")).unwrap().flatten() {
+        let path = entry.path().join("meta");
+        let mut meta: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        meta["boot_id"] = "another".into();
+        fs::write(path, meta.to_string()).unwrap();
+    }
+    let store = open(dir.path());
+    assert_eq!(count(dir.path().join("layers")), 1);
+    assert!(store.lower_dirs(&image).is_ok());
+    let lost = store.find("a:2").unwrap().unwrap();
+    assert!(matches!(store.lower_dirs(&lost), Err(StoreError::Layer(LayerError::NoParent(_)))));
+}
+
+#[test]
+fn garbage_collection_keeps_what_images_containers_and_leases_use() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let base = TestLayer::new().file("base", "b");
+    let one = add_image(&store, "a:1", &[base.clone(), TestLayer::new().file("one", "1")]);
+    let two = add_image(&store, "a:2", &[base, TestLayer::new().file("two", "2")]);
+    assert_eq!(store.collect_garbage(&GcRoots::default()).unwrap(), GcReport::default());
+
+    let in_use = GcRoots { container_layers: one.chain().into_iter().collect(), ..GcRoots::default() };
+    store.remove_image(one.id).unwrap();
+    let mut lease = store.lease();
+    lease.hold_blob(one.layers[1].blob);
+    let report = store.collect_garbage(&in_use).unwrap();
+    assert_eq!((report.blobs, report.layers), (2, 0), "manifest and configuration");
+    drop(lease);
+    let report = store.collect_garbage(&in_use).unwrap();
+    assert_eq!((report.blobs, report.layers), (1, 0), "the compressed layer");
+    let report = store.collect_garbage(&GcRoots::default()).unwrap();
+    assert_eq!((report.blobs, report.layers), (0, 1), "the unpacked layer of the container that is gone");
+    assert_eq!(count(dir.path().join("trash")), 0);
+    assert_eq!(store.lower_dirs(&two).unwrap().len(), 2);
+}
+
+#[test]
+fn over_its_bound_the_oldest_images_go_first_but_not_pinned_or_used_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let add =
+        |n: u8| add_image(&store, &format!("a:{n}"), &[TestLayer::new().file("f", &n.to_string().repeat(100_000))]);
+    let images: Vec<_> = (0..4).map(add).collect();
+    store.pin(images[0].id, true).unwrap();
+    let images_in_use = [images[1].id].into();
+    let usage = store.usage().unwrap();
+    let disk_max = Some(usage.blob_bytes + usage.layer_bytes - 1);
+    let report = store.collect_garbage(&GcRoots { images_in_use, disk_max, ..GcRoots::default() }).unwrap();
+    assert_eq!(report.images, [images[2].id]);
+    let images_in_use = [images[1].id].into();
+    let report = store.collect_garbage(&GcRoots { images_in_use, disk_max: Some(0), ..GcRoots::default() }).unwrap();
+    assert_eq!(report.images, [images[3].id]);
+    assert_eq!(store.images().len(), 2);
+}
