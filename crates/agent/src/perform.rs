@@ -181,7 +181,7 @@ impl CallExecutor {
     async fn perform_runtime(
         &self,
         uid: &PodUid,
-        pod: &Pod,
+        pod: &Arc<Pod>,
         call: RuntimeCall,
         context: &CallContext,
     ) -> Result<Answer, CallError> {

@@ -30,7 +30,6 @@ pub(crate) use cgroup::cgroup_parent;
 pub use container::{ContainerRequest, container_config};
 pub use dns::HostDns;
 pub use error::{MountError, NonRootViolation, ProfileError, TranslateError};
-pub(crate) use expand::expand;
 pub(crate) use mounts::{needs_environment, sub_paths};
 pub use references::References;
 pub use sandbox::sandbox_config;

@@ -7,6 +7,9 @@ mod list;
 #[cfg(test)]
 mod walk;
 
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
 use serde_json::Value;
 
 use list::FIELDS;
@@ -48,10 +51,11 @@ pub fn support(path: &str) -> Option<Support> {
     }
 }
 
-/// Unsupported fields of a manifest: path and reason. Only the outermost one is named.
-pub fn unsupported(document: &Value) -> Vec<(String, &'static str)> {
+/// Unsupported fields of a manifest, at most `max`: path and reason. Only the outermost one is named.
+pub fn unsupported(document: &Value, max: usize) -> Vec<(String, &'static str)> {
     let mut found = Vec::new();
-    search(document, "", &mut found);
+    search(document, "", max, &mut found);
+    found.truncate(max);
     found
 }
 
@@ -83,7 +87,10 @@ pub fn markdown() -> String {
     text
 }
 
-fn search(value: &Value, path: &str, found: &mut Vec<(String, &'static str)>) {
+fn search(value: &Value, path: &str, max: usize, found: &mut Vec<(String, &'static str)>) {
+    if found.len() >= max || path.len() > MAX_PATH {
+        return;
+    }
     match value {
         Value::Object(fields) => {
             for (name, value) in fields.iter().filter(|(_, value)| !is_unset(value)) {
@@ -94,13 +101,13 @@ fn search(value: &Value, path: &str, found: &mut Vec<(String, &'static str)>) {
                     Some(Support::Meaningless(_)) => {}
                     // Entries of maps have no row.
                     _ if here.ends_with("resources.limits.ephemeral-storage") => found.push((here, STORAGE)),
-                    _ => search(value, &here, found),
+                    _ => search(value, &here, max, found),
                 }
             }
         }
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
-                search(item, &format!("{path}[{index}]"), found);
+                search(item, &format!("{path}[{index}]"), max, found);
             }
         }
         _ => {}
@@ -118,8 +125,9 @@ fn is_unset(value: &Value) -> bool {
 }
 
 fn row(path: &str) -> Option<Support> {
-    let find = |path: &str| FIELDS.iter().find(|field| field.path == path).map(|field| field.support);
-    find(path).or_else(|| find(&shared(path)?))
+    static ROWS: LazyLock<BTreeMap<&str, Support>> =
+        LazyLock::new(|| FIELDS.iter().map(|field| (field.path, field.support)).collect());
+    ROWS.get(path).or_else(|| ROWS.get(shared(path)?.as_str())).copied()
 }
 
 /// Init containers share the rows of containers.
@@ -140,6 +148,10 @@ fn without_indices(path: &str) -> String {
     }
     general
 }
+
+/// Paths of fields are shorter; entries below a longer one are below a key that a user chose. Repeating such a key for each entry
+/// would take quadratic time.
+pub(crate) const MAX_PATH: usize = 1024;
 
 /// Note on a limit that is not enforced for containers.
 const STORAGE: &str = "only the size limit of emptyDir volumes is enforced";

@@ -9,6 +9,7 @@ pub mod backoff;
 pub mod config;
 pub mod defaults;
 pub mod eviction;
+pub mod expansion;
 pub mod fields;
 pub mod gc;
 pub mod hash;

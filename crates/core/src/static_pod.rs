@@ -112,6 +112,9 @@ pub fn read_value(
             Ok(pod) => pods.push(pod),
             Err(wrong) => errors.extend(wrong.iter().flat_map(|(path, error)| findings::of(error, path))),
         }
+        if errors.len() >= unknown::MAX_FINDINGS {
+            break;
+        }
     }
     if errors.is_empty() { Ok(pods) } else { Err(errors) }
 }

@@ -150,8 +150,10 @@ async fn an_invalid_request_is_rejected_and_changes_nothing() {
     assert!(refused(versioned).await[0].contains("should not be set"));
     let mut large = pod("other");
     let big = "x".repeat(100_000);
-    large["spec"]["containers"][0]["env"] =
-        (0..22).map(|n| json!({"name": format!("V{n}"), "value": big})).collect::<Vec<_>>().into();
+    // Below the limit of one environment.
+    let env: Vec<_> = (0..8).map(|n| json!({"name": format!("V{n}"), "value": big})).collect();
+    large["spec"]["containers"] =
+        (0..3).map(|n| json!({"name": format!("c{n}"), "image": "i", "env": env})).collect::<Vec<_>>().into();
     assert!(refused(large).await[0].contains("too large"));
     let dry = bed.store.create("default".into(), serde_json::from_value(pod("dry")).unwrap(), true).await.unwrap();
     assert_eq!(dry.name(), "dry");

@@ -1,9 +1,12 @@
 //! CreateContainer, StartContainer, StopContainer, RemoveContainer.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use podwright_core::model::{Answer, CallError, ContainerId, ImageFacts, Name, Pod, PodUid, SandboxId, find_container};
+use podwright_core::model::{
+    Answer, CallError, Container, ContainerId, ImageFacts, Name, Pod, PodUid, SandboxId, find_container,
+};
 use podwright_cri::labels::{self, containers_of_pod};
 use podwright_cri::v1::{ContainerState, ContainerStateValue, CreateContainerRequest};
 use tokio::time::{Instant, timeout};
@@ -13,6 +16,7 @@ use crate::pod_spec::effective_run_as_user;
 use crate::translate::{ContainerRequest, References, TranslateError, container_config, sandbox_config};
 
 /// The fields of `RuntimeCall::CreateContainer`.
+#[derive(Clone)]
 pub(super) struct CreateCall {
     pub(super) sandbox: SandboxId,
     pub(super) sandbox_attempt: u32,
@@ -26,7 +30,7 @@ impl CallExecutor {
     pub(super) async fn create_container(
         &self,
         uid: &PodUid,
-        pod: &Pod,
+        pod: &Arc<Pod>,
         call: CreateCall,
         context: &CallContext,
     ) -> Result<Answer, CallError> {
@@ -45,7 +49,7 @@ impl CallExecutor {
     async fn create_request(
         &self,
         uid: &PodUid,
-        pod: &Pod,
+        pod: &Arc<Pod>,
         call: &CreateCall,
         deadline: Instant,
     ) -> Result<CreateContainerRequest, CallError> {
@@ -67,21 +71,29 @@ impl CallExecutor {
         let references = references.map_err(|_| {
             CallError::with_reason(CONFIG_REASON, "timed out reading the objects that the environment refers to")
         })?;
-        let request = ContainerRequest {
-            name: call.name.as_str(),
-            attempt: call.attempt,
-            image: &image,
-            ips: &call.ips,
-            target: target.as_ref(),
-            references: &references,
+        let is_large = is_large(pod, &found.container);
+        let (pod, settings, host) = (Arc::clone(pod), Arc::clone(&self.settings), Arc::clone(&self.host));
+        let (call, id) = (call.clone(), call.sandbox.as_str().to_owned());
+        let translate = move || {
+            let request = ContainerRequest {
+                name: call.name.as_str(),
+                attempt: call.attempt,
+                image: &image,
+                ips: &call.ips,
+                target: target.as_ref(),
+                references: &references,
+            };
+            let config = container_config(&pod, &request, &settings, &situation, &*host)?;
+            let sandbox_config = sandbox_config(&pod, call.sandbox_attempt, &settings, &situation)?;
+            Ok::<_, TranslateError>((config, sandbox_config))
         };
-        let config = container_config(pod, &request, &self.settings, &situation, &*self.host)?;
-        let sandbox_config = sandbox_config(pod, call.sandbox_attempt, &self.settings, &situation)?;
-        Ok(CreateContainerRequest {
-            pod_sandbox_id: call.sandbox.as_str().to_owned(),
-            config: Some(config),
-            sandbox_config: Some(sandbox_config),
-        })
+        let (config, sandbox_config) = if is_large {
+            let translated = self.pool.run(&format!("translation of pod {uid}"), remaining(deadline), translate).await;
+            translated.map_err(|error| CallError::with_reason(CONFIG_REASON, error.to_string()))??
+        } else {
+            translate()?
+        };
+        Ok(CreateContainerRequest { pod_sandbox_id: id, config: Some(config), sandbox_config: Some(sandbox_config) })
     }
 
     /// The running container that `targetContainerName` of an ephemeral container names.
@@ -149,6 +161,20 @@ impl CallExecutor {
         Ok(Answer::Done)
     }
 }
+
+/// Whether the translation may take more than a few milliseconds, too long for an async worker.
+fn is_large(pod: &Pod, container: &Container) -> bool {
+    let count = |list: Option<usize>| list.unwrap_or_default();
+    let volumes = count(pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref()).map(Vec::len));
+    let mounts = count(container.volume_mounts.as_ref().map(Vec::len));
+    let variables =
+        count(container.env.as_ref().map(Vec::len)) + 100 * count(container.env_from.as_ref().map(Vec::len));
+    let arguments = count(container.command.as_ref().map(Vec::len)) + count(container.args.as_ref().map(Vec::len));
+    variables + arguments + volumes * mounts > LARGE_MIN
+}
+
+/// Environment variables, arguments, and pairs of volume and mount: each takes about a microsecond.
+const LARGE_MIN: usize = 2000;
 
 /// Kubernetes: ErrCreateContainerConfig.
 const CONFIG_REASON: &str = "CreateContainerConfigError";

@@ -2,9 +2,11 @@
 //!
 //! *Unknown* means that the probe could not be run; it counts neither as success nor as failure.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Probe};
+use podwright_core::expansion::{EXPANDED_BYTES_MAX, Part, expand, parts};
 use podwright_core::model::{Answer, CallError, ContainerId, Name, Pod, ProbeKind, ProbeVerdict, find_container};
 use podwright_cri::Code;
 use podwright_cri::v1::ExecSyncRequest;
@@ -14,7 +16,6 @@ use tokio::time::timeout;
 use super::http::{self, HttpError, Url};
 use super::target::TargetError;
 use super::{CallExecutor, grpc, target};
-use crate::translate::expand;
 
 /// The fields of `RuntimeCall::Probe`.
 pub(super) struct ProbeCall {
@@ -31,6 +32,8 @@ enum ProbeError {
     Target(#[from] TargetError),
     #[error("missing probe handler for container {container:?}")]
     NoHandler { container: Name },
+    #[error("exec.command[{index}]: the command expands to more than {EXPANDED_BYTES_MAX} bytes")]
+    CommandTooLarge { index: usize },
 }
 
 impl CallExecutor {
@@ -100,12 +103,12 @@ impl CallExecutor {
         command: &[String],
         limit: Duration,
     ) -> ProbeVerdict {
-        // Only values written in the spec are expanded; others are empty (Go kubelet: ExpandContainerCommandOnlyStatic).
-        let env = container.env.as_deref().unwrap_or_default();
-        let value =
-            |name: &str| env.iter().rfind(|var| var.name == name).map(|var| var.value.as_deref().unwrap_or_default());
-        let cmd: Vec<String> = command.iter().map(|argument| expand(argument, value)).collect();
-        let text = cmd.join(" ");
+        let cmd = match expanded_command(container, command) {
+            Ok(cmd) => cmd,
+            Err(error) => return ProbeVerdict::Unknown(error.to_string()),
+        };
+        let replaced: Vec<(String, &String)> =
+            cmd.iter().cloned().zip(command).filter(|(expanded, written)| expanded != *written).collect();
         let request = ExecSyncRequest {
             container_id: id.as_str().to_owned(),
             cmd,
@@ -116,11 +119,44 @@ impl CallExecutor {
             Ok(response) if response.exit_code == 0 => ProbeVerdict::Success,
             Ok(response) => ProbeVerdict::Failure(output(&response.stdout, &response.stderr)),
             Err(error) if error.code == Code::DeadlineExceeded => {
+                let text = command.join(" ");
                 ProbeVerdict::Failure(format!("command timed out: {text:?} timed out after {limit:?}"))
             }
-            Err(error) => ProbeVerdict::Unknown(error.to_string()),
+            // Runtimes quote the command; values of variables must not reach an event.
+            Err(error) => ProbeVerdict::Unknown(as_written(error.to_string(), &replaced)),
         }
     }
+}
+
+/// The command of an exec probe. Only values written in the spec are expanded; others are empty (Go kubelet:
+/// `ExpandContainerCommandOnlyStatic`).
+fn expanded_command(container: &Container, command: &[String]) -> Result<Vec<String>, ProbeError> {
+    let references = command.iter().flat_map(|text| parts(text)).filter_map(|part| match part {
+        Part::Reference(name) => Some((name, None)),
+        Part::Text(_) => None,
+    });
+    let mut values: HashMap<&str, Option<&str>> = references.collect();
+    if !values.is_empty() {
+        for var in container.env.iter().flatten() {
+            if let Some(value) = values.get_mut(var.name.as_str()) {
+                *value = Some(var.value.as_deref().unwrap_or_default());
+            }
+        }
+    }
+    let mut left = EXPANDED_BYTES_MAX;
+    let one = |(index, text): (usize, &String)| {
+        let expanded = expand(text, |name| values.get(name).copied().flatten(), left);
+        let expanded = expanded.map_err(|_| ProbeError::CommandTooLarge { index })?;
+        left -= expanded.len();
+        Ok(expanded)
+    };
+    command.iter().enumerate().map(one).collect()
+}
+
+/// The message with expanded arguments replaced by those of the spec.
+fn as_written(message: String, replaced: &[(String, &String)]) -> String {
+    let shown = replaced.iter().filter(|(expanded, _)| !expanded.is_empty());
+    shown.fold(message, |message, (expanded, written)| message.replace(expanded.as_str(), written))
 }
 
 /// The verdict, and whether it is a redirect to another host: that is a success with a warning event.

@@ -88,8 +88,8 @@ impl FieldLocation {
 
 /// The rest of a path that begins with this name, plain or as `["name"]`.
 fn rest<'a>(path: &'a str, name: &str) -> Option<&'a str> {
-    let quoted = format!("[{name:?}]");
-    let rest = path.strip_prefix(name).or_else(|| path.strip_prefix(quoted.as_str()))?;
+    let quoted = || path.starts_with("[\"").then(|| path.strip_prefix(format!("[{name:?}]").as_str())).flatten();
+    let rest = path.strip_prefix(name).or_else(quoted)?;
     (rest.is_empty() || rest.starts_with(['.', '['])).then_some(rest)
 }
 

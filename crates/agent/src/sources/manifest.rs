@@ -48,6 +48,12 @@ pub fn read_manifests(bytes: &[u8], origin: &str, decode: &Decode) -> ParsedMani
         Finding { line: lines.line(document, &path), path, message }
     };
     for (n, document) in documents.into_iter().enumerate() {
+        // Each finding is searched in the text. More would not be read either.
+        if read.errors.len() + read.warnings.len() >= FINDINGS_MAX {
+            let message = format!("more than {FINDINGS_MAX} errors and warnings, the rest of the text is not checked");
+            read.errors.push(Finding { line: None, path: String::new(), message });
+            break;
+        }
         read.warnings.extend(static_pod::warnings_in(&document).into_iter().map(|warning| find(n, warning)));
         match decode(document, origin) {
             Ok(pods) => read.pods.extend(pods),
@@ -59,6 +65,9 @@ pub fn read_manifests(bytes: &[u8], origin: &str, decode: &Decode) -> ParsedMani
     }
     read
 }
+
+/// Findings of one text; a document may exceed it once.
+const FINDINGS_MAX: usize = 1000;
 
 impl From<ParseError> for Finding {
     fn from(error: ParseError) -> Self {
@@ -117,6 +126,22 @@ mod tests {
         assert_eq!(warnings[0], "line 5: spec.hostNetwrk: unknown field, it does nothing, did you mean hostNetwork?");
         let (errors, _) = findings(text, Strictness::Strict);
         assert_eq!(errors, warnings);
+    }
+
+    #[test]
+    fn a_manifest_with_many_unknown_fields_takes_linear_time() {
+        let began = std::time::Instant::now();
+        let with_fields = |count: usize| {
+            let fields: String = (0..count).map(|n| format!("  f{n}: 1\n")).collect();
+            let head = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n";
+            format!("{head}{fields}  containers: [{{name: c, image: i}}]\n")
+        };
+        let (errors, warnings) = findings(&with_fields(8000), Strictness::Lenient);
+        assert_eq!((errors.len(), warnings.len()), (0, 100), "{errors:?}");
+        let documents = vec![with_fields(150); 12].join("---\n");
+        let (errors, _) = findings(&documents, Strictness::Lenient);
+        assert_eq!(errors, ["more than 1000 errors and warnings, the rest of the text is not checked"]);
+        assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
     }
 
     #[test]

@@ -46,6 +46,7 @@ pub fn container_config(
     let mut mounts = mounts::mounts(pod, container, request.attempt, request.ips, &env, host, situation)?;
     // Without SELinux there are no labels.
     mounts.iter_mut().for_each(|mount| mount.selinux_relabel &= settings.selinux);
+    let (command, args) = env.expand_command(container)?;
     Ok(ContainerConfig {
         metadata: Some(ContainerMetadata { name: container.name.clone(), attempt: request.attempt }),
         image: Some(ImageSpec {
@@ -53,8 +54,8 @@ pub fn container_config(
             user_specified_image: container.image.clone().unwrap_or_default(),
             ..Default::default()
         }),
-        command: env.expand_all(container.command.as_ref()),
-        args: env.expand_all(container.args.as_ref()),
+        command,
+        args,
         working_dir: container.working_dir.clone().unwrap_or_default(),
         mounts,
         labels: annotations::container_labels(pod, container),

@@ -2,22 +2,31 @@
 //! resources, and the addresses of services.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, EnvVarSource};
+use podwright_core::expansion::{EXPANDED_BYTES_MAX, expand};
 use podwright_core::model::{Container, Pod};
 use podwright_cri::v1::KeyValue;
 
-use super::expand::{expand, expand_strict};
+use super::expand::expand_strict;
 use super::{HostView, MountError, References, TranslateError, service_links};
 use crate::objects::unless_optional;
 use crate::pod_spec::pod_namespace;
 
-/// Variables in the order they were first named; a later value of a name replaces an earlier one.
+/// Variables in the order they were first named; a later value of a name replaces an earlier one. The sum of names and values is at
+/// most [`EXPANDED_BYTES_MAX`], services apart.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Environment {
     vars: Vec<(String, String)>,
+    /// Positions in `vars`.
+    index: HashMap<String, usize>,
+    /// The sum of names and values in `vars`.
+    bytes: usize,
     /// Visible to references; a variable of the pod takes precedence.
     services: Vec<(String, String)>,
+    /// Positions in `services`.
+    service_index: HashMap<String, usize>,
 }
 
 impl Environment {
@@ -32,12 +41,17 @@ impl Environment {
         let mut env = Self::default();
         let services = references.services()?;
         env.services = service_links::variables(services);
+        let named = env.services.iter().enumerate();
+        env.service_index = named.map(|(at, (name, _))| (name.clone(), at)).collect();
         for source in container.env_from.iter().flatten() {
             env.put_all(source, references)?;
         }
         for var in container.env.iter().flatten() {
             let value = match (var.value.as_deref().filter(|value| !value.is_empty()), &var.value_from) {
-                (Some(value), _) => Some(expand(value, |name| env.get(name))),
+                (Some(value), _) => {
+                    let expanded = expand(value, |name| env.get(name), EXPANDED_BYTES_MAX);
+                    Some(expanded.map_err(|_| TranslateError::EnvironmentTooLarge { name: var.name.clone() })?)
+                }
                 (None, Some(source)) => resolve(pod, container, var, source, ips, references, host)?,
                 (None, None) => Some(String::new()),
             };
@@ -65,9 +79,20 @@ impl Environment {
         Ok(())
     }
 
-    /// Replaces references in a command or its arguments.
-    pub(super) fn expand_all(&self, texts: Option<&Vec<String>>) -> Vec<String> {
-        texts.into_iter().flatten().map(|text| expand(text, |name| self.get(name))).collect()
+    /// Replaces references in the command and its arguments, whose sum is bounded.
+    pub(super) fn expand_command(&self, container: &Container) -> Result<(Vec<String>, Vec<String>), TranslateError> {
+        let mut left = EXPANDED_BYTES_MAX;
+        let mut expand_all = |field, texts: Option<&Vec<String>>| {
+            let mut expanded = Vec::new();
+            for (index, text) in texts.into_iter().flatten().enumerate() {
+                let text = expand(text, |name| self.get(name), left)
+                    .map_err(|_| TranslateError::CommandTooLarge { field, index })?;
+                left -= text.len();
+                expanded.push(text);
+            }
+            Ok::<_, TranslateError>(expanded)
+        };
+        Ok((expand_all("command", container.command.as_ref())?, expand_all("args", container.args.as_ref())?))
     }
 
     /// The subPath of a mount, its expression resolved.
@@ -83,9 +108,8 @@ impl Environment {
     }
 
     pub(super) fn into_key_values(self) -> Vec<KeyValue> {
-        let Self { vars, services } = self;
-        let named: std::collections::BTreeSet<String> = vars.iter().map(|(key, _)| key.clone()).collect();
-        let services = services.into_iter().filter(|(key, _)| !named.contains(key));
+        let Self { vars, index, services, .. } = self;
+        let services = services.into_iter().filter(|(key, _)| !index.contains_key(key));
         vars.into_iter()
             .chain(services)
             .map(|(key, value)| KeyValue { key, value: value.into_bytes().into() })
@@ -93,17 +117,27 @@ impl Environment {
     }
 
     fn get(&self, name: &str) -> Option<&str> {
-        let mut all = self.vars.iter().chain(&self.services);
-        all.find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+        let own = self.index.get(name).map(|at| &self.vars[*at].1);
+        let service = || self.service_index.get(name).map(|at| &self.services[*at].1);
+        own.or_else(service).map(String::as_str)
     }
 
     fn put(&mut self, name: &str, value: String) -> Result<(), TranslateError> {
         if value.contains('\0') {
             return Err(TranslateError::NulInVariable(name.into()));
         }
-        match self.vars.iter_mut().find(|(key, _)| key == name) {
-            Some((_, old)) => *old = value,
-            None => self.vars.push((name.to_owned(), value)),
+        let at = self.index.get(name).copied();
+        let replaced = at.map_or(0, |at| name.len() + self.vars[at].1.len());
+        self.bytes = self.bytes - replaced + name.len() + value.len();
+        if self.bytes > EXPANDED_BYTES_MAX {
+            return Err(TranslateError::EnvironmentTooLarge { name: name.into() });
+        }
+        match at {
+            Some(at) => self.vars[at].1 = value,
+            None => {
+                self.index.insert(name.to_owned(), self.vars.len());
+                self.vars.push((name.to_owned(), value));
+            }
         }
         Ok(())
     }

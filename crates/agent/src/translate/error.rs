@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use podwright_core::expansion::EXPANDED_BYTES_MAX;
 use podwright_core::model::CallError;
 
 use crate::error_chain::error_chain;
@@ -52,6 +53,20 @@ pub enum TranslateError {
     /// A variable's value with a NUL byte, which no process can receive.
     #[error("environment variable {0} has a NUL byte")]
     NulInVariable(String),
+    /// The environment up to and including this variable is too large.
+    #[error("environment variable {name}: the environment expands to more than {max} bytes", max = EXPANDED_BYTES_MAX)]
+    EnvironmentTooLarge {
+        /// The variable's name.
+        name: String,
+    },
+    /// The command and its arguments are too large.
+    #[error("{field}[{index}]: the command expands to more than {max} bytes", max = EXPANDED_BYTES_MAX)]
+    CommandTooLarge {
+        /// `command` or `args`.
+        field: &'static str,
+        /// Of the entry that exceeds the limit.
+        index: usize,
+    },
     /// A key that is missing from a ConfigMap or Secret and not optional.
     #[error("couldn't find key {key} in {kind} {namespace}/{name}")]
     KeyNotFound {
@@ -112,6 +127,9 @@ pub enum MountError {
     /// `subPathExpr` refers to variables that the container does not have.
     #[error("missing value for {}", .0.join(", "))]
     MissingVariables(Vec<String>),
+    /// `subPathExpr` expands to more than a path can have.
+    #[error("subPathExpr expands to more than 4096 bytes")]
+    SubPathTooLong,
     /// A subPath that begins with a slash.
     #[error("subPath {0:?} must not be an absolute path")]
     AbsoluteSubPath(String),

@@ -49,7 +49,7 @@ fn unsupported_fields_are_found_at_any_path() {
         },
         "status": {"phase": "Running"},
     });
-    let mut found: Vec<String> = unsupported(&document).into_iter().map(|(path, _)| path).collect();
+    let mut found: Vec<String> = unsupported(&document, 100).into_iter().map(|(path, _)| path).collect();
     found.sort();
     assert_eq!(
         found,

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::unknown::MAX_FINDINGS;
 use super::{ManifestError, documents, unknown_in};
 use crate::fields;
 use crate::validate::FieldError;
@@ -29,7 +30,7 @@ pub(super) fn of(error: &ManifestError, list: &str) -> Vec<FieldError> {
     }
 }
 
-/// The fields of a document without effect: unknown and unsupported ones.
+/// The fields of a document without effect: unknown and unsupported ones, at most 100 of each kind.
 pub fn warnings_in(document: &Value) -> Vec<FieldError> {
     let unknown = unknown_in(document).into_iter().map(|path| {
         let local =
@@ -38,13 +39,18 @@ pub fn warnings_in(document: &Value) -> Vec<FieldError> {
         FieldError { message: format!("unknown field, it does nothing{like}"), path }
     });
     let mut warnings: Vec<FieldError> = unknown.collect();
+    let most = warnings.len() + MAX_FINDINGS;
     for (list, pod) in documents(document.clone()).unwrap_or_default() {
         warnings.extend(
-            fields::unsupported(&pod).into_iter().map(|(path, why)| FieldError {
+            fields::unsupported(&pod, MAX_FINDINGS).into_iter().map(|(path, why)| FieldError {
                 path: format!("{list}{path}"),
                 message: format!("not supported: {why}"),
             }),
         );
+        if warnings.len() >= most {
+            warnings.truncate(most);
+            break;
+        }
     }
     warnings
 }
@@ -52,7 +58,10 @@ pub fn warnings_in(document: &Value) -> Vec<FieldError> {
 /// The field that was likely meant: it differs in case or in few letters.
 fn similar_field(path: &str) -> Option<&'static str> {
     let name = path.rsplit('.').next()?;
-    let distance = |known: &&str| edit_distance(&name.to_lowercase(), &known.to_lowercase());
+    // A name that is much longer than all known ones resembles none of them.
+    let name = Some(name).filter(|name| name.len() <= 64)?;
+    let lower = name.to_lowercase();
+    let distance = |known: &&str| edit_distance(&lower, &known.to_lowercase());
     fields::siblings(path).min_by_key(distance).filter(|known| distance(known) * 4 <= name.len())
 }
 
@@ -118,6 +127,30 @@ mod tests {
                 "items[0].spec.wholly: unknown field, it does nothing",
             ]
         );
+    }
+
+    #[test]
+    fn the_number_of_findings_is_bounded() {
+        let mut spec: serde_json::Map<_, _> = (0..8000).map(|n| (format!("field{n}"), json!(1))).collect();
+        spec.insert("containers".into(), json!([{"name": "c", "image": "i"}]));
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec});
+        assert_eq!(warnings_in(&pod).len(), MAX_FINDINGS);
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": vec![pod; 20]});
+        assert_eq!(warnings_in(&list).len(), MAX_FINDINGS);
+    }
+
+    /// The path of each entry would repeat the key: 100,000 times a megabyte.
+    #[test]
+    #[expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "a bound of the time taken")]
+    fn entries_below_a_long_key_take_linear_time() {
+        let began = std::time::Instant::now();
+        let entries = json!({"k".repeat(1 << 20): vec![json!({"a": 1}); 20_000]});
+        let managed = json!([{"manager": "m", "fieldsV1": entries}]);
+        let metadata = json!({"name": "a", "managedFields": managed});
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": entries});
+        let warnings = warnings_in(&pod);
+        assert_eq!(warnings.len(), 1);
+        assert!(began.elapsed() < std::time::Duration::from_secs(2), "{:?}", began.elapsed());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::unknown::MAX_FINDINGS;
 use super::{ManifestError, decode, findings, whole};
 use crate::defaults::default_pod;
 use crate::model::Manifest;
@@ -13,6 +14,9 @@ use crate::validate::{FieldError, validate_pod};
 pub fn read_submitted(value: Value, origin: &str) -> Result<Vec<Manifest>, Vec<FieldError>> {
     let (mut pods, mut errors) = (Vec::new(), Vec::new());
     for (path, document) in whole(value).map_err(|error| findings::of(&error, ""))? {
+        if errors.len() >= MAX_FINDINGS {
+            break;
+        }
         let mut pod = match decode(document, &path) {
             Ok(pod) => pod,
             Err(error) => {

@@ -3,16 +3,20 @@
 use serde_json::Value;
 
 use super::documents;
+use crate::fields::MAX_PATH;
 use crate::model::Pod;
 
-/// Paths of the fields of a pod's document that decoding dropped, such as `spec.containers[0].foo`. The pod may have
-/// got its node and defaults since.
+/// Paths of the fields of a pod's document that decoding dropped, such as `spec.containers[0].foo`, at most [`MAX_FINDINGS`]. The pod
+/// may have got its node and defaults since.
 pub fn unknown_fields(document: &Value, pod: &Pod) -> Vec<String> {
     let known = serde_json::to_value(pod).unwrap_or_default();
     let mut unknown = Vec::new();
     missing(document, &known, "", &mut unknown);
     // Fields of the API server are known and removed from static pods on purpose.
-    unknown.retain(|path| !SERVERS.iter().any(|own| path == own || path.starts_with(&format!("{own}."))));
+    let below =
+        |path: &str, own: &str| path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    unknown.retain(|path| !SERVERS.iter().any(|own| below(path, own)));
+    unknown.truncate(MAX_FINDINGS);
     unknown
 }
 
@@ -23,11 +27,19 @@ pub fn unknown_in(document: &Value) -> Vec<String> {
         if let Ok(pod) = serde_json::from_value(document.clone()) {
             unknown.extend(unknown_fields(&document, &pod).into_iter().map(|field| format!("{path}{field}")));
         }
+        if unknown.len() >= MAX_FINDINGS {
+            unknown.truncate(MAX_FINDINGS);
+            break;
+        }
     }
     unknown
 }
 
 fn missing(written: &Value, known: &Value, path: &str, unknown: &mut Vec<String>) {
+    // With a margin for the fields of the API server, which are removed. Longer paths are below keys that users choose.
+    if unknown.len() >= MAX_FINDINGS + SERVERS.len() || path.len() > MAX_PATH {
+        return;
+    }
     match (written, known) {
         (Value::Object(written), Value::Object(known)) => {
             for (key, value) in written.iter().filter(|(_, value)| !value.is_null()) {
@@ -38,7 +50,8 @@ fn missing(written: &Value, known: &Value, path: &str, unknown: &mut Vec<String>
                 };
                 match known.get(key) {
                     Some(known) => missing(value, known, &here, unknown),
-                    None => unknown.push(here),
+                    None if unknown.len() < MAX_FINDINGS + SERVERS.len() => unknown.push(here),
+                    None => return,
                 }
             }
         }
@@ -50,6 +63,9 @@ fn missing(written: &Value, known: &Value, path: &str, unknown: &mut Vec<String>
         _ => {}
     }
 }
+
+/// Findings of one document: a manifest could have a million, and each is searched in the text and compared with the known fields.
+pub(super) const MAX_FINDINGS: usize = 100;
 
 const SERVERS: [&str; 9] = [
     "status",

@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{ContainerPort, PodSpec, VolumeMount};
 
+use super::volume::Volumes;
 use super::{FieldErrors, devices, downward, handler, names, quoted, resources, security};
+use crate::expansion::{EXPANDED_BYTES_MAX, oversized_field};
 use crate::model::{Container, is_sidecar};
 
-pub(super) fn check_all(spec: &PodSpec, volumes: &BTreeSet<&str>, errors: &mut FieldErrors) {
+pub(super) fn check_all(spec: &PodSpec, volumes: &Volumes<'_>, errors: &mut FieldErrors) {
     if spec.containers.is_empty() {
         errors.add("spec.containers", "must have at least one container");
     }
@@ -42,7 +44,7 @@ pub(super) fn check_all(spec: &PodSpec, volumes: &BTreeSet<&str>, errors: &mut F
     }
 }
 
-fn check(container: &Container, spec: &PodSpec, volumes: &BTreeSet<&str>, at: &str, errors: &mut FieldErrors) {
+fn check(container: &Container, spec: &PodSpec, volumes: &Volumes<'_>, at: &str, errors: &mut FieldErrors) {
     names::label(&container.name, format!("{at}.name"), errors);
     image(container.image.as_deref().unwrap_or_default(), at, errors);
     let policies = ["Always", "IfNotPresent", "Never"];
@@ -50,10 +52,14 @@ fn check(container: &Container, spec: &PodSpec, volumes: &BTreeSet<&str>, at: &s
     let policies = ["File", "FallbackToLogsOnError"];
     errors.one_of(container.termination_message_policy.as_deref(), &policies, format!("{at}.terminationMessagePolicy"));
     ports(container.ports.as_deref().unwrap_or_default(), spec.host_network == Some(true), at, errors);
-    environment(container, spec, at, errors);
+    environment(container, volumes, at, errors);
+    if let Some(field) = oversized_field(container) {
+        let message = format!("the expanded values up to this one have more than {EXPANDED_BYTES_MAX} bytes");
+        errors.add(format!("{at}.{field}"), message);
+    }
     resize(container, at, errors);
     mounts(container, volumes, at, errors);
-    devices::check(container, spec, at, errors);
+    devices::check(container, spec, volumes, at, errors);
     if let Some(given) = &container.resources {
         resources::check(given, &format!("{at}.resources"), resources::is_container_resource, errors);
     }
@@ -121,7 +127,7 @@ fn host_port_conflicts<'a>(
     }
 }
 
-fn environment(container: &Container, spec: &PodSpec, at: &str, errors: &mut FieldErrors) {
+fn environment(container: &Container, volumes: &Volumes<'_>, at: &str, errors: &mut FieldErrors) {
     for (i, source) in container.env_from.iter().flatten().enumerate() {
         let at = format!("{at}.envFrom[{i}]");
         if let Some(prefix) = source.prefix.as_deref().filter(|prefix| !prefix.is_empty()) {
@@ -141,17 +147,17 @@ fn environment(container: &Container, spec: &PodSpec, at: &str, errors: &mut Fie
             if variable.value.as_ref().is_some_and(|value| !value.is_empty()) {
                 errors.add(format!("{at}.valueFrom"), "must not be given beside value");
             }
-            downward::check_env_source(from, spec, &format!("{at}.valueFrom"), errors);
+            downward::check_env_source(from, volumes, &format!("{at}.valueFrom"), errors);
         }
     }
 }
 
-fn mounts(container: &Container, volumes: &BTreeSet<&str>, at: &str, errors: &mut FieldErrors) {
+fn mounts(container: &Container, volumes: &Volumes<'_>, at: &str, errors: &mut FieldErrors) {
     let privileged = container.security_context.as_ref().is_some_and(|context| context.privileged == Some(true));
     let mut paths = BTreeSet::new();
     for (i, mount) in container.volume_mounts.iter().flatten().enumerate() {
         let at = format!("{at}.volumeMounts[{i}]");
-        if !volumes.contains(mount.name.as_str()) {
+        if !volumes.contains_key(mount.name.as_str()) {
             errors.add(
                 format!("{at}.name"),
                 format!("{} is no volume of the pod: add it to spec.volumes", quoted(&mount.name)),

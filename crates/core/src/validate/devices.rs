@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::PodSpec;
 
+use super::volume::Volumes;
 use super::{FieldErrors, quoted};
 use crate::model::Container;
 
-pub(super) fn check(container: &Container, spec: &PodSpec, at: &str, errors: &mut FieldErrors) {
+pub(super) fn check(container: &Container, spec: &PodSpec, volumes: &Volumes<'_>, at: &str, errors: &mut FieldErrors) {
     let devices = container.volume_devices.as_deref().unwrap_or_default();
     if !devices.is_empty() && spec.host_users == Some(false) {
         errors.add(format!("{at}.volumeDevices"), "must not be given when hostUsers is false");
@@ -18,7 +19,7 @@ pub(super) fn check(container: &Container, spec: &PodSpec, at: &str, errors: &mu
     for (i, device) in devices.iter().enumerate() {
         let at = format!("{at}.volumeDevices[{i}]");
         let mut wrong = |field: &str, what: String| errors.add(format!("{at}.{field}"), what);
-        match spec.volumes.iter().flatten().find(|volume| volume.name == device.name) {
+        match volumes.get(device.name.as_str()) {
             None => {
                 wrong("name", format!("{} is no volume of the pod: add it to spec.volumes", quoted(&device.name)));
             }

@@ -1,13 +1,12 @@
 //! References from environment variables and files to the pod's own fields and resources.
 
-use k8s_openapi::api::core::v1::{
-    DownwardAPIVolumeFile, EnvVarSource, ObjectFieldSelector, PodSpec, ResourceFieldSelector,
-};
+use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, EnvVarSource, ObjectFieldSelector, ResourceFieldSelector};
 
+use super::volume::Volumes;
 use super::{FieldErrors, names, quoted};
 use crate::quantity::Amount;
 
-pub(super) fn check_env_source(from: &EnvVarSource, spec: &PodSpec, at: &str, errors: &mut FieldErrors) {
+pub(super) fn check_env_source(from: &EnvVarSource, volumes: &Volumes<'_>, at: &str, errors: &mut FieldErrors) {
     let given = [
         from.field_ref.is_some(),
         from.resource_field_ref.is_some(),
@@ -31,7 +30,7 @@ pub(super) fn check_env_source(from: &EnvVarSource, spec: &PodSpec, at: &str, er
         let at = format!("{at}.fileKeyRef");
         names::environment(&file.key, format!("{at}.key"), errors);
         names::label(&file.volume_name, format!("{at}.volumeName"), errors);
-        match spec.volumes.iter().flatten().find(|volume| volume.name == file.volume_name) {
+        match volumes.get(file.volume_name.as_str()) {
             None => errors.add(
                 format!("{at}.volumeName"),
                 format!("{} is no volume of the pod: add it to spec.volumes", quoted(&file.volume_name)),

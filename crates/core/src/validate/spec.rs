@@ -7,6 +7,9 @@ use k8s_openapi::api::core::v1::{PodDNSConfig, PodSpec};
 use super::{FieldErrors, container, names, quoted, resources, scheduling, security, volume};
 
 pub(super) fn check(spec: &PodSpec, errors: &mut FieldErrors) {
+    if !counts(spec, errors) {
+        return;
+    }
     let volumes = volume::check(spec, errors);
     container::check_all(spec, &volumes, errors);
     resources::check_pod_level(spec, errors);
@@ -23,6 +26,27 @@ pub(super) fn check(spec: &PodSpec, errors: &mut FieldErrors) {
         names::qualified(&gate.condition_type, format!("spec.readinessGates[{i}].conditionType"), errors);
     }
     resource_claims(spec, errors);
+}
+
+/// Whether the lists are short enough to check their entries. The limits are not those of the API server: its pods are bounded by
+/// the size of its store, manifests are not, and a pod of ten thousand containers would delay all others.
+fn counts(spec: &PodSpec, errors: &mut FieldErrors) -> bool {
+    let init = spec.init_containers.as_ref().map_or(0, Vec::len);
+    let lists = [
+        ("spec.containers", spec.containers.len() + init, MAX_CONTAINERS),
+        ("spec.volumes", spec.volumes.as_ref().map_or(0, Vec::len), MAX_VOLUMES),
+    ];
+    let mut good = true;
+    for (path, count, most) in lists.into_iter().filter(|(_, count, most)| count > most) {
+        errors.add(path, format!("{count} must be at most {most}"));
+        good = false;
+    }
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let mounts = containers.map(|container| container.volume_mounts.as_ref().map_or(0, Vec::len)).sum::<usize>();
+    if mounts > MAX_MOUNTS {
+        errors.add("spec.containers", format!("{mounts} volume mounts in all, at most {MAX_MOUNTS} are possible"));
+    }
+    good && mounts <= MAX_MOUNTS
 }
 
 fn dns(spec: &PodSpec, errors: &mut FieldErrors) {
@@ -132,3 +156,10 @@ fn resource_claims(spec: &PodSpec, errors: &mut FieldErrors) {
         }
     }
 }
+
+/// App and init containers of one pod.
+const MAX_CONTAINERS: usize = 500;
+/// Volumes of one pod.
+const MAX_VOLUMES: usize = 1000;
+/// Volume mounts of all containers of one pod: mounts are matched with volumes in several places.
+const MAX_MOUNTS: usize = 10_000;

@@ -83,6 +83,11 @@ fn errors_name_the_field_and_what_to_write() {
             "spec.volumes[0].hostPath.path: \"/var/../etc\" must not contain '..'",
         ),
         (
+            "/spec/containers/0/env",
+            json!([{ "name": "A", "value": "x".repeat(1 << 19) }, { "name": "B", "value": "$(A)$(A)" }]),
+            "spec.containers[0].env[1].value: the expanded values up to this one have more than 1048576 bytes",
+        ),
+        (
             "/spec/terminationGracePeriodSeconds",
             json!(-30),
             "spec.terminationGracePeriodSeconds: -30 must be at least 0",
@@ -133,10 +138,17 @@ fn a_signal_must_be_a_known_one() {
 
 #[test]
 fn the_number_of_errors_is_bounded() {
-    let many: Vec<Value> = (0..10_000).map(|_| json!({ "name": "X".repeat(500), "image": "" })).collect();
+    let many: Vec<Value> = (0..500).map(|_| json!({ "name": "X".repeat(500), "image": "" })).collect();
     let errors = check(&with("/spec/containers", json!(many)));
     assert_eq!(errors.len(), 100);
     assert!(errors.iter().all(|error| error.to_string().len() < 400));
+    let many: Vec<Value> = (0..501).map(|n| json!({ "name": format!("c{n}"), "image": "i" })).collect();
+    assert_eq!(
+        check(&with("/spec/containers", json!(many)))[0].to_string(),
+        "spec.containers: 501 must be at most 500"
+    );
+    let many: Vec<Value> = (0..1001).map(|n| json!({ "name": format!("v{n}"), "emptyDir": {} })).collect();
+    assert_eq!(check(&with("/spec/volumes", json!(many)))[0].to_string(), "spec.volumes: 1001 must be at most 1000");
     let mut large = pod();
     large["metadata"]["annotations"] = json!({ "a": "x".repeat(262_144) });
     assert_eq!(check(&large).len(), 1);

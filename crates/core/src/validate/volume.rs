@@ -1,6 +1,7 @@
 //! Volumes: unique names, exactly one type, safe paths.
 
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{KeyToPath, PodSpec, ProjectedVolumeSource, Volume};
 use serde_json::Value;
@@ -8,14 +9,20 @@ use serde_json::Value;
 use super::{FieldErrors, downward, names, quoted};
 use crate::quantity::Amount;
 
-/// Checks the volumes; returns the names that mounts may use.
-pub(super) fn check<'a>(spec: &'a PodSpec, errors: &mut FieldErrors) -> BTreeSet<&'a str> {
-    let mut seen = BTreeSet::new();
+/// Volumes by name; of several with one name, the first.
+pub(super) type Volumes<'a> = BTreeMap<&'a str, &'a Volume>;
+
+/// Checks the volumes; returns those that mounts may use.
+pub(super) fn check<'a>(spec: &'a PodSpec, errors: &mut FieldErrors) -> Volumes<'a> {
+    let mut seen = Volumes::new();
     for (i, volume) in spec.volumes.iter().flatten().enumerate() {
         let at = format!("spec.volumes[{i}]");
         names::label(&volume.name, format!("{at}.name"), errors);
-        if !seen.insert(volume.name.as_str()) {
-            errors.add(format!("{at}.name"), format!("{} is taken by another volume", quoted(&volume.name)));
+        match seen.entry(volume.name.as_str()) {
+            Entry::Vacant(free) => drop(free.insert(volume)),
+            Entry::Occupied(_) => {
+                errors.add(format!("{at}.name"), format!("{} is taken by another volume", quoted(&volume.name)));
+            }
         }
         match kinds(volume) {
             1 => {}

@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::*;
 use podwright_core::model::ContainerId;
 
@@ -298,4 +300,23 @@ async fn host_calls_go_to_the_host_executor() {
     let calls = bench.host.calls.lock().unwrap().clone();
     assert_eq!(calls, ["u-1 MakeCgroup", "u-1 MakeDirs", "u-1 MountVolume { volume: v }", "u-1 RemoveLogs"]);
     assert!(bench.fake.calls().is_empty());
+}
+
+#[tokio::test]
+async fn a_large_environment_is_translated_off_the_async_workers() {
+    let bench = Bench::new();
+    let turns = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&turns);
+    // Runs on the same worker, whenever that is free.
+    let other = tokio::spawn(async move {
+        loop {
+            counted.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+        }
+    });
+    let env: Vec<_> = (0..20_000).map(|n| json!({"name": format!("V{n}"), "value": "x"})).collect();
+    let pod = json!({"containers": [{"name": "web", "env": env, "securityContext": {"runAsUser": 1}}]});
+    bench.call(pod, create("i")).await.unwrap();
+    other.abort();
+    assert!(turns.load(Ordering::Relaxed) > 100, "{turns:?}");
 }

@@ -249,6 +249,36 @@ async fn exec_probes_use_the_exit_code() {
     assert!(matches!(probe(&bench, exec).await, ProbeVerdict::Unknown(_)));
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_exec_probe_that_expands_without_bound_is_not_run() {
+    let bench = Bench::new();
+    let run = async |command: serde_json::Value| {
+        let env = json!([{"name": "A", "value": "x".repeat(1 << 16)}]);
+        let probe = json!({"exec": {"command": command}});
+        let pod = json!({"containers": [{"name": "web", "env": env, "readinessProbe": probe}]});
+        let kind = ProbeKind::Readiness;
+        let call = RuntimeCall::Probe { kind, name: "web".into(), id: "c-1".into(), ips: vec![] };
+        bench.call(pod, Call::Runtime(call)).await.unwrap()
+    };
+    let verdict = run(json!(["$(A)", "$(A)".repeat(15), "$(A)"])).await;
+    let message = "exec.command[2]: the command expands to more than 1048576 bytes";
+    assert_eq!(verdict, Answer::Probe(ProbeVerdict::Unknown(message.into())));
+    assert!(bench.fake.calls().is_empty());
+    assert_eq!(run(json!(["$(A)", "$(A)".repeat(15)])).await, Answer::Probe(ProbeVerdict::Success));
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_of_exec_probes_have_no_values_of_variables() {
+    let bench = Bench::new();
+    let exec = json!({"exec": {"command": ["$(FILE)", "-e"]}, "timeoutSeconds": 3});
+    bench.fake.next("ExecSync", Step::Hang);
+    let message = failure(probe(&bench, exec.clone()).await);
+    assert_eq!(message, "command timed out: \"$(FILE) -e\" timed out after 3s");
+    bench.fake.next("ExecSync", Step::Fail(CriError::new(Code::Other, "ExecSync", "exec: \"/ok\": no such file")));
+    let ProbeVerdict::Unknown(message) = probe(&bench, exec).await else { panic!("not unknown") };
+    assert!(message.contains("exec: \"$(FILE)\": no such file"), "{message}");
+}
+
 /// A health service whose answer depends on the service name.
 #[derive(Clone)]
 struct Health;

@@ -412,3 +412,31 @@ fn init_and_ephemeral_containers_are_containers_too() {
     let unknown = ContainerRequest { name: "nope", ..ask };
     assert!(container_config(&pod, &unknown, &settings(), &Situation::default(), &TestHost).is_err());
 }
+
+#[test]
+fn an_environment_that_grows_exponentially_is_refused_with_the_name_of_the_variable() {
+    let mut env = vec![json!({"name": "V0", "value": "x".repeat(10)})];
+    for n in 1..=10 {
+        env.push(json!({"name": format!("V{n}"), "value": format!("$(V{})", n - 1).repeat(10)}));
+    }
+    assert_eq!(
+        refused(json!({"env": env})),
+        "environment variable V5: the environment expands to more than 1048576 bytes"
+    );
+    let half = [json!({"name": "A", "value": "x".repeat(1 << 19)})];
+    let twice = [&half[..], &[json!({"name": "B", "value": "$(A)"})]].concat();
+    assert!(refused(json!({"env": twice})).starts_with("environment variable B: "));
+    let message = refused(json!({"env": half, "command": ["run"], "args": ["$(A)", "$(A)", "$(A)"]}));
+    assert_eq!(message, "args[1]: the command expands to more than 1048576 bytes");
+    // A value that is replaced does not count.
+    let again = vec![half[0].clone(); 5];
+    assert_eq!(config(json!({"env": again, "args": ["$(A)"]})).envs.len(), 1);
+}
+
+#[test]
+fn a_large_environment_takes_linear_time() {
+    let began = std::time::Instant::now();
+    let env: Vec<Value> = (0..80_000).map(|n| json!({"name": format!("V{n}"), "value": "$(V0)"})).collect();
+    assert_eq!(config(json!({"env": env})).envs.len(), 80_000);
+    assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
+}
