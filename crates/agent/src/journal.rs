@@ -5,12 +5,12 @@
 //! ├─ agent.lock          the pid of the agent that owns this directory, under flock
 //! ├─ journal             header · frames: whole records, newest per pod wins
 //! ├─ journal.new         a compaction under way, renamed over `journal` when it is complete
-//! └─ journal.corrupt-<n> a journal that could not be read
+//! └─ journal.corrupt-<n> a journal that was damaged
 //! ```
 //!
 //! An append-only log of whole records, because the state is small and a commit is then one write and one sync. The log is
-//! compacted when most of it is superseded. A damaged file loses its records only: the agent starts empty with a warning and
-//! adopts the runtime's pods. Why not a database: `docs/decisions/001-journal.md`.
+//! compacted when most of it is superseded. Damage costs the records it lies in: the others are kept, and the file is written again.
+//! Why not a database: `docs/decisions/001-journal.md`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -23,11 +23,13 @@ use podwright_core::model::{PodRecord, PodUid, Record};
 mod frame;
 mod lock;
 mod replay;
+mod warning;
 
 pub use lock::{AgentLock, LockError};
+pub use warning::{Damage, JournalWarning};
 
-use frame::{Frame, Header, Op};
-use replay::{Replay, Slot};
+use frame::{Frame, Head, Header, Op};
+use replay::{ReadBack, Replay, Slot};
 
 /// A record was not written, or the journal can't be opened.
 #[derive(Debug, thiserror::Error)]
@@ -110,11 +112,11 @@ struct Log {
 }
 
 impl Journal {
-    /// Locks the root directory for this process and reads the records of the last one. Also returns warnings for the log.
+    /// Locks the root directory for this process and reads the records of the last one. Also returns what was lost.
     ///
     /// Only a directory that can't be locked is an error. A file that can't be read is renamed; one that can't be created
     /// (on a full disk) is created by a later commit.
-    pub fn open(root_dir: &Path) -> Result<(Self, Vec<PodRecord>, Vec<String>), JournalError> {
+    pub fn open(root_dir: &Path) -> Result<(Self, Vec<PodRecord>, Vec<JournalWarning>), JournalError> {
         let lock = AgentLock::take(root_dir)?;
         let mut warnings = Vec::new();
         // Left by a crash during a compaction; the journal itself is complete.
@@ -122,32 +124,38 @@ impl Journal {
         let mut journal = Self { dir: root_dir.to_owned(), log: None, _lock: lock };
         let records = match replay::read(&journal.path()) {
             Ok(Replay::Absent) => Vec::new(),
-            Ok(Replay::Read(read)) => {
-                warnings.extend(read.warnings);
-                let mut log = read.log;
-                if read.version != VERSION
-                    && let Err(error) = log.compact()
-                {
-                    warnings.push(format!("the journal of version {} could not be converted: {error}", read.version));
-                }
-                journal.log = Some(log);
-                read.records
-            }
+            Ok(Replay::Read(read)) => journal.resume(read, &mut warnings),
             Ok(Replay::Unusable(why)) => {
-                warnings.push(journal.rename_corrupt(&why));
+                warnings.push(journal.rename_corrupt(why));
                 Vec::new()
             }
             Err(error) => {
-                warnings.push(journal.rename_corrupt(&format!("{error}")));
+                warnings.push(journal.rename_corrupt(error.to_string()));
                 Vec::new()
             }
         };
         if journal.log.is_none()
-            && let Err(error) = journal.log()
+            && let Err(source) = journal.log()
         {
-            warnings.push(format!("the journal can't be created yet: {error}"));
+            warnings.push(JournalWarning::NotCreated { source });
         }
         Ok((journal, records, warnings))
+    }
+
+    /// Continues with the file that was read. A damaged one, and one of another version, is written again.
+    fn resume(&mut self, read: ReadBack, warnings: &mut Vec<JournalWarning>) -> Vec<PodRecord> {
+        let ReadBack { mut log, version, records, damage, warnings: others } = read;
+        if let Some(damage) = damage {
+            warnings.push(JournalWarning::Damaged { damage, copy: self.keep_corrupt() });
+        }
+        warnings.extend(others);
+        if (version != VERSION || damage.is_some())
+            && let Err(source) = log.compact()
+        {
+            warnings.push(JournalWarning::NotRewritten { source });
+        }
+        self.log = Some(log);
+        records
     }
 
     /// Writes these records durably, all or none.
@@ -181,19 +189,28 @@ impl Journal {
     }
 
     /// Renames the unreadable file; keeps only the last few of them.
-    fn rename_corrupt(&self, why: &str) -> String {
-        let mut kept = corrupt_files(&self.dir);
-        let next = kept.last().map_or(1, |(n, _)| n.saturating_add(1));
-        let to = self.dir.join(format!("{CORRUPT_PREFIX}{next}"));
-        let done = fs::rename(self.path(), &to);
-        kept.push((next, to.clone()));
-        for (_, old) in kept.iter().rev().skip(CORRUPT_MAX) {
+    fn rename_corrupt(&self, why: String) -> JournalWarning {
+        let to = self.next_corrupt_name();
+        match fs::rename(self.path(), &to) {
+            Ok(()) => JournalWarning::Unusable { why, to },
+            Err(source) => JournalWarning::Unrenamed { why, source },
+        }
+    }
+
+    /// Gives the damaged file a second name, under which it remains when a compaction replaces the first one.
+    fn keep_corrupt(&self) -> Option<PathBuf> {
+        let to = self.next_corrupt_name();
+        fs::hard_link(self.path(), &to).ok().map(|()| to)
+    }
+
+    /// A free name for a damaged file. Removes the oldest ones.
+    fn next_corrupt_name(&self) -> PathBuf {
+        let kept = corrupt_files(&self.dir);
+        for (_, old) in kept.iter().rev().skip(CORRUPT_MAX - 1) {
             let _ = fs::remove_file(old);
         }
-        match done {
-            Ok(()) => format!("the journal can't be used ({why}): renamed to {}, starting empty", to.display()),
-            Err(error) => format!("the journal can't be used ({why}) nor renamed ({error}): starting empty"),
-        }
+        let next = kept.last().map_or(1, |(n, _)| n.saturating_add(1));
+        self.dir.join(format!("{CORRUPT_PREFIX}{next}"))
     }
 }
 
@@ -226,10 +243,11 @@ impl Log {
         self.end = Header::SIZE;
         let count = old.map_or(0, |old| old.live.len());
         for (i, (uid, slot)) in old.iter().flat_map(|old| &old.live).enumerate() {
-            let bytes = old.expect("it has frames").read(uid, slot)?;
-            let frame = Frame::check(&bytes, slot.crc).expect("just checked");
-            let mut copy = Vec::with_capacity(bytes.len());
-            let crc = Frame { commit: 0, last: i + 1 == count, ..frame }.write(&mut copy).expect("it fitted before");
+            let body = old.expect("it has frames").read(uid, slot)?;
+            let (index, last) = (u32::try_from(i).expect("pods fit in memory"), i + 1 == count);
+            let frame = Frame { commit: 0, index, op: Op::Put, last, uid: uid.as_str(), body: &body };
+            let mut copy = Vec::with_capacity(Head::SIZE + body.len());
+            let crc = frame.write(&mut copy).expect("it fitted before");
             self.file.write_all_at(&copy, self.end).map_err(io_error("write", path))?;
             self.set_slot(uid.clone(), Some(Slot { at: self.end, size: copy.len() as u64, crc }));
             self.end += copy.len() as u64;
@@ -239,14 +257,17 @@ impl Log {
         self.file.sync_data().map_err(io_error("sync", path))
     }
 
+    /// The body of this pod's record.
     fn read(&self, uid: &PodUid, slot: &Slot) -> Result<Vec<u8>, JournalError> {
         let mut bytes = vec![0; usize::try_from(slot.size).expect("a frame fits in memory")];
-        let done = self.file.read_exact_at(&mut bytes, slot.at).and_then(|()| match Frame::check(&bytes, slot.crc) {
-            Some(_) => Ok(()),
-            None => Err(io::Error::new(io::ErrorKind::InvalidData, format!("the record of pod {uid} has changed"))),
+        let body = self.file.read_exact_at(&mut bytes, slot.at).and_then(|()| {
+            let head = Head::parse(&bytes).filter(|head| head.crc == slot.crc);
+            let body = head.and_then(|head| head.split(&bytes[Head::SIZE..])).map(|(_, body)| body.to_vec());
+            body.ok_or_else(|| {
+                io::Error::new(io::ErrorKind::InvalidData, format!("the record of pod {uid} has changed"))
+            })
         });
-        done.map_err(io_error("read", &self.dir.join(FILE)))?;
-        Ok(bytes)
+        body.map_err(io_error("read", &self.dir.join(FILE)))
     }
 
     /// Writes the current records to a new file.
@@ -273,7 +294,8 @@ impl Log {
                 Record::Forget(uid) => (uid, Op::Forget, Vec::new()),
             };
             let start = bytes.len();
-            let frame = Frame { commit, op, last: i + 1 == records.len(), uid: uid.as_str(), body: &body };
+            let (index, last) = (u32::try_from(i).expect("records fit in memory"), i + 1 == records.len());
+            let frame = Frame { commit, index, op, last, uid: uid.as_str(), body: &body };
             let crc =
                 frame.write(&mut bytes).ok_or_else(|| JournalError::TooLarge { uid: uid.clone(), size: body.len() })?;
             let slot = Slot { at: self.end + start as u64, size: (bytes.len() - start) as u64, crc };
@@ -347,8 +369,9 @@ fn create_root_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o750).create(dir)
 }
 
-/// The version this code writes. It reads the one before and the one after too: fields are only added, and optional.
-const VERSION: u32 = 3;
+/// The version this code writes. It reads the one before and the one after too: fields are only added, and optional. A change of
+/// the frames needs a step of two.
+const VERSION: u32 = 5;
 const FILE: &str = "journal";
 const NEW: &str = "journal.new";
 const CORRUPT_PREFIX: &str = "journal.corrupt-";
@@ -359,5 +382,7 @@ const COMPACT_SIZE: u64 = 1 << 20;
 /// A log is compacted when it is this many times as large as its current records.
 const COMPACT_FACTOR: u64 = 3;
 
+#[cfg(test)]
+mod damage_tests;
 #[cfg(test)]
 mod tests;

@@ -15,7 +15,7 @@ use podwright_agent::empty_dirs::EmptyDirs;
 use podwright_agent::event_loop::{AgentState, Clock, EventLoop, Handle, Inputs};
 use podwright_agent::host::{Host, Pool, PoolLimits};
 use podwright_agent::images_gc::{self, ImageGc};
-use podwright_agent::journal::Journal;
+use podwright_agent::journal::{Journal, JournalWarning};
 use podwright_agent::local::{LocalObjectStore, Store};
 use podwright_agent::node_executor::{NodeExecutor, SystemClock};
 use podwright_agent::object_store::PodObjectStore;
@@ -24,7 +24,7 @@ use podwright_agent::perform::{CallExecutor, CallExecutorConfig, SharedFeatures}
 use podwright_agent::recorder::{self, Recorder};
 use podwright_agent::sources::{self, Changes};
 use podwright_api::ApiClient;
-use podwright_core::model::{KubeEvent, PodRecord, Source};
+use podwright_core::model::{FullName, KubeEvent, PodRecord, Source};
 use podwright_core::{Node, NodeConfig};
 use podwright_cri::RemoteRuntime;
 use podwright_linux::cgroup::CgroupTree;
@@ -77,6 +77,8 @@ struct Opened {
     journal: Journal,
     /// Moved to core when it is built.
     records: Vec<PodRecord>,
+    /// Events for records that the journal lost.
+    journal_losses: Vec<KubeEvent>,
     socket: LocalSocket,
     listener: Option<TcpListener>,
     runtime: Arc<RemoteRuntime>,
@@ -88,9 +90,7 @@ struct Opened {
 impl Opened {
     async fn open(config: &AgentConfig) -> anyhow::Result<Self> {
         let (journal, records, warnings) = Journal::open(&config.dirs.root).context("open the journal")?;
-        for warning in warnings {
-            tracing::warn!("{warning}");
-        }
+        let journal_losses = report_journal_warnings(warnings, config);
         let socket = LocalSocket::open(&config.dirs.run)?;
         let listener = match config.listen {
             Some(address) => Some(health_server::bind(address).await.with_context(|| format!("listen on {address}"))?),
@@ -104,7 +104,7 @@ impl Opened {
             false => None,
         };
         let cluster = config.cluster.as_ref().map(|cluster| ApiClient::open(&cluster.kubeconfig)).transpose()?;
-        Ok(Self { journal, records, socket, listener, runtime, images, cgroups, cluster })
+        Ok(Self { journal, records, journal_losses, socket, listener, runtime, images, cgroups, cluster })
     }
 }
 
@@ -134,6 +134,7 @@ impl Agent {
         let observer = Observer::new(runtime.clone(), features.clone(), pool.clone(), limit, inputs.sender());
         let observer = Arc::new(observer);
         let state = Arc::<AgentState>::default();
+        opened.journal_losses.iter().for_each(|event| state.record_event(event, SystemClock.now()));
         let recorded = Arc::clone(&state);
         let calls = CallExecutor::new(CallExecutorConfig {
             runtime: runtime.clone(),
@@ -215,6 +216,22 @@ impl Agent {
         tasks.drained_service("notify", notify::run(handle, stop.clone()));
         Ok(())
     }
+}
+
+/// Logs what was lost when the journal was opened; records that had been synced are worth an event of the node, too.
+fn report_journal_warnings(warnings: Vec<JournalWarning>, config: &AgentConfig) -> Vec<KubeEvent> {
+    let mut events = Vec::new();
+    for warning in warnings {
+        let loss = warning.is_loss();
+        let message = format!("{:#}", anyhow::Error::from(warning));
+        tracing::warn!(path = %config.dirs.root.display(), error = message, loss, "journal opened with a warning");
+        if loss {
+            let pod = FullName { namespace: "".into(), name: config.node.node_name.as_str().into() };
+            let reason = "JournalDamaged";
+            events.push(KubeEvent { uid: "".into(), pod, container: None, warning: true, reason, message });
+        }
+    }
+    events
 }
 
 /// Pods that already use more than the node has for them are a reason to try again each minute, as the Go kubelet does.

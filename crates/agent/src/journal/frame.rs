@@ -2,12 +2,18 @@
 //!
 //! ```text
 //! header  magic 8 · version u32 · crc32 of the rest u32 · base u64
-//! frame   magic u32 · crc32 of what follows u32 · body length u32 · uid length u16 · op u8 · last u8 · commit u64 · uid · body
+//! frame   head · uid · body
+//! head    magic 4 · crc32 of what follows in the head u32 · crc32 of uid and body u32 · body length u32
+//!         · index u32 · uid length u16 · op u8 · last u8 · commit u64
 //! ```
 //! Little endian. The first `base` bytes were synced before the file was renamed into place: an error there is damage. All
-//! frames of a commit carry its number and the final one is marked `last`: without it, none of them is applied. The number
-//! also distinguishes a torn write (the last commit before a crash) from damage (a broken frame before complete frames of
-//! later commits).
+//! frames of a commit carry its number and their index in it, and the final one is marked `last`: a commit is complete if no
+//! index is missing. The number also distinguishes a torn write (the last commit before a crash) from damage (a broken frame
+//! before frames of later commits).
+//!
+//! A reader that meets damage finds the next frame by its magic. The magic has bytes that UTF-8 does not have, so no uid and no
+//! record can contain it. The head has its own checksum: the length in an intact head is true even if the body is damaged, which
+//! makes the search linear.
 
 use std::fs::File;
 use std::io;
@@ -52,10 +58,90 @@ pub(super) enum Op {
     Forget,
 }
 
+/// The fixed part of a frame.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Head {
+    /// Of uid and body.
+    pub(super) crc: u32,
+    body_len: u32,
+    /// Position of the frame in its commit, from 0.
+    pub(super) index: u32,
+    uid_len: u16,
+    pub(super) op: Op,
+    /// The last frame of the commit.
+    pub(super) last: bool,
+    pub(super) commit: u64,
+}
+
+impl Head {
+    pub(super) const SIZE: usize = 32;
+
+    /// The head in the first bytes; `None`: there is none, or it is damaged.
+    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+        let bytes = bytes.get(..Self::SIZE).filter(|bytes| bytes[..4] == FRAME_MAGIC)?;
+        if crc32fast::hash(&bytes[8..]) != u32_at(bytes, 4) {
+            return None;
+        }
+        let op = match bytes[22] {
+            1 => Op::Put,
+            2 => Op::Forget,
+            _ => return None,
+        };
+        let head = Self {
+            crc: u32_at(bytes, 8),
+            body_len: u32_at(bytes, 12),
+            index: u32_at(bytes, 16),
+            uid_len: u16::from_le_bytes([bytes[20], bytes[21]]),
+            op,
+            last: bytes[23] == 1,
+            commit: u64::from_le_bytes(bytes[24..].try_into().expect("eight bytes")),
+        };
+        (head.body_len <= BODY_MAX).then_some(head)
+    }
+
+    fn bytes(self) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        bytes[..4].copy_from_slice(&FRAME_MAGIC);
+        bytes[8..12].copy_from_slice(&self.crc.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.body_len.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.index.to_le_bytes());
+        bytes[20..22].copy_from_slice(&self.uid_len.to_le_bytes());
+        bytes[22] = match self.op {
+            Op::Put => 1,
+            Op::Forget => 2,
+        };
+        bytes[23] = self.last.into();
+        bytes[24..].copy_from_slice(&self.commit.to_le_bytes());
+        let crc = crc32fast::hash(&bytes[8..]);
+        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Bytes of uid and body.
+    pub(super) fn payload_size(&self) -> usize {
+        usize::from(self.uid_len) + self.body_len as usize
+    }
+
+    /// Bytes of the whole frame.
+    pub(super) fn frame_size(&self) -> u64 {
+        (Self::SIZE + self.payload_size()) as u64
+    }
+
+    /// The uid and the body in this payload; `None`: it is damaged.
+    pub(super) fn split<'a>(&self, payload: &'a [u8]) -> Option<(&'a str, &'a [u8])> {
+        if payload.len() != self.payload_size() || crc32fast::hash(payload) != self.crc {
+            return None;
+        }
+        let (uid, body) = payload.split_at(usize::from(self.uid_len));
+        Some((std::str::from_utf8(uid).ok()?, body))
+    }
+}
+
 /// One record.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Frame<'a> {
     pub(super) commit: u64,
+    pub(super) index: u32,
     pub(super) op: Op,
     /// The last frame of the commit.
     pub(super) last: bool,
@@ -63,66 +149,20 @@ pub(super) struct Frame<'a> {
     pub(super) body: &'a [u8],
 }
 
-impl<'a> Frame<'a> {
-    pub(super) const HEAD: usize = 24;
-
-    /// Appends the frame and returns its checksum; `None`: it is too large.
+impl Frame<'_> {
+    /// Appends the frame and returns the checksum of uid and body; `None`: it is too large.
     pub(super) fn write(&self, to: &mut Vec<u8>) -> Option<u32> {
-        let body_len = u32::try_from(self.body.len()).ok().filter(|len| *len <= BODY_MAX)?;
-        let uid_len = u16::try_from(self.uid.len()).ok()?;
-        let start = to.len();
-        to.extend_from_slice(&FRAME_MAGIC.to_le_bytes());
-        to.extend_from_slice(&[0; 4]);
-        to.extend_from_slice(&body_len.to_le_bytes());
-        to.extend_from_slice(&uid_len.to_le_bytes());
-        to.push(match self.op {
-            Op::Put => 1,
-            Op::Forget => 2,
-        });
-        to.push(self.last.into());
-        to.extend_from_slice(&self.commit.to_le_bytes());
-        to.extend_from_slice(self.uid.as_bytes());
-        to.extend_from_slice(self.body);
-        let crc = crc32fast::hash(&to[start + 8..]);
-        to[start + 4..start + 8].copy_from_slice(&crc.to_le_bytes());
-        Some(crc)
-    }
-
-    /// The size of the frame with this head; `None`: it is not a head.
-    pub(super) fn size(head: &[u8]) -> Option<usize> {
-        let known = head.len() >= Self::HEAD && u32_at(head, 0) == FRAME_MAGIC && u32_at(head, 8) <= BODY_MAX;
-        known.then(|| Self::HEAD + usize::from(u16::from_le_bytes([head[12], head[13]])) + u32_at(head, 8) as usize)
-    }
-
-    /// The frame in exactly these bytes; `None`: it is incomplete or damaged.
-    pub(super) fn parse(bytes: &'a [u8]) -> Option<(Self, u32)> {
-        let crc = (bytes.len() >= Self::HEAD).then(|| u32_at(bytes, 4))?;
-        Self::check(bytes, crc).map(|frame| (frame, crc))
-    }
-
-    /// As [`Frame::parse`], with a known checksum.
-    pub(super) fn check(bytes: &'a [u8], crc: u32) -> Option<Self> {
-        if Self::size(bytes)? != bytes.len() || crc32fast::hash(&bytes[8..]) != crc {
-            return None;
-        }
-        let op = match bytes[14] {
-            1 => Op::Put,
-            2 => Op::Forget,
-            _ => return None,
-        };
-        let commit = u64::from_le_bytes(bytes[16..24].try_into().expect("eight bytes"));
-        let (uid, body) = bytes[Self::HEAD..].split_at(usize::from(u16::from_le_bytes([bytes[12], bytes[13]])));
-        Some(Self { commit, op, last: bytes[15] == 1, uid: std::str::from_utf8(uid).ok()?, body })
-    }
-
-    /// Whether these bytes contain a complete frame of a later commit.
-    pub(super) fn any_after(bytes: &[u8], commit: u64) -> bool {
-        let magic = FRAME_MAGIC.to_le_bytes();
-        (0..bytes.len().saturating_sub(Frame::HEAD - 1)).filter(|at| bytes[*at..*at + 4] == magic).any(|at| {
-            let rest = &bytes[at..];
-            let whole = Frame::size(rest).and_then(|size| rest.get(..size)).and_then(Frame::parse);
-            whole.is_some_and(|(frame, _)| frame.commit > commit)
-        })
+        let Self { commit, index, op, last, uid, body } = *self;
+        let body_len = u32::try_from(body.len()).ok().filter(|len| *len <= BODY_MAX)?;
+        let uid_len = u16::try_from(uid.len()).ok()?;
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(uid.as_bytes());
+        crc.update(body);
+        let head = Head { crc: crc.finalize(), body_len, index, uid_len, op, last, commit };
+        to.extend_from_slice(&head.bytes());
+        to.extend_from_slice(uid.as_bytes());
+        to.extend_from_slice(body);
+        Some(head.crc)
     }
 }
 
@@ -131,6 +171,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 }
 
 const FILE_MAGIC: &[u8; 8] = b"podwrjnl";
-const FRAME_MAGIC: u32 = 0x7265_6370;
+/// The outer bytes occur in no UTF-8 text.
+const FRAME_MAGIC: [u8; 4] = [0xff, b'p', b'r', 0xfe];
 /// In bytes. A manifest has at most 10 MiB; with status, defaults and JSON escapes its record is smaller than this.
 const BODY_MAX: u32 = 64 << 20;

@@ -10,7 +10,7 @@ use podwright_core::model::{Pod, PodRecord, Record, Source};
 
 use super::*;
 
-fn record(uid: &str, mark: u32) -> PodRecord {
+pub(super) fn record(uid: &str, mark: u32) -> PodRecord {
     let mut pod = Pod::default();
     pod.metadata.name = Some(uid.into());
     pod.metadata.annotations = Some(BTreeMap::from([("filler".to_owned(), "x".repeat(30))]));
@@ -23,11 +23,11 @@ fn record(uid: &str, mark: u32) -> PodRecord {
     }
 }
 
-fn put(uid: &str, mark: u32) -> Record {
+pub(super) fn put(uid: &str, mark: u32) -> Record {
     Record::Put(Box::new(record(uid, mark)))
 }
 
-fn marks(records: &[PodRecord]) -> Vec<(&str, u32)> {
+pub(super) fn marks(records: &[PodRecord]) -> Vec<(&str, u32)> {
     records.iter().map(|r| (r.uid.as_str(), r.sandbox_attempts)).collect()
 }
 
@@ -52,7 +52,7 @@ fn the_newest_record_of_each_pod_comes_back() {
         journal.commit(&[]).unwrap();
     }
     let (_journal, records, warnings) = Journal::open(dir.path()).unwrap();
-    assert_eq!(warnings, Vec::<String>::new());
+    assert!(warnings.is_empty(), "{warnings:?}");
     assert_eq!(records, vec![record("a", 2), record("c", 7)]);
     for file in [FILE, "agent.lock"] {
         let mode = fs::metadata(dir.path().join(file)).unwrap().permissions().mode();
@@ -85,46 +85,6 @@ fn a_write_torn_at_any_byte_loses_only_its_own_commit() {
                 assert!(warnings.is_empty(), "{warnings:?}");
             }
         }
-    }
-}
-
-#[test]
-fn damage_in_the_middle_puts_the_file_aside_and_starts_empty() {
-    let dir = tempfile::tempdir().unwrap();
-    let (first, _) = two_commits(dir.path());
-    let whole = fs::read(dir.path().join(FILE)).unwrap();
-    for at in 0..usize::try_from(first).unwrap() {
-        let mut bytes = whole.clone();
-        bytes[at] ^= 0x40;
-        fs::write(dir.path().join(FILE), &bytes).unwrap();
-        let (mut journal, records, warnings) = Journal::open(dir.path()).unwrap();
-        assert!(records.is_empty(), "byte {at}");
-        assert_eq!(warnings.len(), 1, "byte {at}: {warnings:?}");
-        assert!(warnings[0].contains("renamed to"), "{warnings:?}");
-        if at % 97 == 0 {
-            journal.commit(&[put("new", 1)]).unwrap();
-            drop(journal);
-            let (_journal, records, warnings) = Journal::open(dir.path()).unwrap();
-            assert_eq!((marks(&records), warnings), (vec![("new", 1)], vec![]));
-        }
-    }
-    assert_eq!(corrupt_files(dir.path()).len(), CORRUPT_MAX, "the number of kept files is bounded");
-    let (newest, _) = *corrupt_files(dir.path()).last().unwrap();
-    assert_eq!(newest, first, "the newest are kept");
-}
-
-#[test]
-fn damage_in_what_a_compaction_wrote_is_never_taken_for_a_torn_end() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut journal, ..) = Journal::open(dir.path()).unwrap();
-    journal.commit(&[put("a", 1), put("b", 1)]).unwrap();
-    journal.log.as_mut().unwrap().compact().unwrap();
-    drop(journal);
-    let whole = fs::read(dir.path().join(FILE)).unwrap();
-    for bytes in [&whole[..whole.len() - 1], &[whole[..whole.len() - 9].to_vec(), vec![0; 9]].concat()] {
-        fs::write(dir.path().join(FILE), bytes).unwrap();
-        let (_journal, records, warnings) = Journal::open(dir.path()).unwrap();
-        assert!(records.is_empty() && warnings[0].contains("damaged at byte"), "{warnings:?}");
     }
 }
 
@@ -164,13 +124,13 @@ fn one_record_that_is_not_understood_costs_one_pod() {
     journal.commit(&[put("a", 1)]).unwrap();
     let log = journal.log.as_mut().unwrap();
     let mut bytes = Vec::new();
-    let frame = Frame { commit: log.commit + 1, op: Op::Put, last: true, uid: "odd", body: b"{\"uid\":3}" };
+    let frame = Frame { commit: log.commit + 1, index: 0, op: Op::Put, last: true, uid: "odd", body: b"{\"uid\":3}" };
     frame.write(&mut bytes).unwrap();
     log.write_tail(&bytes).unwrap();
     drop(journal);
     let (_journal, records, warnings) = Journal::open(dir.path()).unwrap();
     assert_eq!(marks(&records), [("a", 1)]);
-    assert!(warnings.len() == 1 && warnings[0].contains("pod odd"), "{warnings:?}");
+    assert!(warnings.len() == 1 && warnings[0].to_string().contains("pod odd"), "{warnings:?}");
 }
 
 #[test]
