@@ -9,7 +9,7 @@ use podwright_core::model::{PodRecord, Record};
 use proptest::prelude::*;
 
 use super::replay::{ReadAt, Reader};
-use super::tests::{marks, put, record};
+use super::tests::{marks, memory_dir, put, record};
 use super::*;
 
 /// The newest mark of each pod.
@@ -59,36 +59,34 @@ fn opened(dir: &Path) -> (Marks, usize) {
 
 #[test]
 fn a_damaged_byte_loses_only_the_record_or_the_last_commit_it_lies_in() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let parts = base_and_four_commits(dir.path());
     let whole = fs::read(dir.path().join(FILE)).unwrap();
     let all = replayed(&parts, None);
     for at in 0..whole.len() {
         let hit = parts.iter().position(|(_, range)| range.contains(&at));
         let without = replayed(&parts, hit);
-        {
-            let mut bytes = whole.clone();
-            bytes[at] ^= [0x01, 0x40, 0xff][at % 3];
-            fs::write(dir.path().join(FILE), &bytes).unwrap();
-            let (seen, warnings) = opened(dir.path());
-            let case = format!("byte {at} of {hit:?}: {seen:?}");
-            let mut lost = 0;
-            for uid in ["a", "b", "c", "d", "e", "f"] {
-                if seen.get(uid) != all.get(uid) {
-                    lost += 1;
-                    assert_eq!(seen.get(uid), without.get(uid), "{uid}: {case}");
-                }
+        let mut bytes = whole.clone();
+        bytes[at] ^= [0x01, 0x40, 0xff][at % 3];
+        fs::write(dir.path().join(FILE), &bytes).unwrap();
+        let (seen, warnings) = opened(dir.path());
+        let case = format!("byte {at} of {hit:?}: {seen:?}");
+        let mut lost = 0;
+        for uid in ["a", "b", "c", "d", "e", "f"] {
+            if seen.get(uid) != all.get(uid) {
+                lost += 1;
+                assert_eq!(seen.get(uid), without.get(uid), "{uid}: {case}");
             }
-            assert!(lost <= usize::from(hit.is_some()), "{case}");
-            assert_eq!(warnings, 1, "the damage is reported once: {case}");
-            assert_eq!(opened(dir.path()), (seen, 0), "the journal is repaired: {case}");
         }
+        assert!(lost <= usize::from(hit.is_some()), "{case}");
+        assert_eq!(warnings, 1, "the damage is reported once: {case}");
+        assert_eq!(opened(dir.path()), (seen, 0), "the journal is repaired: {case}");
     }
 }
 
 #[test]
 fn damage_of_many_bytes_loses_no_record_outside_of_it() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let parts = base_and_four_commits(dir.path());
     let whole = fs::read(dir.path().join(FILE)).unwrap();
     let all = replayed(&parts, None);
@@ -120,7 +118,7 @@ fn touches(records: &[Record], uid: &str) -> bool {
 
 #[test]
 fn damage_is_reported_with_its_extent_and_the_damaged_file_is_kept() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let parts = base_and_four_commits(dir.path());
     let mut bytes = fs::read(dir.path().join(FILE)).unwrap();
     let first = parts[1].1.start;
@@ -137,7 +135,7 @@ fn damage_is_reported_with_its_extent_and_the_damaged_file_is_kept() {
 
 #[test]
 fn damage_in_what_a_compaction_wrote_is_never_taken_for_a_torn_end() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let (mut journal, ..) = Journal::open(dir.path()).unwrap();
     journal.commit(&[put("a", 1), put("b", 1)]).unwrap();
     journal.log.as_mut().unwrap().compact().unwrap();
@@ -153,7 +151,7 @@ fn damage_in_what_a_compaction_wrote_is_never_taken_for_a_torn_end() {
 
 #[test]
 fn a_pod_can_not_forge_a_frame_that_damage_would_reveal() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     // A frame of a later commit, as lossless as a JSON string can hold it.
     let mut forged = Vec::new();
     let frame = Frame { commit: 2, index: 0, op: Op::Put, last: true, uid: "forged", body: b"{}" };
@@ -193,7 +191,7 @@ impl ReadAt for BadBlocks {
 
 #[test]
 fn blocks_that_can_not_be_read_lose_only_their_records() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let (mut journal, ..) = Journal::open(dir.path()).unwrap();
     for n in 0..200 {
         journal.commit(&[put(&format!("pod-{n:03}"), 1)]).unwrap();
@@ -238,7 +236,7 @@ proptest! {
         compact_after in 0..12usize,
         damage in proptest::option::of((any::<prop::sample::Index>(), 1..300usize, any::<u8>())),
     ) {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = memory_dir();
         let (mut journal, ..) = Journal::open(dir.path()).unwrap();
         let len = || usize::try_from(fs::metadata(dir.path().join(FILE)).unwrap().len()).unwrap();
         let mut all = Marks::new();
@@ -280,7 +278,7 @@ proptest! {
 
     #[test]
     fn any_record_survives_the_journal(uid in "\\PC{1,40}", origin in proptest::option::of("\\PC{0,200}"), mark: u32) {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = memory_dir();
         let written = PodRecord { origin, ..record(&uid, mark) };
         let (mut journal, ..) = Journal::open(dir.path()).unwrap();
         journal.commit(&[Record::Put(Box::new(written.clone()))]).unwrap();
