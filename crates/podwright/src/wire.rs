@@ -228,7 +228,7 @@ fn report_journal_warnings(warnings: Vec<JournalWarning>, config: &AgentConfig) 
         if loss {
             let pod = FullName { namespace: "".into(), name: config.node.node_name.as_str().into() };
             let reason = "JournalDamaged";
-            events.push(KubeEvent { uid: "".into(), pod, container: None, warning: true, reason, message });
+            events.push(KubeEvent { uid: None, pod, container: None, warning: true, reason, message });
         }
     }
     events
