@@ -85,7 +85,7 @@ impl EmptyDirs {
 mod tests {
     use std::fs;
 
-    use podwright_core::model::{PodRecord, Source};
+    use podwright_core::model::{PodRecord, PodSnapshot, Source};
     use serde_json::json;
 
     use super::*;
@@ -116,7 +116,7 @@ mod tests {
             }
             let status = serde_json::from_value(json!({"phase": phase})).unwrap();
             let record = PodRecord::new(uid.into(), Source::Api, Arc::new(pod), jiff::Timestamp::UNIX_EPOCH);
-            feed.put_record(&PodRecord { status: Some(status), ..record });
+            feed.publish(&PodSnapshot::of(&PodRecord { status: Some(status), ..record }));
         }
         let ends = EmptyDirs::new(feed, paths, Pool::default()).measure().await;
         assert!(matches!(&ends[..], [Event::Kill { uid, evicted: Some(_), .. }] if uid.as_str() == "much"), "{ends:?}");

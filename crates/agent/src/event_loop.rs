@@ -19,7 +19,7 @@ use std::time::Duration;
 use podwright_core::Node;
 use podwright_core::model::{
     Answer, Call, CallError, Effect, Event, KubeEvent, Listing, Now, ObjectRequest, ObjectResult, Out, Pod, PodRecord,
-    PodSeen, PodUid, RuntimeReady, Source, SourceChange, Time,
+    PodSeen, PodSnapshot, PodUid, RuntimeReady, Source, SourceChange, Time,
 };
 use podwright_core::node::Caught;
 use podwright_cri::BoxFuture;
@@ -141,7 +141,7 @@ impl EventLoop {
         let (query_sender, queries) = mpsc::channel(64);
         let mut known: Vec<_> = node.workers().iter().map(|(_, machine)| machine.record()).collect();
         known.sort_by_key(|record| record.first_seen);
-        known.into_iter().for_each(|record| state.feed().put_record(record));
+        known.into_iter().for_each(|record| state.feed().publish(&PodSnapshot::of(record)));
         let handle = Handle::new(inputs.sender(), query_sender, Arc::clone(&state));
         let committer = Committer::start(journal);
         let in_flight = InFlight::new(executor, inputs.sender(), Arc::clone(&state));
@@ -218,7 +218,6 @@ impl EventLoop {
             if let (Some(recorder), Some(event)) = (&mut self.recorder, recorded) {
                 recorder.step(now, event, &own);
             }
-            self.state.feed().apply_records(&own.records);
             out.records.append(&mut own.records);
             out.effects.append(&mut own.effects);
         }
@@ -259,10 +258,15 @@ impl EventLoop {
                     self.state.record_pod_event(&event, pod, now);
                     self.in_flight.executor().event(&event, now);
                 }
-                Effect::StatusChanged { uid } => {
-                    let record = self.node.workers().get(&uid).map(|machine| machine.record());
-                    self.state.metrics().record_status(&uid, record);
-                    tracing::trace!(target: "podwright::trace", %uid, known = record.is_some(), "status");
+                Effect::StatusChanged(pod) => {
+                    self.state.feed().publish(&pod);
+                    self.state.metrics().record_status(&pod);
+                    tracing::trace!(target: "podwright::trace", uid = %pod.uid, "status");
+                }
+                Effect::PodRemoved { uid } => {
+                    self.state.feed().unpublish(&uid);
+                    self.state.metrics().pod_removed(&uid);
+                    tracing::trace!(target: "podwright::trace", %uid, "pod removed");
                 }
                 Effect::RuntimeChanged => self.state.set_runtime_facts(self.node.runtime_facts()),
                 Effect::Released { waiter } => self.state.notify_waiter(waiter),

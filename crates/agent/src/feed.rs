@@ -2,25 +2,25 @@
 //! most recent changes for watches.
 //!
 //! ```text
-//!  event loop: records ───┐                  ┌─▶ lists, single pods
+//!  event loop: statuses ──┐                  ┌─▶ lists, single pods
 //!                         ├─▶ views by UID ──┤
 //!  object store: objects ─┘    (one version) └─▶ ring of changes ─▶ watches, each with its own position in the ring
 //! ```
 //! Only changed parts are copied: a view shares its object with core's record. Pods of the object store are shown as stored there,
-//! with the status that the event loop published last. A watch that falls behind the ring has to list again.
+//! with the status that the event loop published last, after it was committed to the journal. A watch that falls behind the ring has to list again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use podwright_core::model::{Cause, Pod, PodRecord, PodStatus, PodUid, Record, Source, is_terminal};
+use podwright_core::model::{Pod, PodSnapshot, PodStatus, PodUid, Source, is_terminal};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 use tokio::sync::watch;
 
 /// Changes kept for watches: enough for all pods of a full node to start at the same time.
 const RING_MAX: usize = 512;
-/// UIDs of pods removed from the store for which the event loop may still write records.
+/// UIDs of pods removed from the store for which the event loop may still publish statuses.
 const REMOVED_MAX: usize = 256;
 
 /// One pod as the API shows it.
@@ -43,16 +43,16 @@ pub struct PodView {
 }
 
 impl PodView {
-    /// The view of a record, outside of the feed.
-    pub(crate) fn of(record: &PodRecord) -> Self {
+    /// The view of a snapshot, outside of the feed.
+    pub(crate) fn of(pod: &PodSnapshot) -> Self {
         Self {
-            object: Arc::clone(&record.pod),
-            status: record.status.clone().map(Arc::new),
-            source: record.source,
-            origin: record.origin.as_deref().map(Arc::from),
+            object: Arc::clone(&pod.pod),
+            status: pod.status.clone(),
+            source: pod.source,
+            origin: pod.origin.clone(),
             version: 0,
             first_version: 0,
-            deletion: deletion(record),
+            deletion: pod.deletion,
         }
     }
 
@@ -108,13 +108,6 @@ impl PodView {
         let same_object = Arc::ptr_eq(&self.object, &other.object) || self.object == other.object;
         same_object && self.status == other.status && self.deletion == other.deletion && self.source == other.source
     }
-}
-
-/// deletionTimestamp and grace period in seconds of a pod that is being removed.
-fn deletion(record: &PodRecord) -> Option<(Timestamp, i64)> {
-    let removed = |cause| matches!(cause, Cause::Deleted | Cause::Removed | Cause::Orphan);
-    let ending = record.termination().filter(|e| e.deleted || removed(e.cause))?;
-    Some((ending.deadline.wall, i64::try_from(ending.grace.as_secs()).unwrap_or(i64::MAX)))
 }
 
 impl Serialize for PodView {
@@ -196,42 +189,31 @@ impl PodFeed {
         }
     }
 
-    /// Takes over a record of the event loop.
-    pub(crate) fn put_record(&self, record: &PodRecord) {
+    /// Takes over the state of a pod from the event loop.
+    pub(crate) fn publish(&self, pod: &PodSnapshot) {
         let mut inner = self.inner();
-        if inner.removed.contains(&record.uid) {
+        if inner.removed.contains(&pod.uid) {
             return;
         }
-        match inner.pods.get_mut(&record.uid) {
+        match inner.pods.get_mut(&pod.uid) {
             Some(entry) if entry.stored => {
-                entry.published |= record.status.is_some();
-                if record.status.is_none() || entry.view.status.as_deref() == record.status.as_ref() {
+                entry.published |= pod.status.is_some();
+                if pod.status.is_none() || entry.view.status == pod.status {
                     return;
                 }
-                let status = record.status.clone().map(Arc::new);
-                let view = PodView { status, ..PodView::clone(&entry.view) };
-                self.upsert(inner, record.uid.clone(), view, true, true);
+                let view = PodView { status: pod.status.clone(), ..PodView::clone(&entry.view) };
+                self.upsert(inner, pod.uid.clone(), view, true, true);
             }
-            _ => self.upsert(inner, record.uid.clone(), PodView::of(record), false, true),
+            _ => self.upsert(inner, pod.uid.clone(), PodView::of(pod), false, true),
         }
     }
 
-    /// The event loop has dropped its record of a pod.
-    pub(crate) fn remove_record(&self, uid: &PodUid) {
+    /// The event loop has dropped a pod.
+    pub(crate) fn unpublish(&self, uid: &PodUid) {
         let mut inner = self.inner();
         inner.removed.retain(|removed| removed != uid);
         if inner.pods.get(uid).is_some_and(|entry| !entry.stored) {
             self.remove(inner, uid);
-        }
-    }
-
-    /// Takes over the records of one batch of the event loop.
-    pub(crate) fn apply_records(&self, records: &[Record]) {
-        for record in records {
-            match record {
-                Record::Put(record) => self.put_record(record),
-                Record::Forget(uid) => self.remove_record(uid),
-            }
         }
     }
 
@@ -251,7 +233,7 @@ impl PodFeed {
         Arc::clone(&self.inner().pods[&uid].view)
     }
 
-    /// The object store has deleted this object. Later records of the pod are ignored. Returns its last view.
+    /// The object store has deleted this object. Later statuses of the pod are ignored. Returns its last view.
     pub fn remove_object(&self, uid: &PodUid) -> Option<Arc<PodView>> {
         let mut inner = self.inner();
         if inner.pods.get(uid).is_some_and(|entry| entry.published) {

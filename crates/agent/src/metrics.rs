@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
-use podwright_core::model::{Call, Pod, PodRecord, PodUid, RuntimeCall, Source, is_terminal};
+use podwright_core::model::{Call, Pod, PodSnapshot, PodUid, RuntimeCall, Source, is_terminal};
 use podwright_core::status::stuck_for;
 use prometheus::core::Collector;
 use prometheus::{
@@ -199,18 +199,18 @@ impl Metrics {
         }
     }
 
-    /// Measures the start of a pod when its phase becomes Running; `None`: the pod is gone.
-    pub(crate) fn record_status(&self, uid: &PodUid, record: Option<&PodRecord>) {
+    /// Measures the start of a pod when its phase becomes Running.
+    pub(crate) fn record_status(&self, pod: &PodSnapshot) {
         let mut counted = self.counted.lock().expect("no panic under this lock");
-        let Some(record) = record else {
-            counted.remove(uid);
-            return;
-        };
-        let phase = record.status.as_ref().and_then(|status| status.phase.as_deref());
-        if phase == Some("Running") && record.first_seen >= self.since && counted.insert(uid.clone()) {
-            let took = Timestamp::now().duration_since(record.first_seen);
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        if phase == Some("Running") && pod.first_seen >= self.since && counted.insert(pod.uid.clone()) {
+            let took = Timestamp::now().duration_since(pod.first_seen);
             self.pod_start.observe(took.as_secs_f64().max(0.0));
         }
+    }
+
+    pub(crate) fn pod_removed(&self, uid: &PodUid) {
+        self.counted.lock().expect("no panic under this lock").remove(uid);
     }
 
     /// The Prometheus text format.

@@ -12,6 +12,7 @@ mod memory;
 mod object;
 mod pod_object;
 mod seen;
+mod snapshot;
 mod time;
 
 pub use call::{Answer, Call, CallId, CallKey, HookKind, HostCall, ImageFacts, ProbeKind, ProbeVerdict, RuntimeCall};
@@ -27,6 +28,7 @@ pub use object::{ObjectError, ObjectRef, ObjectRequest, ObjectResult, RequestId}
 pub(crate) use pod_object::{clear_resource_version, is_older_version, spec_of};
 pub use pod_object::{full_name, is_terminal};
 pub use seen::{ContainerSeen, Listing, PodListed, PodSeen, RunState, SandboxSeen};
+pub use snapshot::PodSnapshot;
 pub use time::{Now, SavedTime, Seq, Time};
 
 pub use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus};

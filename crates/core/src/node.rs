@@ -78,6 +78,7 @@ impl Node {
         out.records.retain(|record| !matches!(record, Record::Put(put) if put.uid == uid));
         out.effects.retain(|effect| match effect {
             Effect::Call { uid: of, .. } | Effect::Observe { uid: of, .. } => *of != uid,
+            Effect::StatusChanged(pod) => pod.uid != uid,
             Effect::Cancel { id } => owners.get(id) != Some(&uid),
             _ => true,
         });
@@ -149,7 +150,7 @@ impl Node {
         self.stores.forget(uid);
         out.records.retain(|r| !matches!(r, Record::Put(p) if p.uid == *uid));
         out.records.push(Record::Forget(uid.clone()));
-        out.effects.push(Effect::StatusChanged { uid: uid.clone() });
+        out.effects.push(Effect::PodRemoved { uid: uid.clone() });
         self.removed.add(uid, &machine);
         // A source requested the same UID again while the old instance terminated: the new one starts now.
         if let Some((source, manifest)) = self.pods.sources.get(uid) {

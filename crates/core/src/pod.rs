@@ -34,8 +34,8 @@ use std::time::Duration;
 use crate::NodeConfig;
 use crate::actions::Waiting;
 use crate::model::{
-    Answer, CallError, CallId, Effect, FullName, Now, Out, Pod, PodRecord, PodStatus, PodUid, Record, Seq, Source,
-    full_name,
+    Answer, CallError, CallId, Effect, FullName, Now, Out, Pod, PodRecord, PodSnapshot, PodStatus, PodUid, Record, Seq,
+    Source, full_name,
 };
 use crate::status;
 
@@ -168,6 +168,7 @@ impl Machine {
         }
         if std::mem::take(&mut self.unsaved) {
             self.record.history = self.history.tail();
+            out.effects.push(Effect::StatusChanged(Box::new(PodSnapshot::of(&self.record))));
             out.records.push(Record::Put(Box::new(self.record.clone())));
         }
     }
@@ -194,7 +195,6 @@ impl Machine {
             self.note_phase(&status, ctx);
             self.record.status = Some(status);
             self.unsaved = true;
-            out.effects.push(Effect::StatusChanged { uid: self.record.uid.clone() });
         }
     }
 

@@ -124,7 +124,7 @@ fn show(step: &Step, out: &mut dyn Write) -> io::Result<()> {
                 let about = event.uid.as_ref().map_or_else(|| "-".into(), name);
                 writeln!(out, "    event {about}: {}", effect_in_short(effect))?;
             }
-            Effect::StatusChanged { .. } => {}
+            Effect::StatusChanged(_) | Effect::PodRemoved { .. } => {}
             other => writeln!(out, "    do    {}", effect_in_short(other))?,
         }
     }

@@ -46,7 +46,7 @@ pub(crate) fn trace_output(env: &Env, out: &Out) {
         match effect {
             Effect::Call { id, uid, call, .. } => trace!(env, "<-- call {} {uid} {call:?}", id.0),
             Effect::Event(event) => trace!(env, "<-- event {} {} {}", event.pod, event.reason, event.message),
-            Effect::StatusChanged { .. } => {}
+            Effect::StatusChanged(_) | Effect::PodRemoved { .. } => {}
             other => trace!(env, "<-- {other:?}"),
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use podwright_core::Node;
-use podwright_core::model::{Event, FullName, KubeEvent, Now, Pod, PodUid, Transition};
+use podwright_core::model::{Event, FullName, KubeEvent, Now, Pod, PodSnapshot, PodUid, Transition};
 use podwright_core::node_status::RuntimeFacts;
 use podwright_core::pod::{History, State, Wait};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -193,7 +193,11 @@ pub(super) fn answer(node: &Node, query: Query, now: Now) {
     match query {
         Query::Pods(answer) => {
             let broken = node.broken().map(|(file, why)| (file.to_owned(), why.to_owned())).collect();
-            let pods = node.workers().iter().map(|(_, machine)| PodView::of(machine.record()).pod()).collect();
+            let pods = node
+                .workers()
+                .iter()
+                .map(|(_, machine)| PodView::of(&PodSnapshot::of(machine.record())).pod())
+                .collect();
             let _ = answer.send(PodsResponse { pods, broken, runtime_up: node.runtime_up() });
         }
         Query::Explain { pod, answer } => {
@@ -228,7 +232,7 @@ fn explain(node: &Node, pod: &str, now: Now) -> Vec<Explanation> {
     let gone = gone.map(|gone| explanation(&gone.full_name, &gone.uid, &gone.history));
     let present = present.into_iter().map(|(uid, machine)| Explanation {
         state: Some(machine.state()),
-        pod: Some(PodView::of(machine.record()).pod()),
+        pod: Some(PodView::of(&PodSnapshot::of(machine.record())).pod()),
         origin: machine.record().origin.clone(),
         waits: machine.waits(now),
         ..explanation(machine.full_name(), uid, machine.history())

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use podwright_core::model::{Life, SavedTime, Termination};
+use podwright_core::model::{Cause, Life, PodRecord, SavedTime, Termination};
 use serde_json::json;
 
 use super::*;
@@ -38,14 +38,14 @@ fn phase(view: &PodView) -> &str {
 fn only_differences_make_a_change_and_versions_only_rise() {
     let feed = PodFeed::default();
     let start = feed.version();
-    feed.put_record(&record("a", Source::File, None));
+    feed.publish(&PodSnapshot::of(&record("a", Source::File, None)));
     let first = feed.by_name("default", "a").unwrap();
-    feed.put_record(&record("a", Source::File, None));
-    feed.put_record(&PodRecord { sandbox_attempts: 7, ..record("a", Source::File, None) });
-    feed.put_record(&record("a", Source::File, Some("Running")));
-    feed.put_record(&record("a", Source::File, Some("Running")));
-    feed.remove_record(&"a".into());
-    feed.remove_record(&"a".into());
+    feed.publish(&PodSnapshot::of(&record("a", Source::File, None)));
+    feed.publish(&PodSnapshot::of(&PodRecord { sandbox_attempts: 7, ..record("a", Source::File, None) }));
+    feed.publish(&PodSnapshot::of(&record("a", Source::File, Some("Running"))));
+    feed.publish(&PodSnapshot::of(&record("a", Source::File, Some("Running"))));
+    feed.unpublish(&"a".into());
+    feed.unpublish(&"a".into());
     assert_eq!(kinds(&feed, start), ["+a none", "~a Running", "-a"]);
     assert!(first.version > start && feed.version() == start + 3);
     assert_eq!(first.origin.as_deref(), Some("/m/a.yaml"));
@@ -58,18 +58,18 @@ fn a_stored_pod_is_shown_with_the_status_of_the_event_loop() {
     let start = feed.version();
     let shown = feed.put_object(pod("a", "a"), Source::Local, None);
     assert_eq!((phase(&shown), shown.version), ("Pending", start + 1));
-    feed.put_record(&record("a", Source::Local, None));
-    feed.put_record(&record("a", Source::Local, Some("Running")));
+    feed.publish(&PodSnapshot::of(&record("a", Source::Local, None)));
+    feed.publish(&PodSnapshot::of(&record("a", Source::Local, Some("Running"))));
     // An older status from the store does not replace the published one.
     feed.put_object(pod("a", "a"), Source::Local, None);
     assert_eq!(kinds(&feed, start), ["+a Pending", "~a Running"]);
     // Dropping the record does not remove the object; its deletion from the store does, for good.
-    feed.remove_record(&"a".into());
+    feed.unpublish(&"a".into());
     assert!(feed.get(&"a".into()).is_some());
     feed.remove_object(&"a".into());
-    feed.put_record(&record("a", Source::Local, Some("Failed")));
+    feed.publish(&PodSnapshot::of(&record("a", Source::Local, Some("Failed"))));
     assert!(feed.get(&"a".into()).is_none());
-    feed.remove_record(&"a".into());
+    feed.unpublish(&"a".into());
     assert_eq!(kinds(&feed, start + 2), ["-a"]);
 }
 
@@ -78,7 +78,7 @@ fn a_watch_behind_the_ring_gets_an_error() {
     let feed = PodFeed::default();
     feed.start_after(1000);
     for n in 0..RING_MAX + 10 {
-        feed.put_record(&record(&format!("p{n}"), Source::File, None));
+        feed.publish(&PodSnapshot::of(&record(&format!("p{n}"), Source::File, None)));
     }
     assert_eq!(feed.changes_after(1000, 1).unwrap_err(), ResourceExpired { requested: 1000, oldest: 1010 });
     assert_eq!(feed.changes_after(1010, 10_000).unwrap().len(), RING_MAX);
@@ -101,12 +101,12 @@ fn the_newest_pod_of_a_name_wins_and_a_removed_one_has_a_deletion_timestamp() {
         status_override: None,
         restart_requested: false,
     };
-    feed.put_record(&PodRecord {
+    feed.publish(&PodSnapshot::of(&PodRecord {
         pod: pod("old", "web"),
         life: Life::Terminating(termination),
         ..record("old", Source::File, None)
-    });
-    feed.put_record(&PodRecord { pod: pod("new", "web"), ..record("new", Source::File, None) });
+    }));
+    feed.publish(&PodSnapshot::of(&PodRecord { pod: pod("new", "web"), ..record("new", Source::File, None) }));
     assert_eq!(feed.by_name("default", "web").unwrap().uid().as_str(), "new");
     let old = serde_json::to_value(&*feed.get(&"old".into()).unwrap()).unwrap();
     assert_eq!(old["metadata"]["deletionTimestamp"], "1970-01-01T00:00:00Z");

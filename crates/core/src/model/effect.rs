@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Call, CallId, FullName, Name, Now, ObjectRequest, Pod, PodRecord, PodUid, RequestId, Seq, Source, Time};
+use super::{
+    Call, CallId, FullName, Name, Now, ObjectRequest, Pod, PodRecord, PodSnapshot, PodUid, RequestId, Seq, Source, Time,
+};
 
 /// What to do about it. Performed in order, none before the records of the same turn are on disk.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,9 +81,11 @@ pub enum Effect {
     Event(KubeEvent),
     /// What is known of the runtime changed (it can be asked of the node): the node's own status follows.
     RuntimeChanged,
-    /// A pod's status changed (its newest form can be asked of the node).
-    StatusChanged {
-        /// Whose.
+    /// The status of a pod changed, or another part of it that clients see.
+    StatusChanged(Box<PodSnapshot>),
+    /// The agent has dropped a pod and its record.
+    PodRemoved {
+        /// UID of the pod.
         uid: PodUid,
     },
 }

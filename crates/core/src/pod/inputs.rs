@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Ctx, KillOptions, Machine};
 use crate::actions::Waiting;
+use crate::model::PodSnapshot;
 use crate::model::{Call, CallError, Cause, Effect, Name, Now, Out, PodSeen, Seq, Termination, Time, spec_of};
 use crate::mutate::{self, Mutant};
 use crate::status;
@@ -164,7 +165,7 @@ impl Machine {
         }
         out.effects.push(Effect::KeepAside { record: Box::new(self.record.clone()) });
         self.record.status = Some(status::quarantined(self.record.status.as_ref(), why, now.wall));
-        out.effects.push(Effect::StatusChanged { uid: self.record.uid.clone() });
+        out.effects.push(Effect::StatusChanged(Box::new(PodSnapshot::of(&self.record))));
         self.event(
             true,
             "Quarantined",

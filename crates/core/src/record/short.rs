@@ -89,7 +89,8 @@ pub fn effect_in_short(effect: &Effect) -> String {
         Effect::Released { waiter } => format!("notify waiter {waiter}"),
         Effect::WakeAt(at) => format!("wake at {:.3}", at.as_secs_f64()),
         Effect::Event(event) => format!("event {}: {}", event.reason, one_line(&event.message)),
-        Effect::StatusChanged { .. } => "the status changed".into(),
+        Effect::StatusChanged(_) => "the status changed".into(),
+        Effect::PodRemoved { .. } => "the pod was removed".into(),
         Effect::RuntimeChanged => "the runtime's state changed".into(),
         Effect::RequestObject { id, request, .. } => format!("request {}: {}", id.0, one_line(&format!("{request:?}"))),
     }
@@ -147,10 +148,10 @@ pub(super) fn uids_of(event: &Event) -> Vec<PodUid> {
 /// The pod of an effect.
 pub(super) fn uid_of(effect: &Effect) -> Option<&PodUid> {
     match effect {
-        Effect::Call { uid, .. }
-        | Effect::Observe { uid, .. }
-        | Effect::Sweep { uid }
-        | Effect::StatusChanged { uid } => Some(uid),
+        Effect::Call { uid, .. } | Effect::Observe { uid, .. } | Effect::Sweep { uid } | Effect::PodRemoved { uid } => {
+            Some(uid)
+        }
+        Effect::StatusChanged(pod) => Some(&pod.uid),
         Effect::KeepAside { record } => Some(&record.uid),
         Effect::Event(event) => event.uid.as_ref(),
         Effect::RequestObject { request, .. } => object_of(request).map(|object| &object.uid),

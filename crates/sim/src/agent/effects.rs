@@ -42,7 +42,11 @@ impl World {
             Effect::Released { waiter } => self.checks.check_released(waiter),
             Effect::WakeAt(at) => self.agent.wake_at(&mut self.env, at),
             Effect::RequestObject { id, request, .. } => self.store.request(&mut self.env, id, request),
-            Effect::Event(_) | Effect::KeepAside { .. } | Effect::StatusChanged { .. } | Effect::RuntimeChanged => {}
+            Effect::Event(_)
+            | Effect::KeepAside { .. }
+            | Effect::StatusChanged(_)
+            | Effect::PodRemoved { .. }
+            | Effect::RuntimeChanged => {}
         }
     }
 

@@ -93,6 +93,9 @@ async fn a_panic_in_one_pods_machine_quarantines_only_that_pod() {
     assert!(took <= secs(1), "{took:?}");
     let quarantined = harness.warnings("broken").iter().any(|kept| kept.event.reason == "Quarantined");
     assert!(quarantined, "{:?}", harness.warnings("broken"));
+    let shown = harness.handle().state().feed().get(&"broken".into()).expect("the pod is in the feed");
+    let conditions = shown.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
+    assert!(conditions.iter().any(|c| c.type_ == "podwright.dev/Quarantined"), "clients see it: {conditions:?}");
     for uid in ["before", "zulu", "alpha", "omega"] {
         assert_eq!(harness.warnings(uid).len(), 0, "{uid}");
     }

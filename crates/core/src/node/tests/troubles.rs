@@ -49,9 +49,14 @@ fn a_pod_in_quarantine_says_so_in_its_status() {
     let kept = out.effects.iter().filter(|e| matches!(e, Effect::KeepAside { record } if record.uid.as_str() == "b"));
     assert_eq!(kept.count(), 1, "its record is kept for whoever looks for the bug");
     let status = lab.node.workers().get(&PodUid::from("b")).unwrap().record().status.clone().unwrap();
-    let condition = status.conditions.unwrap().pop().unwrap();
+    let condition = status.conditions.clone().unwrap().pop().unwrap();
     assert_eq!((condition.type_.as_str(), condition.status.as_str()), ("podwright.dev/Quarantined", "True"));
-    assert!(out.effects.contains(&Effect::StatusChanged { uid: "b".into() }), "whoever watches hears of it");
+    let shown =
+        out.effects.iter().rev().find_map(|e| if let Effect::StatusChanged(pod) = e { Some(pod) } else { None });
+    assert!(
+        shown.is_some_and(|pod| pod.uid.as_str() == "b" && pod.status.as_deref() == Some(&status)),
+        "clients see it"
+    );
     let mut out = Out::default();
     let kill = Event::Kill { uid: "b".into(), grace: None, evicted: None, waiter: Some(7) };
     assert!(lab.node.handle_guarded(kill, now, &mut out).is_empty());
