@@ -119,7 +119,6 @@ impl Ledger {
                 let of_size = sum.huge_pages.entry(name.clone()).or_default();
                 *of_size = of_size.saturating_add(*bytes);
             }
-            sum.host_ports.extend(taken.host_ports.iter().cloned());
         }
         (count, sum)
     }
@@ -155,10 +154,22 @@ pub fn admit(pod: &Pod, ledger: &Ledger, config: &NodeConfig) -> Result<(), Reje
     if !node.is_empty() && node != config.node_name {
         return Err(predicate("NodeName", "node(s) didn't match the requested node name"));
     }
-    if requested.host_ports.iter().any(|port| used.host_ports.iter().any(|other| port.conflicts(other))) {
-        return Err(predicate("NodePorts", "node(s) didn't have free ports for the requested pod ports"));
+    match port_conflict(pod, ledger) {
+        Some(_) => Err(predicate(NODE_PORTS, "node(s) didn't have free ports for the requested pod ports")),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// The first host port of the pod that another pod uses, and that other pod.
+pub(crate) fn port_conflict(pod: &Pod, ledger: &Ledger) -> Option<(HostPort, PodUid)> {
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    host_ports(pod).into_iter().find_map(|port| {
+        let conflicts = |(other, taken): &(&PodUid, &Requests)| {
+            other.as_str() != uid && taken.host_ports.iter().any(|used| port.conflicts(used))
+        };
+        let holder = ledger.pods.iter().find(conflicts)?.0.clone();
+        Some((port, holder))
+    })
 }
 
 fn check_os(pod: &Pod) -> Result<(), Rejection> {
@@ -236,6 +247,8 @@ fn non_empty(text: Option<&str>, otherwise: &str) -> String {
 
 /// Kubernetes: the node does not match the pod's node selector or affinity.
 pub(crate) const NODE_AFFINITY: &str = "NodeAffinity";
+/// Kubernetes: a host port of the pod is in use.
+pub(crate) const NODE_PORTS: &str = "NodePorts";
 const ANY_ADDRESS: &str = "0.0.0.0";
 const OS: &str = "linux";
 /// The sizes of huge pages on all architectures of Linux (Documentation/admin-guide/mm/hugetlbpage, arch/*/mm/hugetlbpage.c).

@@ -10,7 +10,7 @@ use super::object_stores::warning;
 use super::pods::Pods;
 use crate::actions::Waiting;
 use crate::admission::{self, Ledger, Requests};
-use crate::model::{Cause, Now, Out, PodRecord, PodUid, Time, full_name};
+use crate::model::{Cause, Now, Out, Pod, PodRecord, PodUid, Time, full_name};
 use crate::pod::{KillOptions, Machine, State};
 
 /// Interval of the retries of held pods: no event tells that they would be admitted now.
@@ -99,6 +99,9 @@ impl Admission {
         if !known || !is_static {
             out.effects.push(warning(Some(uid.clone()), full_name, rejection.reason, message.clone()));
         }
+        if let (false, Some(detail)) = (known, self.port_holder(rejection.reason, &pod, pods)) {
+            pods.with(uid, now, out, |machine, ctx, _| machine.record_rejection(&detail, ctx));
+        }
         if is_static {
             return Some(self.hold(Waiting { reason, message }, now));
         }
@@ -106,6 +109,13 @@ impl Admission {
         let options = KillOptions { evicted: Some(rejected), ..KillOptions::default() };
         pods.with(uid, now, out, |machine, ctx, _| machine.kill(Cause::Ended, options, ctx));
         None
+    }
+
+    /// Which pod uses the host port, for the history: the kubelet's message does not name it.
+    fn port_holder(&self, reason: &str, pod: &Pod, pods: &Pods) -> Option<String> {
+        let (port, uid) = admission::port_conflict(pod, &self.ledger).filter(|_| reason == admission::NODE_PORTS)?;
+        let name = pods.workers.get(&uid).map_or_else(|| uid.to_string(), |m| m.full_name().to_string());
+        Some(format!("port {}/{} is used by pod {name}", port.port, port.protocol))
     }
 
     /// Holds a pod until the next retry.

@@ -123,6 +123,11 @@ impl Machine {
         }
     }
 
+    /// What stands in the way of its admission, in more detail than the status may say.
+    pub(crate) fn record_rejection(&mut self, detail: &str, ctx: &Ctx<'_>) {
+        self.history.record(ctx.now, "rejected", detail);
+    }
+
     pub(crate) fn admitted(&mut self) {
         self.unsaved |= self.record.life.admit();
     }

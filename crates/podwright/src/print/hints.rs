@@ -95,8 +95,8 @@ const HINTS: &[Hint] = &[
     ),
     hint(
         &["NodePorts"],
-        "Another pod uses the same hostPort: change the port, or delete the other pod (`podwright get pods -A -o yaml` shows the \
-         ports). The pod starts automatically when the port is free.",
+        "Another pod uses the same hostPort: change the port, or delete the other pod, which the history \
+         names. The pod starts automatically when the port is free.",
     ),
     hint(
         &["NodeAffinity", "NodeName", "PodOSSelectorNodeLabelDoesNotMatch", "PodOSNotSupported"],

@@ -152,3 +152,26 @@ fn a_deadline_that_passed_unseen_wakes_nobody_all_the_time() {
     let wake = lab.node.workers().get(&PodUid::from("1")).unwrap().wake(now);
     assert!(wake.is_none_or(|at| at > lab.now), "{wake:?} at {:?}", lab.now);
 }
+
+#[test]
+fn the_history_of_a_pod_rejected_for_its_port_names_the_pod_that_uses_it() {
+    let with_port = |mut manifest: Manifest| {
+        let container = &mut Arc::make_mut(&mut manifest.pod).spec.as_mut().unwrap().containers[0];
+        container.ports = serde_json::from_value(serde_json::json!([{"containerPort": 80, "hostPort": 8080}])).unwrap();
+        manifest
+    };
+    let rejections = |lab: &Lab, uid: &str| -> Vec<String> {
+        let history = lab.node.workers().get(&PodUid::from(uid)).unwrap().history();
+        history.lines().filter(|line| line.what == "rejected").map(|line| line.cause.clone()).collect()
+    };
+    let expected = ["port 8080/TCP is used by pod default/db"];
+    let mut lab = Lab::new(Listing::default());
+    lab.set(&[&with_port(pod("db", "1")), &with_port(pod("web", "2"))]);
+    assert_eq!(rejections(&lab, "2"), expected);
+    lab.now += Duration::from_secs(30);
+    lab.tell(Event::Wake);
+    assert_eq!(rejections(&lab, "2"), expected, "the retry of a held pod records nothing new");
+    let change = SourceChange::Set { pods: vec![with_port(made_at("api", "3", 1))], broken: vec![] };
+    lab.tell(Event::Source { source: Source::Api, change });
+    assert_eq!(rejections(&lab, "3"), expected);
+}
