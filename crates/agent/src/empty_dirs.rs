@@ -68,7 +68,7 @@ impl EmptyDirs {
         let dir = volume_host_path(&self.paths, pod, &limited.volume).ok()?;
         let enough = limited.limit;
         let work = move || usage(&dir, enough, Instant::now() + MEASURE_LIMIT);
-        let counted = match self.pool.run(&format!("emptyDir of {uid}"), WAIT_LIMIT, work).await {
+        let counted = match self.pool.run(format!("emptyDir of {uid}"), WAIT_LIMIT, work).await {
             // Not created yet, or removed already.
             Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => return None,
             Ok(counted) => counted.map_err(|error| error.to_string()),

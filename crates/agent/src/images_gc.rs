@@ -193,7 +193,7 @@ pub fn measure(pool: Pool) -> Measure {
         let pool = pool.clone();
         Box::pin(async move {
             let key = format!("images {}", path.display());
-            let asked = pool.run(&key, DISK_LIMIT, move || statvfs(&path)).await;
+            let asked = pool.run(key, DISK_LIMIT, move || statvfs(&path)).await;
             asked.map_err(|error: PoolError| error.to_string())?.map_err(|error| error.to_string())
         })
     })

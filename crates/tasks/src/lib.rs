@@ -11,6 +11,8 @@
 //! keep running. Work for one request, one container or one pull is not a service: its failure costs that work only.
 
 mod panic;
+mod pool;
+mod threads;
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -24,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use panic::panic_message;
+pub use pool::{Pool, PoolError, PoolKey, PoolLimits};
 
 /// Spawns supervised tasks. Cheap to clone; components that start tasks of their own get one.
 #[derive(Clone, Debug)]

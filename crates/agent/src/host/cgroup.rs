@@ -60,7 +60,7 @@ impl PodCgroups {
         // The thread ends before its caller abandons it.
         let deadline = Instant::now() + limit.mul_f32(0.9);
         let (burstable, uid) = (self.burstable.clone(), uid.to_owned());
-        let done = self.io.run(&key, limit, move |config| {
+        let done = self.io.run(key, limit, move |config| {
             let remaining = || deadline.saturating_duration_since(Instant::now());
             for class in qos_cgroups(&config.paths.cgroup_root)? {
                 let path = class.join(&name)?;

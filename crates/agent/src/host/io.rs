@@ -7,7 +7,7 @@ use std::time::Duration;
 use podwright_core::model::Pod;
 use podwright_linux::mountinfo;
 
-use super::{HostCause, HostConfig, Pool};
+use super::{HostCause, HostConfig, Pool, PoolKey};
 use crate::pod_spec::{HostPaths, find_volume, pod_uid};
 
 /// The configuration and the threads. Clones share the threads.
@@ -25,34 +25,37 @@ impl HostIo {
     /// Runs a step in the pool, at most `limit` long.
     pub(super) async fn run<T: Send + 'static>(
         &self,
-        key: impl AsRef<str> + Send,
+        key: impl Into<PoolKey> + Send,
         limit: Duration,
         step: impl FnOnce(&HostConfig) -> Result<T, HostCause> + Send + 'static,
     ) -> Result<T, HostCause> {
         let config = self.config.clone();
-        self.pool.run(key.as_ref(), limit, move || step(&config)).await?
+        self.pool.run(key, limit, move || step(&config)).await?
     }
 
     /// The pool's key for work on a volume: the mount of a hostPath, else the pod.
-    pub(super) async fn volume_key(&self, pod: &Pod, volume: &str, limit: Duration) -> Result<String, HostCause> {
+    pub(super) async fn volume_key(&self, pod: &Pod, volume: &str, limit: Duration) -> Result<PoolKey, HostCause> {
         match find_volume(pod, volume)?.host_path.as_ref() {
-            Some(host_path) => self.path_key(PathBuf::from(&host_path.path), limit).await,
-            None => Ok(pod_key(pod_uid(pod))),
+            Some(host_path) => self.path_key(pod, PathBuf::from(&host_path.path), limit).await,
+            None => Ok(pod_key(pod_uid(pod)).into()),
         }
     }
 
-    /// The pool's key for work on a path outside the root directory.
-    pub(super) async fn path_key(&self, path: PathBuf, limit: Duration) -> Result<String, HostCause> {
+    /// The pool's key for work on a path outside the root directory. Such paths may all hang: they share the threads of the pod's
+    /// volumes, and leave those of the pod's own directories to its removal.
+    pub(super) async fn path_key(&self, pod: &Pod, path: PathBuf, limit: Duration) -> Result<PoolKey, HostCause> {
+        let owner = format!("volumes of pod {}", pod_uid(pod));
         self.run(MOUNT_TABLE_KEY, limit, move |config| {
             let mounts = mountinfo::read()?;
             let own = mountinfo::holding(&mounts, &config.paths.root_dir).map(|m| m.id);
-            Ok(match mountinfo::holding(&mounts, &path) {
+            let name = match mountinfo::holding(&mounts, &path) {
                 Some(mount) if Some(mount.id) != own && mount.point != Path::new("/") => {
                     format!("mount {}", mount.point.display())
                 }
                 // Even on the node's own disk a link may lead to a hung mount, so each path has its own key.
                 _ => format!("path {}", path.display()),
-            })
+            };
+            Ok(PoolKey::new(owner, name))
         })
         .await
     }

@@ -10,7 +10,7 @@ use podwright_linux::{mount, mountinfo};
 use rustix::io::Errno;
 
 use super::io::{HostIo, MOUNT_TABLE_KEY};
-use super::{HostCause, PoolError};
+use super::{HostCause, PoolError, PoolKey};
 
 impl HostIo {
     /// Unmounts everything at and below `dir`.
@@ -22,7 +22,7 @@ impl HostIo {
                 return Ok(());
             }
             for point in points {
-                self.unmount_one(&point, deadline).await?;
+                self.unmount_one(&dir, &point, deadline).await?;
             }
         }
         Err(HostCause::StillMounted { path: dir, rounds: ROUNDS_MAX })
@@ -37,11 +37,11 @@ impl HostIo {
         .await
     }
 
-    async fn unmount_one(&self, point: &Path, deadline: Instant) -> Result<(), HostCause> {
+    async fn unmount_one(&self, dir: &Path, point: &Path, deadline: Instant) -> Result<(), HostCause> {
         let limit = UNMOUNT_LIMIT.min(remaining(deadline) / 2);
         let owned = point.to_owned();
-        let key = format!("unmount {}", point.display());
-        let tried = self.pool.run(&key, limit, move || unmount(&owned, limit)).await;
+        let key = PoolKey::new(format!("unmounts in {}", dir.display()), format!("unmount {}", point.display()));
+        let tried = self.pool.run(key, limit, move || unmount(&owned, limit)).await;
         match tried {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(e)) if e.raw_os_error() != Some(Errno::BUSY.raw_os_error()) => {
@@ -55,7 +55,7 @@ impl HostIo {
         let owned = point.to_owned();
         // Its own key, so that a thread that hangs in the unmount does not block this one.
         let key = format!("detach {}", point.display());
-        self.run(&key, remaining(deadline), move |_| match mount::detach(&owned) {
+        self.run(key, remaining(deadline), move |_| match mount::detach(&owned) {
             Err(e) if !is_gone(&e) => Err(HostCause::io("detach", &owned)(e)),
             _ => Ok(()),
         })

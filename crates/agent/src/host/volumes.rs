@@ -56,7 +56,7 @@ impl PodVolumes {
         let content = timeout(limit, self.content(pod, find_volume(pod, volume)?)).await;
         let content = content.map_err(|_| VolumeError::FetchTimeout(limit))??;
         let key = match &content {
-            Content::Local(local) => self.io.path_key(local.path.clone(), remaining()).await?,
+            Content::Local(local) => self.io.path_key(pod, local.path.clone(), remaining()).await?,
             _ => self.io.volume_key(pod, volume, remaining()).await?,
         };
         let (pod, volume) = (pod.clone(), volume.to_owned());

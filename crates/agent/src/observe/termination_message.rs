@@ -32,7 +32,7 @@ pub(super) async fn of(pool: &Pool, uid: &PodUid, status: &v1::ContainerStatus, 
         return None;
     }
     let read = move || read(file.as_deref(), log.as_deref());
-    match pool.run(&format!("pod {uid}"), limit.min(READ_TIME_MAX), read).await {
+    match pool.run(format!("pod {uid}"), limit.min(READ_TIME_MAX), read).await {
         Ok(message) => Some(message).filter(|message| !message.is_empty()),
         Err(error) => Some(format!("Error on reading termination message: {error}")),
     }

@@ -15,7 +15,9 @@ pub(super) async fn remove(pool: &Pool, logs_dir: &Path, log: String) {
         return;
     }
     let path = log.clone();
-    if let Err(error) = blocking(pool, "logs", REMOVE_TIME_MAX, move || remove_with_rotated(&path)).await {
+    // A key per container: the directory of one may be large or slow.
+    let key = format!("logs {}", log.parent().unwrap_or(logs_dir).display());
+    if let Err(error) = blocking(pool, &key, REMOVE_TIME_MAX, move || remove_with_rotated(&path)).await {
         tracing::warn!(path = %log.display(), error = error.message(), "removing a container log failed");
     }
 }

@@ -1,5 +1,5 @@
-//! Threads for one closure at a time. Who is done waits a moment for the next before it ends: beginning a thread costs more than
-//! most of what is asked of it, and pods come and go in bursts.
+//! Threads for one closure at a time. A thread that is done waits a moment for the next closure before it ends: starting a thread
+//! costs more than most of the work, and pods come and go in bursts.
 
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What a thread is asked to do. It must not panic.
-pub(super) type Job = Box<dyn FnOnce() + Send>;
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// Idle threads. A busy thread is in no list: one that hangs never returns to it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Threads(Arc<Mutex<Waiting>>);
+pub(crate) struct Threads(Arc<Mutex<Waiting>>);
 
 #[derive(Debug, Default)]
 struct Waiting {
@@ -22,7 +22,7 @@ struct Waiting {
 
 impl Threads {
     /// On a thread that waits, else on a new one.
-    pub(super) fn run(&self, job: Job) -> io::Result<()> {
+    pub(crate) fn run(&self, job: Job) -> io::Result<()> {
         let mut waiting = self.waiting();
         let unsent = match waiting.idle.pop() {
             Some((_, thread)) => thread.send(job).err().map(|unsent| unsent.0),
@@ -68,10 +68,10 @@ impl Threads {
     }
 }
 
-/// So long a thread waits for more.
+/// How long an idle thread waits for work.
 const LINGER: Duration = Duration::from_millis(500);
-/// File work recurses little; deep trees are walked by depth-bounded code.
-const STACK: usize = 512 * 1024;
+/// As tokio's blocking threads: manifests are parsed here. Only the pages that are used take memory.
+const STACK: usize = 2 << 20;
 
 #[cfg(test)]
 mod tests {
