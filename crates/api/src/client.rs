@@ -13,6 +13,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use jiff::Timestamp;
 use kube::client::Body;
+use podwright_tasks::{Pool, PoolError};
 use tower::{BoxError, Service};
 
 use crate::connect::{self, ConnectBackoff, ConnectError, HttpClient};
@@ -34,6 +35,8 @@ struct Inner {
     /// One request at a time reads credentials; the others wait for its result.
     renewal: tokio::sync::Mutex<Renewal>,
     connect_backoff: ConnectBackoff,
+    /// The client's own threads, for files and name lookups.
+    pool: Pool,
 }
 
 /// The credentials and the connection that requests currently use.
@@ -55,7 +58,7 @@ struct Renewal {
 #[derive(Debug, thiserror::Error)]
 enum RenewalError {
     #[error(transparent)]
-    Read(#[from] tokio::task::JoinError),
+    Read(#[from] PoolError),
     #[error(transparent)]
     Kubeconfig(#[from] KubeconfigError),
     #[error("{}: {source}", kubeconfig.display())]
@@ -73,16 +76,17 @@ impl ApiClient {
                 "client certificate has expired: the API server will refuse it until the file is renewed"
             );
         }
-        Ok(Self::new(path, kubeconfig.server().clone()))
+        Ok(Self::new(path, kubeconfig.server().clone(), Pool::default()))
     }
 
-    fn new(path: &Path, server: Uri) -> Self {
+    fn new(path: &Path, server: Uri, pool: Pool) -> Self {
         let inner = Arc::new(Inner {
             path: path.to_owned(),
             server,
             session: Mutex::default(),
             renewal: tokio::sync::Mutex::new(Renewal { not_before: Timestamp::MIN, error: None }),
             connect_backoff: ConnectBackoff::default(),
+            pool,
         });
         let kube = kube::Client::new(Transport(Arc::clone(&inner)), "default");
         Self { inner, kube }
@@ -90,7 +94,7 @@ impl ApiClient {
 
     /// A client of the same server over a separate connection.
     pub fn new_connection(&self) -> Self {
-        Self::new(&self.inner.path, self.inner.server.clone())
+        Self::new(&self.inner.path, self.inner.server.clone(), self.inner.pool.clone())
     }
 
     /// The server's address.
@@ -185,12 +189,13 @@ impl Inner {
 
     async fn renew(&self, current: Option<&Session>) -> Result<Session, RenewalError> {
         let path = self.path.clone();
-        let access = tokio::task::spawn_blocking(move || Kubeconfig::read(&path)).await??.access().await?;
+        let read = self.pool.run("kubeconfig", READ_TIMEOUT, move || Kubeconfig::read(&path)).await??;
+        let access = read.access(&self.pool).await?;
         let reusable =
             |session: &&Session| session.access.identity == access.identity && session.access.server == access.server;
         let http = match current.filter(reusable) {
             Some(session) => session.http.clone(),
-            None => connect::http(&access, self.connect_backoff.clone())
+            None => connect::http(&access, self.connect_backoff.clone(), self.pool.clone())
                 .map_err(|source| RenewalError::Connect { kubeconfig: self.path.clone(), source })?,
         };
         Ok(Session { access: Arc::new(access), http })
@@ -275,6 +280,8 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 const BODY_MAX: usize = 128 << 20;
 const ERROR_BODY_MAX: usize = 256 << 10;
 const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// For a kubeconfig.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Delay after credentials could not be read.
 const REREAD_AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// Delay after the server refused the current credentials.

@@ -1,5 +1,6 @@
 //! One HTTP/2 connection to the API server: opened on demand, kept alive with pings, reopened with back-off.
 
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -9,8 +10,10 @@ use http::Uri;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt};
+use podwright_tasks::Pool;
 use secrecy::ExposeSecret;
 use tokio::time::Instant;
 use tower::{BoxError, Service};
@@ -19,7 +22,7 @@ use crate::backoff::RetryBackoff;
 use crate::kubeconfig::{Access, Identity};
 
 /// An HTTP client with one connection.
-pub(crate) type HttpClient = Client<BackoffConnector<HttpsConnector<HttpConnector>>, Body>;
+pub(crate) type HttpClient = Client<BackoffConnector<HttpsConnector<HttpConnector<HostLookup>>>, Body>;
 
 /// Why no HTTP client can be made for an `Access`.
 #[derive(Debug, thiserror::Error)]
@@ -31,8 +34,8 @@ pub(crate) enum ConnectError {
 }
 
 /// A client for this access. Does not connect yet.
-pub(crate) fn http(access: &Access, backoff: ConnectBackoff) -> Result<HttpClient, ConnectError> {
-    let mut tcp = HttpConnector::new();
+pub(crate) fn http(access: &Access, backoff: ConnectBackoff, pool: Pool) -> Result<HttpClient, ConnectError> {
+    let mut tcp = HttpConnector::new_with_resolver(HostLookup(pool));
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
@@ -72,6 +75,29 @@ fn tls(access: &Access) -> Result<rustls::ClientConfig, kube::Error> {
         config.auth_info.client_key_data = Some(base64(key.expose_secret().as_bytes()).into());
     }
     config.rustls_client_config()
+}
+
+/// Looks up the API server's name with the C library, which knows every source in nsswitch.conf. It may take longer than a
+/// connection is waited for, so it has threads apart from everything else.
+#[derive(Clone)]
+pub(crate) struct HostLookup(Pool);
+
+impl Service<Name> for HostLookup {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        let pool = self.0.clone();
+        Box::pin(async move {
+            let lookup = move || (name.as_str(), 0).to_socket_addrs();
+            Ok(pool.run("name lookup of the API server", CONNECT_TIMEOUT, lookup).await??)
+        })
+    }
 }
 
 /// The back-off between attempts to connect, and the time before which no attempt is made; shared by successive connections.
@@ -136,7 +162,7 @@ where
     }
 }
 
-/// TCP only.
+/// The name lookup, and TCP.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// TCP and TLS.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -12,6 +12,7 @@ use base64::Engine;
 use http::{HeaderValue, Uri};
 use jiff::Timestamp;
 use kube::config::{AuthInfo, Cluster, Kubeconfig as Parsed};
+use podwright_tasks::Pool;
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{certificate, credential_plugin};
@@ -163,9 +164,10 @@ impl Kubeconfig {
     }
 
     /// Reads what may change: files, and the output of a credential plugin, which may take a minute.
-    pub(crate) async fn access(&self) -> Result<Access, KubeconfigError> {
+    pub(crate) async fn access(&self, pool: &Pool) -> Result<Access, KubeconfigError> {
         let this = self.clone();
-        let read = tokio::task::spawn_blocking(move || Ok((this.roots()?, this.client()?, this.token()?))).await;
+        let read = move || Ok((this.roots()?, this.client()?, this.token()?));
+        let read = pool.run("credential files", READ_TIMEOUT, read).await;
         let (roots, client, token) = read.unwrap_or_else(|error| Err(self.in_user("", error.to_string())))?;
         let mut access = Access {
             server: self.server.clone(),
@@ -335,6 +337,8 @@ fn read_file(kubeconfig: &Path, path: &Path) -> Result<Vec<u8>, KubeconfigError>
 
 /// Real files have a few kilobytes.
 const FILE_MAX: u64 = 1 << 20;
+/// For the files that a kubeconfig refers to.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval for reading token and certificate files again.
 const REREAD: Duration = Duration::from_secs(60);
 /// A plugin runs again this long before its credential expires.

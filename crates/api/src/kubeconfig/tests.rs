@@ -62,24 +62,24 @@ fn header(access: &Access) -> &str {
 #[tokio::test]
 async fn certificates_and_tokens_are_read_inline_and_from_files() {
     let dir = Dir::new();
-    let access = dir.with_user("{token: abc}").unwrap().access().await.unwrap();
+    let access = dir.with_user("{token: abc}").unwrap().access(&Pool::default()).await.unwrap();
     assert_eq!(header(&access), "Bearer abc");
-    let both = dir.with_user("{token: abc, tokenFile: token}").unwrap().access().await.unwrap();
+    let both = dir.with_user("{token: abc, tokenFile: token}").unwrap().access(&Pool::default()).await.unwrap();
     assert_eq!(header(&both), "Bearer from-a-file");
     let config = dir.with_user("{tokenFile: token}").unwrap();
-    assert_eq!(header(&config.access().await.unwrap()), "Bearer from-a-file");
+    assert_eq!(header(&config.access(&Pool::default()).await.unwrap()), "Bearer from-a-file");
     // A token that was replaced in the file is read by the next call.
     fs::write(dir.dir.path().join("token"), "newer").unwrap();
-    assert_eq!(header(&config.access().await.unwrap()), "Bearer newer");
+    assert_eq!(header(&config.access(&Pool::default()).await.unwrap()), "Bearer newer");
 
     let config = dir.with_user("{client-certificate: cert.pem, client-key: key.pem}").unwrap();
     assert_eq!(config.expires().unwrap().to_string(), "2031-02-03T00:00:00Z");
-    let from_files = config.access().await.unwrap();
+    let from_files = config.access(&Pool::default()).await.unwrap();
     let base64 =
         |name: &str| base64::engine::general_purpose::STANDARD.encode(fs::read(dir.dir.path().join(name)).unwrap());
     let (cert, key) = (base64("cert.pem"), base64("key.pem"));
     let inline = dir.with_user(&format!("{{client-certificate-data: {cert}, client-key-data: {key}}}")).unwrap();
-    assert!(from_files.identity == inline.access().await.unwrap().identity);
+    assert!(from_files.identity == inline.access(&Pool::default()).await.unwrap().identity);
     assert!(from_files.authorization.is_none());
     crate::connect::http(&from_files, Default::default()).unwrap();
 }
@@ -91,7 +91,7 @@ async fn a_plugin_returns_a_token_with_an_expiry_and_its_output_stays_secret() {
         r#"case "$KUBERNETES_EXEC_INFO" in *'"interactive":false'*) ;; *) exit 3;; esac
 echo "{\"kind\":\"ExecCredential\",\"status\":{\"token\":\"of-$WHO\",\"expirationTimestamp\":\"2040-01-01T00:00:00Z\"}}""#,
     );
-    let access = dir.with_user(&user).unwrap().access().await.unwrap();
+    let access = dir.with_user(&user).unwrap().access(&Pool::default()).await.unwrap();
     assert_eq!(header(&access), "Bearer of-me");
     assert_eq!(access.renew_at.to_string(), "2039-12-31T23:59:00Z");
 
@@ -99,12 +99,12 @@ echo "{\"kind\":\"ExecCredential\",\"status\":{\"token\":\"of-$WHO\",\"expiratio
         let user = dir.plugin(script);
         dir.with_user(&user).unwrap()
     };
-    let error = failed("echo s3cret; exit 4").access().await.err().unwrap().to_string();
+    let error = failed("echo s3cret; exit 4").access(&Pool::default()).await.err().unwrap().to_string();
     assert!(error.contains("users[u].user.exec") && error.contains("exit status: 4"), "{error}");
     assert!(!error.contains("s3cret"), "{error}");
-    let error = failed("echo '{\"status\": s3cret'").access().await.err().unwrap().to_string();
+    let error = failed("echo '{\"status\": s3cret'").access(&Pool::default()).await.err().unwrap().to_string();
     assert!(error.contains("no ExecCredential") && !error.contains("s3cret"), "{error}");
-    let error = failed("echo '{\"status\": {}}'").access().await.err().unwrap().to_string();
+    let error = failed("echo '{\"status\": {}}'").access(&Pool::default()).await.err().unwrap().to_string();
     assert!(error.contains("neither token nor certificate"), "{error}");
 }
 
@@ -125,7 +125,7 @@ async fn a_plugin_with_provide_cluster_info_gets_the_cluster() {
         "{{clusters: [{{name: c, cluster: {cluster}}}], users: [{{name: u, user: {user}}}], \
          contexts: [{{name: x, context: {{cluster: c, user: u}}}}], current-context: x}}"
     );
-    dir.read(&text).unwrap().access().await.unwrap();
+    dir.read(&text).unwrap().access(&Pool::default()).await.unwrap();
     let info: serde_json::Value = serde_json::from_str(&fs::read_to_string(info).unwrap()).unwrap();
     let certificate = fs::read(dir.dir.path().join("cert.pem")).unwrap();
     let wanted = serde_json::json!({"server": "https://127.0.0.1:1", "config": {"audience": "a"},
