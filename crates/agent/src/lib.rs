@@ -9,6 +9,7 @@ pub mod images_gc;
 pub mod journal;
 pub mod local;
 pub mod metrics;
+pub(crate) mod name_lookup;
 pub mod node_executor;
 pub mod object_store;
 pub mod objects;

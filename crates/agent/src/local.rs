@@ -22,6 +22,7 @@ use podwright_cri::BoxFuture;
 use tokio::sync::Mutex;
 
 use crate::feed::{PodFeed, PodView};
+use crate::host::Pool;
 use crate::object_store::PodObjectStore;
 use crate::sources::Changes;
 use disk::ManifestDir;
@@ -45,6 +46,7 @@ pub struct StoreError {
 pub struct Store {
     node: String,
     dir: ManifestDir,
+    pool: Pool,
     feed: Arc<PodFeed>,
     changes: Changes,
     /// Locked during writes to disk: one writer at a time.
@@ -62,6 +64,7 @@ impl Store {
         records: &[PodRecord],
         feed: Arc<PodFeed>,
         changes: Changes,
+        pool: Pool,
     ) -> Result<Arc<Self>, StoreError> {
         let failed = |source| StoreError { path: root_dir.join("manifests"), source };
         let dir = ManifestDir::open(root_dir).map_err(failed)?;
@@ -88,7 +91,7 @@ impl Store {
             feed.put_object(Arc::clone(&pod), Source::Local, Some(ORIGIN.into()));
             objects.insert(uid, pod);
         }
-        Ok(Arc::new(Self { node: node.into(), dir, feed, changes, objects: Mutex::new(objects), broken }))
+        Ok(Arc::new(Self { node: node.into(), dir, pool, feed, changes, objects: Mutex::new(objects), broken }))
     }
 
     /// Sends the first SET to core.
@@ -144,12 +147,21 @@ impl Store {
 
     async fn write(&self, pod: &Arc<Pod>) -> Result<(), PodRequestError> {
         let (dir, pod) = (self.dir.clone(), Arc::clone(pod));
-        blocking(move || write(&dir, &pod)).await
+        self.blocking(move || write(&dir, &pod)).await
     }
 
     async fn unlink(&self, uid: &PodUid) -> Result<(), PodRequestError> {
         let (dir, gone) = (self.dir.clone(), uid.clone());
-        blocking(move || dir.remove(&gone).map_err(|error| PodRequestError::disk(&error))).await
+        self.blocking(move || dir.remove(&gone).map_err(|error| PodRequestError::disk(&error))).await
+    }
+
+    /// Waits for the end: a write that was given up could still happen later, and undo a newer one.
+    async fn blocking(
+        &self,
+        work: impl FnOnce() -> Result<(), PodRequestError> + Send + 'static,
+    ) -> Result<(), PodRequestError> {
+        let done = self.pool.run_to_end("submitted pods", work).await;
+        done.unwrap_or_else(|error| Err(PodRequestError::Disk { message: error.to_string() }))
     }
 
     async fn patch_status(&self, object: &ObjectRef, status: Arc<PodStatus>) -> ObjectResult {
@@ -240,11 +252,6 @@ fn uid_of(pod: &Pod) -> PodUid {
 fn write(dir: &ManifestDir, pod: &Pod) -> Result<(), PodRequestError> {
     let text = serde_json::to_vec(pod).map_err(|error| PodRequestError::disk(&error.into()))?;
     dir.write(&uid_of(pod), &text).map_err(|error| PodRequestError::disk(&error))
-}
-
-async fn blocking(work: impl FnOnce() -> Result<(), PodRequestError> + Send + 'static) -> Result<(), PodRequestError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(PodRequestError::Disk { message: error.to_string() }))
 }
 
 fn unavailable(error: PodRequestError) -> ObjectError {

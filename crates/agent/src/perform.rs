@@ -18,7 +18,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::host::Pool;
+use crate::name_lookup::NameResolver;
 use crate::objects::{NoApiServer, ObjectClient};
+use crate::pod_spec::pod_uid;
 use crate::translate::{HostView, NodeSettings, RuntimeFeatures};
 
 mod container;
@@ -93,6 +95,7 @@ pub struct CallExecutor {
     userns: UserNamespaceRanges,
     objects: Arc<dyn ObjectClient>,
     events: EventSink,
+    names: NameResolver,
     pool: Pool,
 }
 
@@ -130,6 +133,7 @@ impl CallExecutor {
             host: config.host,
             features: config.features,
             images: image::Images::new(config.images, config.pulls, config.pool.clone()),
+            names: NameResolver::system(config.pool.clone()),
             pool: config.pool,
             runs: Semaphore::new(sandboxes),
             stops: Semaphore::new(sandboxes),
@@ -147,6 +151,16 @@ impl CallExecutor {
     /// Sets the receiver of events about problems that did not fail a call.
     pub fn with_event_sink(self, events: EventSink) -> Self {
         Self { events, ..self }
+    }
+
+    #[cfg(test)]
+    fn with_names(self, names: NameResolver) -> Self {
+        Self { names, ..self }
+    }
+
+    /// Connects for this pod's probes and hooks.
+    fn dialer<'a>(&'a self, pod: &'a Pod) -> http::Dialer<'a> {
+        http::Dialer { names: &self.names, uid: pod_uid(pod) }
     }
 
     /// Records a warning event about a problem that did not fail the call.

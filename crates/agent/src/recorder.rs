@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use podwright_core::model::{Event, Now, Out};
 use podwright_core::{Node, record};
+use tokio::sync::oneshot;
 
 /// The recorder's settings.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,7 +36,8 @@ pub struct Recorder {
     jobs: Option<SyncSender<Job>>,
     /// The part is full: the next input begins a new one.
     full: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    /// Closed when the thread ends.
+    ended: oneshot::Receiver<()>,
 }
 
 enum Job {
@@ -51,10 +52,15 @@ impl Recorder {
         let mut file = RecordingFile::open(config)?;
         let (jobs, taken) = sync_channel(JOBS_MAX);
         let full = file.full.clone();
-        let thread = std::thread::Builder::new().name("recorder".into()).spawn(move || file.run(&taken))?;
+        let (end, ended) = oneshot::channel();
+        let run = move || {
+            file.run(&taken);
+            drop((file, end));
+        };
+        std::thread::Builder::new().name("recorder".into()).spawn(run)?;
         // The first input begins with the state.
         full.store(true, Ordering::Relaxed);
-        Ok(Self { jobs: Some(jobs), full, thread: Some(thread) })
+        Ok(Self { jobs: Some(jobs), full, ended })
     }
 
     /// Called before an input is handled. Returns the copy for [`Recorder::step`]; `None`: the recording has ended.
@@ -74,10 +80,7 @@ impl Recorder {
     pub async fn finish(mut self) {
         self.send(Job::End("the agent ended"));
         self.jobs = None;
-        if let Some(thread) = self.thread.take() {
-            let joined = tokio::task::spawn_blocking(move || thread.join());
-            let _ = tokio::time::timeout(FINISH_MAX, joined).await;
-        }
+        let _ = tokio::time::timeout(FINISH_MAX, self.ended).await;
     }
 
     /// Never blocks the event loop: a full queue ends the recording.

@@ -10,6 +10,7 @@
 //! lost. If the reopen fails, the rename is undone. A crash between the two leaves no `0.log`: the next round makes the runtime
 //! reopen it.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -24,8 +25,10 @@ use flate2::write::GzEncoder;
 use jiff::Timestamp;
 use podwright_core::model::ContainerId;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
-use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::host::{Pool, PoolError};
 
 /// The limits of container logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +77,14 @@ pub enum RotateError {
         /// The system's error.
         source: io::Error,
     },
+    /// The file operation was not begun, or its thread is lost.
+    #[error("work on {}: {source}", path.display())]
+    Pool {
+        /// The log.
+        path: PathBuf,
+        /// The pool's error.
+        source: PoolError,
+    },
 }
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -85,18 +96,33 @@ pub type Reopen = Arc<dyn Fn(ContainerId) -> BoxFuture<Result<(), String>> + Sen
 pub type ListRunning = Arc<dyn Fn() -> BoxFuture<Vec<RunningContainer>> + Send + Sync>;
 
 /// Checks the logs of all running containers periodically. Never returns.
-pub async fn run(config: RotationConfig, running: ListRunning, reopen: Reopen) {
+///
+/// Each rotation is a task: compressing one large log, or a runtime that does not reopen it, delays no other log.
+pub async fn run(config: RotationConfig, running: ListRunning, reopen: Reopen, pool: Pool) {
     let mut ticks = interval(config.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut rotations: BTreeMap<ContainerId, AbortOnDropHandle<()>> = BTreeMap::new();
     loop {
         ticks.tick().await;
-        // All are checked in one blocking task: a task per log would be most of the work of an idle agent.
+        rotations.retain(|_, rotation| !rotation.is_finished());
+        // All are checked in one closure: one per log would be most of the work of an idle agent.
         let all = running().await;
-        let due = spawn_blocking(move || due(all, config.max_size)).await.unwrap_or_default();
-        for container in due {
-            if let Err(error) = rotate(config, &container, &reopen, Timestamp::now()).await {
-                tracing::warn!(container_id = %container.id, %error, "log rotation failed");
+        let due = match pool.run("container logs", CHECK_MAX, move || due(all, config.max_size)).await {
+            Ok(due) => due,
+            Err(error) => {
+                tracing::warn!(%error, "checking the sizes of logs failed");
+                continue;
             }
+        };
+        for container in due {
+            let (reopen, pool) = (reopen.clone(), pool.clone());
+            rotations.entry(container.id.clone()).or_insert_with(|| {
+                AbortOnDropHandle::new(podwright_tasks::spawn("log-rotation", async move {
+                    if let Err(error) = rotate(config, &container, &reopen, &pool, Timestamp::now()).await {
+                        tracing::warn!(container_id = %container.id, %error, "log rotation failed");
+                    }
+                }))
+            });
         }
     }
 }
@@ -106,10 +132,11 @@ pub async fn rotate(
     config: RotationConfig,
     container: &RunningContainer,
     reopen: &Reopen,
+    pool: &Pool,
     now: Timestamp,
 ) -> Result<bool, RotateError> {
     let log = container.log.clone();
-    let renamed = match blocking(move || rename_if_too_large(&log, config.max_size, now)).await? {
+    let renamed = match blocking(pool, &container.log, move || rename_if_too_large(&log, config.max_size, now)).await? {
         LogState::Fits => return Ok(false),
         LogState::Missing => None,
         LogState::Renamed(to) => Some(to),
@@ -118,12 +145,12 @@ pub async fn rotate(
     if let Err(message) = answer.unwrap_or_else(|_| Err(format!("no response within {} s", REOPEN_MAX.as_secs()))) {
         if let Some(to) = renamed {
             let log = container.log.clone();
-            blocking(move || undo_rename(&to, &log)).await?;
+            blocking(pool, &container.log, move || undo_rename(&to, &log)).await?;
         }
         return Err(RotateError::Reopen { id: container.id.clone(), message });
     }
     let log = container.log.clone();
-    blocking(move || clean_up(&log, config.max_files)).await?;
+    blocking(pool, &container.log, move || clean_up(&log, config.max_files)).await?;
     Ok(renamed.is_some())
 }
 
@@ -259,13 +286,15 @@ fn is_timestamp(text: &str) -> bool {
     bytes.len() == 15 && bytes.iter().enumerate().all(|(i, b)| if i == 8 { *b == b'-' } else { b.is_ascii_digit() })
 }
 
+/// Waits for the end: compressing takes as long as it takes, and half a rotation must not be repeated meanwhile.
 async fn blocking<T: Send + 'static>(
+    pool: &Pool,
+    log: &Path,
     work: impl FnOnce() -> Result<T, RotateError> + Send + 'static,
 ) -> Result<T, RotateError> {
-    match spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) => Err(failed("work on", Path::new("the log"))(io::Error::other(error))),
-    }
+    let key = format!("log {}", log.display());
+    let done = pool.run_to_end(key, work).await;
+    done.unwrap_or_else(|source| Err(RotateError::Pool { path: log.to_owned(), source }))
 }
 
 fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RotateError + use<> {
@@ -275,6 +304,8 @@ fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RotateEr
 
 const GZ: &str = ".gz";
 const TMP: &str = ".tmp";
+/// For the sizes of all logs.
+const CHECK_MAX: Duration = Duration::from_secs(30);
 /// Longer than the limit of the call itself: a `Reopen` without a limit must not stop the rotation of other logs.
 const REOPEN_MAX: Duration = Duration::from_secs(150);
 

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use podwright_agent::host::Pool;
 use podwright_agent::rotate::{self, ListRunning, Reopen, RunningContainer};
 use podwright_cri::{RemoteRuntime, RuntimeService, labels, v1};
 
 /// Runs until it is dropped. `limit` is the timeout of each runtime call.
-pub(crate) async fn run(config: rotate::RotationConfig, runtime: Arc<RemoteRuntime>, limit: Duration) {
+pub(crate) async fn run(config: rotate::RotationConfig, runtime: Arc<RemoteRuntime>, pool: Pool, limit: Duration) {
     let reopen: Reopen = {
         let runtime = runtime.clone();
         Arc::new(move |id| {
@@ -21,7 +22,7 @@ pub(crate) async fn run(config: rotate::RotationConfig, runtime: Arc<RemoteRunti
         let (runtime, logs) = (runtime.clone(), logs.clone());
         Box::pin(async move { logs.of_running(&runtime, limit).await })
     });
-    rotate::run(config, list, reopen).await;
+    rotate::run(config, list, reopen, pool).await;
 }
 
 /// Cache of log paths by container id: the path of a container's log never changes.

@@ -150,7 +150,7 @@ impl Agent {
         .with_objects(objects)
         .with_event_sink(Arc::new(move |event: KubeEvent| recorded.record_event(&event, SystemClock.now())));
         let (root, node_name, feed) = (&config.dirs.root, &config.node.node_name, Arc::clone(state.feed()));
-        let store = Store::open(root, node_name, &opened.records, feed, changes.clone())?;
+        let store = Store::open(root, node_name, &opened.records, feed, changes.clone(), pool.clone())?;
         let local: Arc<dyn PodObjectStore> = Arc::new(LocalObjectStore(store.clone()));
         let stores = opened.cluster.iter().map(|cluster| (Source::Api, cluster::object_store(cluster)));
         let stores = stores.chain([(Source::Local, local)]).collect();
@@ -177,11 +177,11 @@ impl Agent {
         tasks.service("runtime-events", async move { observer.follow_events(stopped).await });
         if let Some(file) = config.sources.file.clone() {
             let decode = settings::decode(&config, Source::File);
-            tasks.service("file-source", sources::file::run(file, decode, changes.clone()));
+            tasks.service("file-source", sources::file::run(file, decode, changes.clone(), pool.clone()));
         }
         if let Some(url) = config.sources.url.clone() {
             let decode = settings::decode(&config, Source::Url);
-            tasks.service("url-source", sources::url::run(url, decode, changes.clone()));
+            tasks.service("url-source", sources::url::run(url, decode, changes.clone(), pool.clone()));
         }
         let submitted = store.clone();
         tasks.job("local-source", async move { submitted.begin().await });
@@ -192,12 +192,12 @@ impl Agent {
         let empty_dirs = EmptyDirs::new(feed.clone(), settings::paths(&config), pool.clone());
         tasks.service("empty-dir-limits", empty_dirs.watch(handle.clone()));
         let policy = settings::image_policy(&config);
-        let gc = ImageGc::new(runtime.clone(), images, images_gc::measure(pool), policy, limit);
+        let gc = ImageGc::new(runtime.clone(), images, images_gc::measure(pool.clone()), policy, limit);
         if !gc.is_off() {
             tasks.service("image-gc", collect_images(gc, node_name.clone(), handle.clone()));
         }
         tasks.job("heap-trim", heap::trim_heap_periodically());
-        tasks.service("log-rotation", log_rotation::run(config.logs, runtime.clone(), limit));
+        tasks.service("log-rotation", log_rotation::run(config.logs, runtime.clone(), pool, limit));
         if let Some(listener) = listener {
             let monitor = Arc::new(Monitor::new(handle.clone(), config.node.sync_frequency));
             tasks.drained_service("monitor-listener", health_server::serve(listener, monitor, stop.clone()));

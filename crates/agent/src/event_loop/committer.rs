@@ -29,7 +29,6 @@ pub(super) struct Committer {
     waiting: VecDeque<(u64, Instant, Vec<Effect>)>,
     /// The last reported error of the journal.
     error: Option<String>,
-    thread: Option<std::thread::JoinHandle<()>>,
 }
 
 /// Records for the journal thread: at most one per pod.
@@ -65,14 +64,14 @@ impl Committer {
     pub(super) fn start(journal: Option<Journal>) -> Self {
         let (done, progress) = watch::channel(Progress::default());
         let shared = journal.is_some().then(|| Arc::new(Shared::default()));
-        let thread = journal.zip(shared.clone()).map(|(journal, shared)| {
+        if let Some((journal, shared)) = journal.zip(shared.clone()) {
             let run = move || write(journal, &shared, &done);
             std::thread::Builder::new()
                 .name("journal".into())
                 .spawn(run)
-                .expect("a thread can be started when the agent starts")
-        });
-        Self { shared, progress, batch: 0, waiting: VecDeque::new(), error: None, thread }
+                .expect("a thread can be started when the agent starts");
+        }
+        Self { shared, progress, batch: 0, waiting: VecDeque::new(), error: None }
     }
 
     /// Queues the records of a batch. Returns its effects if they may be performed at once.
@@ -123,11 +122,10 @@ impl Committer {
     /// Waits until everything queued is on disk, for at most `COMMIT_TIME_MAX`.
     pub(super) async fn finish(mut self) {
         self.close();
-        if let Some(thread) = self.thread.take() {
-            let joined = tokio::task::spawn_blocking(move || thread.join());
-            if tokio::time::timeout(COMMIT_TIME_MAX, joined).await.is_err() {
-                tracing::warn!("journal not flushed at shutdown: no answer from the disk");
-            }
+        // The channel closes when the thread ends.
+        let ended = async { while self.progress.changed().await.is_ok() {} };
+        if tokio::time::timeout(COMMIT_TIME_MAX, ended).await.is_err() {
+            tracing::warn!("journal not flushed at shutdown: no answer from the disk");
         }
     }
 }
@@ -234,8 +232,7 @@ mod tests {
     async fn a_disk_that_hangs_is_reported_and_does_not_delay_effects() {
         let (done, progress) = watch::channel(Progress::default());
         let shared = Some(Arc::new(Shared::default()));
-        let mut committer =
-            Committer { shared, progress, batch: 0, waiting: VecDeque::new(), error: None, thread: None };
+        let mut committer = Committer { shared, progress, batch: 0, waiting: VecDeque::new(), error: None };
         assert!(committer.commit(batch(Some("a"), 1)).is_none());
         let freed = committer.committed().await;
         assert_eq!(freed.effects.len(), 1);

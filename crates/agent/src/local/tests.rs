@@ -18,7 +18,8 @@ struct Bed {
 fn open(dir: TempDir, records: &[PodRecord]) -> Bed {
     let (changes, told) = mpsc::channel(64);
     let feed = Arc::new(PodFeed::default());
-    let store = Store::open(dir.path(), "node", records, Arc::clone(&feed), changes).unwrap();
+    let store =
+        Store::open(dir.path(), "node", records, Arc::clone(&feed), changes, crate::host::Pool::default()).unwrap();
     Bed { dir, store, feed, told }
 }
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler};
 use podwright_core::model::{Answer, CallError, ContainerId, HookKind, Name, Pod, find_container};
 use podwright_cri::v1::ExecSyncRequest;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{CallExecutor, http, probe, read_failure, target};
@@ -66,7 +65,7 @@ impl CallExecutor {
             let host =
                 target::host(action.host.as_deref(), pod, &call.ips, &self.settings).map_err(|e| failed(e.into()))?;
             let port = target::port(&action.port, container).map_err(|e| failed(e.into()))?;
-            let connected = TcpStream::connect((host.trim_matches(['[', ']']), port)).await;
+            let connected = self.dialer(pod).connect(host, port).await;
             let address = format!("{host}:{port}");
             return connected.map(drop).map_err(|source| failed(HookError::Connect { address, source }));
         }
@@ -97,8 +96,8 @@ impl CallExecutor {
     /// Every response is a success, whatever its status code. If the server answers a TLS handshake with plain HTTP, the request is
     /// repeated without TLS, as in the Go kubelet.
     async fn http_hook(&self, pod: &Pod, url: &http::Url, action: &HTTPGetAction) -> Result<(), HookError> {
-        let headers = target::headers(action);
-        match http::follow(url, &headers, "lifecycle").await {
+        let (headers, dialer) = (target::headers(action), self.dialer(pod));
+        match http::follow(&dialer, url, &headers, "lifecycle").await {
             Ok(response) => {
                 tracing::debug!(%url, status = response.status, "hook request finished");
                 Ok(())
@@ -106,7 +105,7 @@ impl CallExecutor {
             Err(http::HttpError::Body { .. }) => Ok(()),
             Err(error) if error.is_plain_http() => {
                 let plain = http::Url { tls: false, ..url.clone() };
-                match http::follow(&plain, &http::without_authorization(&headers), "lifecycle").await {
+                match http::follow(&dialer, &plain, &http::without_authorization(&headers), "lifecycle").await {
                     Ok(_) | Err(http::HttpError::Body { .. }) => {}
                     Err(error) => return Err(error.into()),
                 }

@@ -22,6 +22,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::name_lookup::NameResolver;
+
 /// The target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Url {
@@ -131,11 +133,28 @@ impl std::fmt::Display for Url {
     }
 }
 
+/// Connects for one pod: its name lookups are separate from those of others.
+pub(super) struct Dialer<'a> {
+    pub(super) names: &'a NameResolver,
+    pub(super) uid: &'a str,
+}
+
+impl Dialer<'_> {
+    pub(super) async fn connect(&self, host: &str, port: u16) -> std::io::Result<TcpStream> {
+        self.names.connect(self.uid, host, port).await
+    }
+}
+
 /// Sends one GET request. Redirects and the time limit are left to the caller.
-pub(super) async fn get(url: &Url, headers: &[(String, String)], purpose: &str) -> Result<HttpResponse, HttpError> {
+async fn get(
+    dialer: &Dialer<'_>,
+    url: &Url,
+    headers: &[(String, String)],
+    purpose: &str,
+) -> Result<HttpResponse, HttpError> {
     let headers = request_headers(url, headers, purpose)?;
     let address = url.authority();
-    let connected = TcpStream::connect((url.host.as_str(), url.port)).await;
+    let connected = dialer.connect(&url.host, url.port).await;
     let stream = connected.map_err(|source| HttpError::Connect { address: address.clone(), source })?;
     if !url.tls {
         return exchange(url, headers, stream).await;
@@ -179,13 +198,14 @@ async fn exchange(
 /// Sends a GET request and follows redirects on the same host. A redirect to another host is the result (Go kubelet:
 /// `RedirectChecker`).
 pub(super) async fn follow(
+    dialer: &Dialer<'_>,
     first: &Url,
     headers: &[(String, String)],
     purpose: &str,
 ) -> Result<HttpResponse, HttpError> {
     let mut url = first.clone();
     for _ in 0..REDIRECTS_MAX {
-        let response = get(&url, headers, purpose).await?;
+        let response = get(dialer, &url, headers, purpose).await?;
         let next = match response.status {
             301 | 302 | 303 | 307 | 308 => response.location.as_deref().and_then(|location| url.join(location)),
             _ => None,

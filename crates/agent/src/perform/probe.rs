@@ -10,10 +10,9 @@ use podwright_core::expansion::{EXPANDED_BYTES_MAX, Part, expand, parts};
 use podwright_core::model::{Answer, CallError, ContainerId, Name, Pod, ProbeKind, ProbeVerdict, find_container};
 use podwright_cri::Code;
 use podwright_cri::v1::ExecSyncRequest;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::http::{self, HttpError, Url};
+use super::http::{self, Dialer, HttpError, Url};
 use super::target::TargetError;
 use super::{CallExecutor, grpc, target};
 
@@ -70,7 +69,7 @@ impl CallExecutor {
         }
         if let Some(action) = &probe.http_get {
             let url = target::url(action, container, pod, &call.ips, &self.settings)?;
-            let (verdict, redirected) = http_probe(&url, action, limit).await;
+            let (verdict, redirected) = http_probe(&self.dialer(pod), &url, action, limit).await;
             if redirected {
                 // The Go kubelet adds the body, which may contain what an event should not show.
                 let message = format!("{:?} probe warning: Probe terminated redirects", call.kind);
@@ -80,7 +79,7 @@ impl CallExecutor {
         }
         if let Some(action) = &probe.tcp_socket {
             let host = target::host(action.host.as_deref(), pod, &call.ips, &self.settings)?;
-            return Ok(tcp_probe(host, target::port(&action.port, container)?, limit).await);
+            return Ok(tcp_probe(&self.dialer(pod), host, target::port(&action.port, container)?, limit).await);
         }
         if let Some(action) = &probe.grpc {
             let host = target::host(None, pod, &call.ips, &self.settings)?;
@@ -160,8 +159,8 @@ fn as_written(message: String, replaced: &[(String, &String)]) -> String {
 }
 
 /// The verdict, and whether it is a redirect to another host: that is a success with a warning event.
-async fn http_probe(url: &Url, action: &HTTPGetAction, limit: Duration) -> (ProbeVerdict, bool) {
-    let verdict = match timeout(limit, http::follow(url, &target::headers(action), "probe")).await {
+async fn http_probe(dialer: &Dialer<'_>, url: &Url, action: &HTTPGetAction, limit: Duration) -> (ProbeVerdict, bool) {
+    let verdict = match timeout(limit, http::follow(dialer, url, &target::headers(action), "probe")).await {
         Ok(Ok(response)) => match response.status {
             300..400 => return (ProbeVerdict::Success, true),
             200..300 => ProbeVerdict::Success,
@@ -176,9 +175,9 @@ async fn http_probe(url: &Url, action: &HTTPGetAction, limit: Duration) -> (Prob
     (verdict, false)
 }
 
-async fn tcp_probe(host: &str, port: u16, limit: Duration) -> ProbeVerdict {
+async fn tcp_probe(dialer: &Dialer<'_>, host: &str, port: u16, limit: Duration) -> ProbeVerdict {
     let address = Url::new(false, host, port, "").authority();
-    match timeout(limit, TcpStream::connect((host.trim_matches(['[', ']']), port))).await {
+    match timeout(limit, dialer.connect(host, port)).await {
         Ok(Ok(_)) => ProbeVerdict::Success,
         Ok(Err(error)) => ProbeVerdict::Failure(format!("dial tcp {address}: {error}")),
         Err(_) => ProbeVerdict::Failure(format!("dial tcp {address}: i/o timeout")),

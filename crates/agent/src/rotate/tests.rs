@@ -99,7 +99,7 @@ impl Bench {
     async fn rotate(&self, second: i64) -> Result<bool, RotateError> {
         let config = RotationConfig { max_size: 100, max_files: 3, ..RotationConfig::default() };
         let now = Timestamp::from_second(1_767_225_600 + second).unwrap();
-        rotate(config, &self.container, &self.reopen(), now).await
+        rotate(config, &self.container, &self.reopen(), &Pool::default(), now).await
     }
 
     fn files(&self) -> Vec<String> {
@@ -159,7 +159,7 @@ async fn a_new_file_of_a_failed_reopen_is_kept() {
         })
     });
     let config = RotationConfig { max_size: 100, max_files: 3, ..RotationConfig::default() };
-    rotate(config, &bench.container, &reopen, Timestamp::UNIX_EPOCH).await.unwrap_err();
+    rotate(config, &bench.container, &reopen, &Pool::default(), Timestamp::UNIX_EPOCH).await.unwrap_err();
     assert_eq!(bench.files(), ["0.log", "0.log.19700101-000000"]);
     assert_eq!(fs::read(&bench.container.log).unwrap(), b"new");
 }
@@ -195,7 +195,7 @@ async fn every_running_container_is_checked_periodically() {
         Box::pin(async move { running })
     });
     let config = RotationConfig { max_size: 100, ..RotationConfig::default() };
-    let task = tokio::spawn(run(config, list, bench.reopen()));
+    let task = tokio::spawn(run(config, list, bench.reopen(), Pool::default()));
     while bench.files().len() < 2 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -6,7 +6,7 @@
 //!                  SET, if it differs from the last one ◀── FileTracker ◀───┘
 //! ```
 //! Events only determine when to scan and which files are being written; the scan determines the state. One scan at a time,
-//! on a blocking thread: a directory that hangs affects this source only.
+//! on a thread of the pool: a directory that hangs affects this source only.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -19,6 +19,7 @@ use podwright_core::model::{Source, SourceChange};
 use tokio::time::{Instant, sleep_until};
 
 use super::{Changes, Decode};
+use crate::host::Pool;
 
 mod scan;
 mod tracker;
@@ -40,10 +41,10 @@ pub struct FileSourceConfig {
 }
 
 /// Watches the path and sends its pods, until the receiver is dropped.
-pub async fn run(config: FileSourceConfig, decode: Decode, changes: Changes) {
+pub async fn run(config: FileSourceConfig, decode: Decode, changes: Changes, pool: Pool) {
     tokio::select! {
         () = changes.closed() => {}
-        () = FileSource::new(config, decode, changes.clone()).run() => {}
+        () = FileSource::new(config, decode, changes.clone(), pool).run() => {}
     }
 }
 
@@ -51,6 +52,7 @@ struct FileSource {
     config: FileSourceConfig,
     decode: Decode,
     changes: Changes,
+    pool: Pool,
     tracker: FileTracker,
     /// `None`: inotify is not available; changes are found by the relist.
     watch: Option<Watch>,
@@ -67,13 +69,13 @@ struct Watch {
 }
 
 impl FileSource {
-    fn new(config: FileSourceConfig, decode: Decode, changes: Changes) -> Self {
+    fn new(config: FileSourceConfig, decode: Decode, changes: Changes, pool: Pool) -> Self {
         let watch = Watch::new()
             .inspect_err(|error| {
                 tracing::warn!(path = %config.path.display(), %error, "inotify unavailable, changes are found every fileCheckFrequency");
             })
             .ok();
-        Self { config, decode, changes, tracker: FileTracker::default(), watch, failing: None }
+        Self { config, decode, changes, pool, tracker: FileTracker::default(), watch, failing: None }
     }
 
     async fn run(mut self) {
@@ -164,7 +166,8 @@ impl FileSource {
             watches: self.watch.as_ref().map(|watch| watch.watches.clone()),
         };
         let decode = self.decode.clone();
-        let mut job = tokio::task::spawn_blocking(move || scan::scan(request, &decode));
+        let key = format!("manifests {}", self.config.path.display());
+        let mut job = Box::pin(self.pool.run_to_end(key, move || scan::scan(request, &decode)));
         let done = loop {
             match tokio::time::timeout(SCAN_WARN_AFTER, &mut job).await {
                 Ok(done) => break done,
@@ -174,6 +177,7 @@ impl FileSource {
                 }
             }
         };
+        drop(job);
         let done = done.map(|Scan { inner, outer, found }| {
             if let Some(watch) = &mut self.watch {
                 watch.replace(inner, outer);

@@ -1,29 +1,23 @@
 //! Manifests at a URL: one Pod or a list of them, fetched periodically.
 //!
 //! Only a response with status 200 and a valid manifest changes anything. As in the Go kubelet, an empty body means no pods.
-//! Each fetch opens a new connection: fetches are 20 seconds apart by default, so a kept one would be idle.
+//! Redirects are followed, and the proxies of the environment used, as Go's client does (`fetch`). Each fetch opens a new
+//! connection: fetches are 20 seconds apart by default, so a kept one would be idle.
 
-use std::ffi::OsString;
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
-use std::io;
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
-use http::{HeaderMap, Request, StatusCode, Uri};
-use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
-use hyper_util::rt::TokioIo;
+use http::{HeaderMap, Uri};
 use podwright_core::model::{Source, SourceChange};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval};
 
-use super::{Changes, Decode, InvalidManifest, MANIFEST_MAX, pods};
+use super::{Changes, Decode, pods};
+use crate::host::Pool;
+use fetch::{FetchError, Fetcher};
+
+mod fetch;
 
 /// An invalid URL or header in the configuration.
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +73,8 @@ impl fmt::Debug for UrlSourceConfig {
 }
 
 /// Fetches the URL periodically and sends its pods, until the receiver is dropped.
-pub async fn run(config: UrlSourceConfig, decode: Decode, changes: Changes) {
+pub async fn run(config: UrlSourceConfig, decode: Decode, changes: Changes, pool: Pool) {
+    let fetcher = Fetcher::new(pool);
     let mut ticks = interval(config.check_frequency);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut state = UrlState::default();
@@ -88,7 +83,7 @@ pub async fn run(config: UrlSourceConfig, decode: Decode, changes: Changes) {
             () = changes.closed() => return,
             _ = ticks.tick() => {}
         }
-        let result = match fetch(&config).await {
+        let result = match fetcher.fetch(&config).await {
             Ok(body) => state.on_body(&body, &config.uri.to_string(), &decode),
             Err(error) => Err((None, error)),
         };
@@ -103,29 +98,6 @@ pub async fn run(config: UrlSourceConfig, decode: Decode, changes: Changes) {
             return;
         }
     }
-}
-
-/// A fetch without a valid manifest.
-#[derive(Debug, thiserror::Error)]
-enum FetchError {
-    #[error("no response within {} s", FETCH_MAX.as_secs())]
-    Timeout,
-    #[error("connect: {0}")]
-    Connect(#[source] io::Error),
-    #[error("read the trusted certificates: {0}")]
-    Roots(String),
-    #[error("{0}")]
-    Http(#[from] hyper::Error),
-    #[error("the response status was {0}")]
-    Status(StatusCode),
-    #[error("the body has more than {MANIFEST_MAX} bytes")]
-    TooLarge,
-    #[error("read the body: {0}")]
-    Body(String),
-    #[error("the body is empty: no pods")]
-    Empty,
-    #[error(transparent)]
-    Manifest(InvalidManifest),
 }
 
 /// The last body that was sent to core, and the number of failures since.
@@ -186,101 +158,8 @@ impl UrlState {
     }
 }
 
-async fn fetch(config: &UrlSourceConfig) -> Result<Bytes, FetchError> {
-    timeout(FETCH_MAX, fetch_unlimited(config)).await.unwrap_or(Err(FetchError::Timeout))
-}
-
-async fn fetch_unlimited(config: &UrlSourceConfig) -> Result<Bytes, FetchError> {
-    let host = config.uri.host().expect("checked in new").trim_matches(['[', ']']);
-    let tls = config.uri.scheme_str() == Some("https");
-    let port = config.uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
-    let stream = TcpStream::connect((host, port)).await.map_err(FetchError::Connect)?;
-    if !tls {
-        return exchange(config, stream).await;
-    }
-    let roots = tokio::task::spawn_blocking(trusted).await.map_err(|e| FetchError::Roots(e.to_string()))??;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let client = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("the provider has the default versions")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let name = ServerName::try_from(host.to_owned()).map_err(|e| FetchError::Connect(io::Error::other(e)))?;
-    let connector = tokio_rustls::TlsConnector::from(Arc::new(client));
-    let stream = connector.connect(name, stream).await.map_err(FetchError::Connect)?;
-    exchange(config, stream).await
-}
-
-async fn exchange(
-    config: &UrlSourceConfig,
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) -> Result<Bytes, FetchError> {
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    // The connection needs a task that polls it; it ends with this fetch.
-    let _guard = AbortOnDrop(podwright_tasks::spawn("url-connection", connection));
-    let target = config.uri.path_and_query().map_or("/", |p| p.as_str());
-    let mut request = Request::get(target).body(Empty::<Bytes>::new()).expect("a path of a parsed URL");
-    *request.headers_mut() = config.headers.clone();
-    let authority = config.uri.authority().expect("checked in new");
-    for (name, value) in [("host", authority.as_str()), ("user-agent", AGENT), ("connection", "close")] {
-        let value = HeaderValue::from_str(value).expect("an authority is a header value");
-        request.headers_mut().entry(name).or_insert(value);
-    }
-    let response = sender.send_request(request).await?;
-    if response.status() != StatusCode::OK {
-        return Err(FetchError::Status(response.status()));
-    }
-    let limit = usize::try_from(MANIFEST_MAX).expect("10 MiB");
-    let body = Limited::new(response.into_body(), limit).collect().await;
-    let body = body.map_err(|error| match error.is::<LengthLimitError>() {
-        true => FetchError::TooLarge,
-        false => FetchError::Body(error.to_string()),
-    })?;
-    Ok(body.to_bytes())
-}
-
-/// The node's trusted certificate authorities. Read for each fetch, because system updates change the file.
-fn trusted() -> Result<rustls::RootCertStore, FetchError> {
-    let file = roots_file(std::env::var_os("SSL_CERT_FILE"), &ROOTS);
-    let bytes = std::fs::read(&file).map_err(|e| FetchError::Roots(format!("{}: {e}", file.display())))?;
-    let mut store = rustls::RootCertStore::empty();
-    store.add_parsable_certificates(CertificateDer::pem_slice_iter(&bytes).flatten());
-    if store.is_empty() {
-        return Err(FetchError::Roots("the file contains none".into()));
-    }
-    Ok(store)
-}
-
-/// The configured file, or the first usual one that exists.
-fn roots_file(configured: Option<OsString>, usual: &[&str]) -> PathBuf {
-    let configured = configured.filter(|file| !file.is_empty()).map(PathBuf::from);
-    let found = || usual.iter().map(PathBuf::from).find(|file| file.exists());
-    configured.or_else(found).unwrap_or_else(|| PathBuf::from(usual[0]))
-}
-
-struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
-
-impl<T> Drop for AbortOnDrop<T> {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// For one fetch, from the DNS lookup to the last byte.
-const FETCH_MAX: Duration = Duration::from_secs(10);
 /// Further failures in a row are logged at debug level.
 const FAILURES_LOGGED: u32 = 3;
-/// The certificate files of distributions, in the order of Go's crypto/x509: Debian and most others, Fedora and RHEL, SUSE,
-/// Alpine.
-const ROOTS: [&str; 6] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/pki/tls/cacert.pem",
-    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
-const AGENT: &str = concat!("podwright/", env!("CARGO_PKG_VERSION"));
 
 #[cfg(test)]
 mod tests;

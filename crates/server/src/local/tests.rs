@@ -169,7 +169,8 @@ fn start_with(streams: &str, broken: Vec<(String, String)>, hang: bool) -> TestS
         node: "node".into(),
         paths,
         feed: Arc::clone(&feed),
-        store: Store::open(dir.path(), "node", &[], Arc::clone(&feed), sender).unwrap(),
+        store: Store::open(dir.path(), "node", &[], Arc::clone(&feed), sender, podwright_tasks::Pool::default())
+            .unwrap(),
         runtime: Arc::new(FixedUrl(streams.into())),
         agent: Arc::new(FakeAgent { broken, hang, sent: sender_of_events, kube_events: kube_events.clone() }),
         format_explanation: |pods, _, _, _| format!("Pod {} has {} instances", pods[0].full_name, pods.len()),

@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::perform::grpc::{HealthCheckRequest, HealthCheckResponse};
 
+mod dead_name_server;
 mod hooks;
 
 /// An HTTP server that records requests and answers with the status in the path.

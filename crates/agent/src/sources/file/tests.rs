@@ -41,7 +41,7 @@ impl TestSource {
         fill(dir.path());
         let (tx, changes) = mpsc::channel(4);
         let decoded = Arc::new(AtomicUsize::new(0));
-        let task = tokio::spawn(run(config(dir.path()), decode(decoded.clone()), tx));
+        let task = tokio::spawn(run(config(dir.path()), decode(decoded.clone()), tx, Pool::default()));
         Self { dir, changes, decoded, task }
     }
 
@@ -123,7 +123,7 @@ async fn a_file_created_during_the_first_scan_is_not_missed() {
     });
     let config =
         FileSourceConfig { path: dir.path().into(), check_frequency: Duration::from_secs(3600), all_names: false };
-    let task = tokio::spawn(run(config, meddling, tx));
+    let task = tokio::spawn(run(config, meddling, tx, Pool::default()));
     for expected in [1, 2] {
         let (_, change) = timeout(Duration::from_secs(10), changes.recv()).await.expect("a change").unwrap();
         let SourceChange::Set { pods, .. } = change else { panic!("{change:?}") };

@@ -1,18 +1,24 @@
 //! The URL source against a real server on loopback.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
-use http::Response;
+use bytes::Bytes;
+use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use podwright_core::model::{Manifest, Pod};
 use podwright_core::validate::FieldError;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
+use super::fetch::{ProxyVariables, roots_file};
 use super::*;
 
 #[test]
@@ -22,6 +28,10 @@ fn certificate_files_of_distributions_are_found() {
     assert_eq!(roots_file(None, &["/no/such/file", path]), here.path());
     assert_eq!(roots_file(Some("/named".into()), &[path]), PathBuf::from("/named"));
     assert_eq!(roots_file(Some("".into()), &["/no/such/file"]), PathBuf::from("/no/such/file"));
+}
+
+fn fetcher() -> Fetcher {
+    Fetcher::new(Pool::default())
 }
 
 /// What the server answers, one after the other; the last one again and again.
@@ -44,7 +54,7 @@ impl Bench {
         let (tx, changes) = mpsc::channel(4);
         let config = UrlSourceConfig::new(&url, [("X-Token", "secret")], Duration::from_millis(30)).unwrap();
         assert!(!format!("{config:?}").contains("secret"));
-        tokio::spawn(run(config, Arc::new(decode), tx));
+        tokio::spawn(run(config, Arc::new(decode), tx, Pool::default()));
         Self { script, seen, changes }
     }
 
@@ -165,7 +175,7 @@ async fn a_fetch_without_a_response_ends_at_the_timeout() {
     });
     let config = UrlSourceConfig::new(&url, [], Duration::from_secs(20)).unwrap();
     let begin = std::time::Instant::now();
-    let error = fetch(&config).await.unwrap_err();
+    let error = fetcher().fetch(&config).await.unwrap_err();
     assert!(matches!(error, FetchError::Timeout), "{error}");
     assert!((9..13).contains(&begin.elapsed().as_secs()), "{:?}", begin.elapsed());
     hold.abort();
@@ -191,7 +201,7 @@ async fn https_requires_a_trusted_certificate() {
         let (stream, _) = listener.accept().await.unwrap();
         acceptor.accept(stream).await.map(|_| ()).map_err(|e| e.to_string())
     });
-    let error = fetch(&UrlSourceConfig::new(&url, [], Duration::from_secs(20)).unwrap()).await.unwrap_err();
+    let error = fetcher().fetch(&UrlSourceConfig::new(&url, [], Duration::from_secs(20)).unwrap()).await.unwrap_err();
     assert!(error.to_string().contains("UnknownIssuer") || error.to_string().contains("read the trusted"), "{error}");
     if error.to_string().contains("UnknownIssuer") {
         assert!(
@@ -244,4 +254,106 @@ fn only_three_failures_and_the_recovery_are_logged() {
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines.len(), 4, "{text}");
     assert!(lines[2].contains("not logged again") && lines[3].contains("succeeded again"), "{text}");
+}
+
+/// Answers each request by its target and headers.
+async fn serve_by(answer: impl Fn(&Request<Incoming>) -> Response<String> + Clone + Send + Sync + 'static) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let answer = answer.clone();
+            let service = service_fn(move |request: Request<Incoming>| {
+                let response = answer(&request).map(|body| Full::new(Bytes::from(body)));
+                async move { Ok::<_, std::convert::Infallible>(response) }
+            });
+            tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    port
+}
+
+fn redirect_to(status: u16, location: &str) -> Response<String> {
+    Response::builder().status(status).header("location", location).body(String::new()).unwrap()
+}
+
+#[tokio::test]
+async fn redirects_are_followed_ten_times_and_credentials_stay_with_their_host() {
+    let port = serve_by(|request| {
+        let headers = request.headers();
+        let has = |name: &'static str| if headers.contains_key(name) { name } else { "-" };
+        match request.uri().path() {
+            "/first" => redirect_to(302, "second"),
+            "/second" => redirect_to(307, "//127.0.0.1:PORT/third".replace("PORT", port_of(request)).as_str()),
+            "/away" => redirect_to(301, &format!("http://localhost:{}/third", port_of(request))),
+            "/file" => redirect_to(302, "file:///etc/passwd"),
+            "/loop" => redirect_to(302, "/loop"),
+            _ => Response::new(format!("{} {}", has("authorization"), has("x-token"))),
+        }
+    })
+    .await;
+    let fetch = async |path: &str| {
+        let url = format!("http://127.0.0.1:{port}{path}");
+        let headers = [("Authorization", "secret"), ("X-Token", "t")];
+        fetcher().fetch(&UrlSourceConfig::new(&url, headers, Duration::from_secs(20)).unwrap()).await
+    };
+    assert_eq!(fetch("/first").await.unwrap(), "authorization x-token");
+    assert_eq!(fetch("/away").await.unwrap(), "- x-token", "another host does not get the credentials");
+    assert!(matches!(fetch("/file").await.unwrap_err(), FetchError::RedirectUrl(_)));
+    assert!(matches!(fetch("/loop").await.unwrap_err(), FetchError::Redirects));
+}
+
+fn port_of(request: &Request<Incoming>) -> &str {
+    request.headers()["host"].to_str().unwrap().rsplit_once(':').unwrap().1
+}
+
+#[tokio::test]
+async fn a_url_behind_a_proxy_is_requested_from_the_proxy() {
+    let port = serve_by(|request| {
+        let auth = request.headers().get("proxy-authorization").map(|value| value.to_str().unwrap());
+        Response::new(format!("{} {} {auth:?}", request.method(), request.uri()))
+    })
+    .await;
+    let proxies = ProxyVariables { http: format!("http://me:pw@127.0.0.1:{port}"), ..ProxyVariables::default() };
+    let config = UrlSourceConfig::new("http://manifests.example/a?b", [], Duration::from_secs(20)).unwrap();
+    let body = fetcher().with_proxies(proxies).fetch(&config).await.unwrap();
+    assert_eq!(body, "GET http://manifests.example/a?b Some(\"Basic bWU6cHc=\")");
+
+    let refused = ProxyVariables { https: format!("127.0.0.1:{port}"), ..ProxyVariables::default() };
+    let config = UrlSourceConfig::new("https://manifests.example/a", [], Duration::from_secs(20)).unwrap();
+    let socks = ProxyVariables { https: "socks5://127.0.0.1:1".into(), ..ProxyVariables::default() };
+    let error = fetcher().with_proxies(socks).fetch(&config).await.unwrap_err();
+    assert!(matches!(error, FetchError::ProxyScheme(_)), "{error}");
+    // This server answers CONNECT with 200 and then speaks no TLS.
+    let error = fetcher().with_proxies(refused).fetch(&config).await.unwrap_err();
+    assert!(matches!(error, FetchError::Connect(_) | FetchError::Http(_) | FetchError::Roots(_)), "{error}");
+}
+
+#[test]
+fn no_proxy_and_loopback_are_requested_directly() {
+    let no = "internal.example, 10.0.0.0/8,registry.example:8443 ,192.0.2.7,[2001:db8::1]:443";
+    let proxies = ProxyVariables { http: "http://p:1".into(), https: "http://p:2".into(), no: no.into() };
+    let table = [
+        ("http://a.example/", Some("http://p:1/")),
+        ("https://a.example/", Some("http://p:2/")),
+        ("https://internal.example/", None),
+        ("https://x.internal.example/", None),
+        ("https://notinternal.example/", Some("http://p:2/")),
+        ("http://10.1.2.3/", None),
+        ("http://192.0.2.7:81/", None),
+        ("https://registry.example:8443/", None),
+        ("https://registry.example/", Some("http://p:2/")),
+        ("https://[2001:db8::1]/", None),
+        ("http://[2001:db8::1]/", Some("http://p:1/")),
+        ("http://localhost:80/", None),
+        ("http://127.0.0.5/", None),
+        ("http://[::1]/", None),
+    ];
+    for (url, expected) in table {
+        let found = proxies.of(&url.parse().unwrap()).map(|proxy| proxy.uri().to_string());
+        assert_eq!(found.as_deref(), expected, "{url}");
+    }
+    let all = ProxyVariables { no: "*".into(), ..proxies };
+    assert!(all.of(&"http://a.example/".parse().unwrap()).is_none());
 }
