@@ -80,6 +80,12 @@ impl From<String> for PoolKey {
     }
 }
 
+impl From<&String> for PoolKey {
+    fn from(name: &String) -> Self {
+        name.as_str().into()
+    }
+}
+
 impl From<&PoolKey> for PoolKey {
     fn from(key: &PoolKey) -> Self {
         key.clone()
