@@ -81,7 +81,7 @@ async fn certificates_and_tokens_are_read_inline_and_from_files() {
     let inline = dir.with_user(&format!("{{client-certificate-data: {cert}, client-key-data: {key}}}")).unwrap();
     assert!(from_files.identity == inline.access(&Pool::default()).await.unwrap().identity);
     assert!(from_files.authorization.is_none());
-    crate::connect::http(&from_files, Default::default()).unwrap();
+    crate::connect::http(&from_files, Default::default(), Pool::default()).unwrap();
 }
 
 #[tokio::test]
