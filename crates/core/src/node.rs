@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use crate::NodeConfig;
 use crate::model::{Effect, Event, Now, Out, Pod, PodRecord, PodUid, Record, Source};
 use crate::node_status::RuntimeFacts;
-use crate::pod::{Machine, State};
+use crate::pod::{Machine, PodFacts, State};
 use crate::workers::Workers;
 
 use admission::Admission;
@@ -111,21 +111,22 @@ impl Node {
 
     /// True if it freed resources that held pods may use.
     fn settle_one(&mut self, uid: PodUid, now: Now, out: &mut Out) -> bool {
-        if !self.pods.workers.get(&uid).is_some_and(Machine::is_quarantined) {
+        if !self.pods.workers.get(&uid).is_some_and(PodFacts::is_quarantined) {
             self.admission.try_admit(&uid, &mut self.pods, now, out);
         }
-        let before = self.pods.workers.get(&uid).map(Machine::state);
+        let before = self.pods.workers.get(&uid).map(PodFacts::state);
         self.pods.with(&uid, now, out, |machine, ctx, out| machine.step(ctx, out));
-        let Some(machine) = self.pods.workers.get(&uid) else { return false };
-        let after = machine.state();
+        let Some(machine) = self.pods.workers.machine(&uid) else { return false };
+        let pod = machine.facts();
+        let after = pod.state();
         let freed = after >= State::Terminated && self.admission.release(&uid);
         if before != Some(after) && after == State::Finished {
-            self.touched.extend(self.pods.workers.of_name(machine.full_name()).iter().cloned());
+            self.touched.extend(self.pods.workers.of_name(pod.full_name()).iter().cloned());
             self.housekeeping.request();
         }
-        let is_static = machine.is_static();
+        let is_static = pod.is_static();
         if is_static {
-            self.stores.mirror_is_dirty(machine.full_name());
+            self.stores.mirror_is_dirty(pod.full_name());
         }
         if machine.is_gone() {
             let waiting = self.forget(&uid, now, out);
@@ -144,14 +145,15 @@ impl Node {
     fn forget(&mut self, uid: &PodUid, now: Now, out: &mut Out) -> BTreeSet<PodUid> {
         let Some(mut machine) = self.pods.remove(uid) else { return BTreeSet::new() };
         machine.release_waiters(out);
-        let mut touched: BTreeSet<PodUid> = self.pods.workers.of_name(machine.full_name()).iter().cloned().collect();
+        let mut touched: BTreeSet<PodUid> =
+            self.pods.workers.of_name(machine.facts().full_name()).iter().cloned().collect();
         self.admission.release(uid);
         self.wakes.set(uid, None);
         self.stores.forget(uid);
         out.records.retain(|r| !matches!(r, Record::Put(p) if p.uid == *uid));
         out.records.push(Record::Forget(uid.clone()));
         out.effects.push(Effect::PodRemoved { uid: uid.clone() });
-        self.removed.add(uid, &machine);
+        self.removed.add(uid, machine.facts());
         // A source requested the same UID again while the old instance terminated: the new one starts now.
         if let Some((source, manifest)) = self.pods.sources.get(uid) {
             let manifest = manifest.clone();
@@ -226,11 +228,11 @@ impl Node {
 }
 
 /// A pod with its status.
-pub(crate) fn shown(machine: &Machine) -> Pod {
-    let record = machine.record();
-    let mut pod = Pod::clone(&record.pod);
-    pod.status = record.status.clone();
-    pod
+pub(crate) fn shown(pod: &PodFacts) -> Pod {
+    let record = pod.record();
+    let mut shown = Pod::clone(&record.pod);
+    shown.status = record.status.clone();
+    shown
 }
 
 #[cfg(test)]

@@ -1,30 +1,32 @@
-//! The life of one pod on this node, from first sight to forgotten.
+//! The life of one pod on this node, from its first appearance until its record is removed.
 //!
 //! ```text
 //!  waiting ──▶ syncing ── deleted, removed, evicted, ended ──▶ terminating ── nothing runs ──▶ terminated ── cleaned up ──▶ finished
 //! ```
 //!
-//! Nothing here waits, and nothing here remembers how far it got: each event changes what we know, then the plan of the
-//! state compares what is wanted with what was seen and asks for the calls that are missing. The state itself is read off
-//! the durable record, so that an agent that comes back continues where it was.
+//! Nothing here waits, and no step number is kept: each event changes what is known ([`PodFacts`]), then the plan of the state
+//! ([`progress`]) compares what is wanted with what was observed and asks for the calls that are missing. The state itself is part
+//! of the durable record ([`journaled`]), so that a restarted agent continues where the former one was.
 
 mod absorb;
-mod answer;
-mod ask;
 mod bring_up;
 mod calls;
-mod cgroup;
-mod clean_up;
+mod cleanup;
+mod facts;
 mod history;
+mod hooks;
 mod inputs;
-mod kill;
+mod journaled;
 mod observed;
 mod probing;
-mod queries;
+mod progress;
+mod publish;
+mod results;
+mod setup;
+mod step;
 mod stuck;
-mod sync;
+mod termination;
 mod update;
-mod volumes;
 mod waits;
 
 use std::collections::BTreeMap;
@@ -32,25 +34,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::NodeConfig;
-use crate::actions::Waiting;
 use crate::model::{
-    Answer, CallError, CallId, Effect, FullName, Now, Out, Pod, PodRecord, PodSnapshot, PodStatus, PodUid, Record, Seq,
-    Source, full_name,
+    Answer, CallError, CallId, Effect, Now, Out, Pod, PodRecord, PodSnapshot, PodUid, Record, Seq, Source, Time,
 };
-use crate::status;
 
 pub use crate::model::State;
+pub use facts::PodFacts;
 pub use history::History;
 pub use waits::Wait;
 
-pub(crate) use kill::GRACE_OF_LABELS;
+pub(crate) use termination::GRACE_OF_LABELS;
 
-use calls::Calls;
-use kill::Killing;
-use observed::Observed;
-use probing::Probing;
+use journaled::Journaled;
+use progress::Progress;
+use step::PodStep;
 
-/// What every step of a pod may look at and draw from.
+/// What the node offers to every step of a pod.
 pub(crate) struct Ctx<'a> {
     pub(crate) now: Now,
     pub(crate) config: &'a NodeConfig,
@@ -63,227 +62,130 @@ pub(crate) struct Ctx<'a> {
     pub(crate) seq: &'a mut Seq,
     pub(crate) last_call: &'a mut u64,
     pub(crate) owners: &'a mut BTreeMap<CallId, PodUid>,
-    /// How often the runtime was away.
+    /// How often the runtime was unavailable so far.
     pub(crate) outages: u64,
-    /// Its source has yet to say whether it is still wanted: what runs goes on, nothing is begun.
+    /// Its source has not reported yet whether it is still wanted: what runs goes on, nothing is started.
     pub(crate) source_not_synced: bool,
 }
 
-/// How a kill is to be done.
+/// Options of a termination.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KillOptions {
-    /// A shorter time than the pod's own.
+    /// A shorter grace period than the pod's own.
     pub grace: Option<Duration>,
     /// Eviction's reason and message.
     pub evicted: Option<(String, String)>,
-    /// Who waits for the end.
+    /// The request that waits for the end.
     pub waiter: Option<u64>,
 }
 
 /// One pod's machine.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Machine {
-    record: PodRecord,
-    unsaved: bool,
-    full_name: FullName,
-    /// A source wants it. An orphan has none.
-    has_config: bool,
-    /// Why it isn't its turn: reason and message.
-    hold: Option<Waiting>,
-    observed: Observed,
-    calls: Calls,
-    /// Host-side work done by this process: cgroup, directories, volumes.
-    setup: sync::Setup,
-    bring_up: bring_up::BringUp,
-    killing: Killing,
-    probing: Probing,
-    history: History,
-    /// A bug was met: nothing is done for this pod any more.
-    quarantine: Option<String>,
-    /// Those who wait for the end of this pod.
+    facts: PodFacts,
+    progress: Progress,
+    /// Requests of its termination that wait for its end.
     waiters: Vec<u64>,
-    /// What is gone already, at the very end.
-    cleaned: clean_up::Cleaned,
 }
 
 impl Machine {
-    /// A pod seen for the first time. One that ran here before, and that the journal has lost, goes on from what its object says.
+    /// A pod seen for the first time. One that ran here before, and that the journal has lost, continues from its object's status.
     pub(crate) fn new(uid: PodUid, source: Source, pod: Arc<Pod>, origin: Option<String>, now: Now) -> Self {
         let status = pod.status.clone().filter(|status| status.container_statuses.is_some());
         let record = PodRecord { origin, status, ..PodRecord::new(uid, source, pod, now.wall) };
-        let mut machine = Self::from_record(record);
-        machine.unsaved = true;
-        machine
+        Self { facts: PodFacts::new(Journaled::new(record)), progress: Progress::default(), waiters: vec![] }
     }
 
-    /// A pod the journal remembers.
+    /// A pod from the journal.
     pub(crate) fn from_record(record: PodRecord) -> Self {
-        let (full_name, history) = (full_name(&record.pod), History::remembered(&record.history));
-        Self {
-            record,
-            unsaved: false,
-            full_name,
-            has_config: true,
-            hold: None,
-            observed: Observed::default(),
-            calls: Calls::default(),
-            setup: sync::Setup::default(),
-            bring_up: bring_up::BringUp::default(),
-            killing: Killing::default(),
-            probing: Probing::default(),
-            history,
-            quarantine: None,
-            waiters: vec![],
-            cleaned: clean_up::Cleaned::default(),
-        }
+        Self { facts: PodFacts::new(Journaled::restored(record)), progress: Progress::default(), waiters: vec![] }
     }
 
-    /// Compare what is wanted with what was seen, and ask for what is missing. The second half of every event.
+    /// What is known of it.
+    pub fn facts(&self) -> &PodFacts {
+        &self.facts
+    }
+
+    /// Compares what is wanted with what was observed, and asks for what is missing. The second half of every event.
     pub(crate) fn step(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
-        if self.quarantine.is_none() {
-            self.calls.runtime_is_back(ctx.outages);
-            self.settle_doubts(ctx);
-            self.settle_starts(ctx);
-            self.absorb_lost(ctx);
-            loop {
-                let before = self.state();
-                self.plan(ctx, out);
-                if self.state() == before {
-                    break;
-                }
-                let after = self.state();
-                if let Some(what) = reached(after) {
-                    self.history.record(ctx.now, what, "");
-                }
-            }
-            if ctx.runtime_up {
-                self.observed.look(&self.record.uid, ctx.seq, ctx.now.boot, &mut out.effects);
-            }
-            self.publish(ctx, out);
-            self.check();
+        if self.facts.quarantine.is_none() {
+            self.advance(ctx, out);
         }
-        // Nothing is done for a pod in quarantine, so its end is not to be waited for either.
-        if self.record.is_terminated() || self.quarantine.is_some() {
+        // Nothing is done for a pod in quarantine, so nothing waits for its end either.
+        if self.facts.record.is_terminated() || self.facts.quarantine.is_some() {
             self.release_waiters(out);
         }
-        if std::mem::take(&mut self.unsaved) {
-            self.record.history = self.history.tail();
-            out.effects.push(Effect::StatusChanged(Box::new(PodSnapshot::of(&self.record))));
-            out.records.push(Record::Put(Box::new(self.record.clone())));
+        let history = &self.facts.history;
+        if let Some(record) = self.facts.record.take_unsaved(|| history.tail()) {
+            out.effects.push(Effect::StatusChanged(Box::new(PodSnapshot::of(&record))));
+            out.records.push(Record::Put(record));
         }
     }
 
-    /// Whoever waits for the end is told, exactly once.
+    fn advance(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
+        let facts = &mut self.facts;
+        facts.calls.runtime_is_back(ctx.outages);
+        absorb::settle_doubts(facts, ctx);
+        for id in absorb::settle_starts(facts, ctx.now) {
+            self.progress.bring_up.start_settled(&id);
+        }
+        absorb::absorb_disappeared(facts, ctx.now);
+        loop {
+            let before = facts.state();
+            self.progress.advance(&mut PodStep { facts, ctx, out });
+            let after = facts.state();
+            if after == before {
+                break;
+            }
+            if let Some(what) = reached(after) {
+                facts.history.record(ctx.now, what, "");
+            }
+        }
+        if ctx.runtime_up {
+            facts.observed.look(&facts.record.uid, ctx.seq, ctx.now.boot, &mut out.effects);
+        }
+        publish::publish(facts, &self.progress, ctx, out);
+        check(facts);
+    }
+
+    /// A call returned.
+    pub(crate) fn done(&mut self, id: CallId, result: Result<Answer, CallError>, ctx: &mut Ctx<'_>, out: &mut Out) {
+        let Some(sent) = self.facts.calls.returned(id) else { return };
+        if sent.call.changes_runtime() {
+            self.facts.observed.acted(ctx.seq.draw());
+        }
+        self.progress.returned(sent, result, &mut PodStep { facts: &mut self.facts, ctx, out });
+    }
+
+    /// When it wants to be stepped again, if nothing else happens.
+    pub(crate) fn wake(&self, now: Now) -> Option<Time> {
+        if self.facts.quarantine.is_some() {
+            return None;
+        }
+        self.progress.wake(&self.facts, now)
+    }
+
+    /// Nothing is left of it and no source wants it: its record may go.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.progress.cleanup.is_complete(&self.facts)
+    }
+
+    /// Each request that waits for the end is answered exactly once.
     pub(crate) fn release_waiters(&mut self, out: &mut Out) {
         out.effects.extend(self.waiters.drain(..).map(|waiter| Effect::Released { waiter }));
     }
-
-    fn plan(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
-        match self.state() {
-            State::Waiting => {}
-            State::Syncing => self.plan_sync(ctx, out),
-            State::Terminating => self.plan_kill(ctx, out),
-            State::Terminated => self.plan_clean_up(ctx, out),
-            State::Finished => self.plan_removal(ctx, out),
-        }
-    }
-
-    /// Publish what the status is now, if it is news.
-    fn publish(&mut self, ctx: &Ctx<'_>, out: &mut Out) {
-        let Some(status) = self.new_status(ctx, out) else { return };
-        if self.record.status.as_ref() != Some(&status) {
-            self.note_phase(&status, ctx);
-            self.record.status = Some(status);
-            self.unsaved = true;
-        }
-    }
-
-    fn new_status(&self, ctx: &Ctx<'_>, out: &mut Out) -> Option<PodStatus> {
-        let stuck = self.stuck(ctx.now);
-        let mark = |status| status::stuck(status, self.record.status.as_ref(), stuck.as_ref(), ctx.now.wall);
-        // Before the first look a remembered status is truer than anything computed from nothing.
-        if let Some(remembered) = self.record.status.as_ref().filter(|_| !self.observed.known()) {
-            return stuck.is_some().then(|| mark(remembered.clone()));
-        }
-        let computed = mark(self.compute_status(ctx));
-        match &self.record.status {
-            Some(old) => match status::check_transition(old, computed, &self.record.pod, |name| self.is_replaced(name))
-            {
-                Ok(status) => Some(status),
-                Err(illegal) => {
-                    self.event(true, "FailedSync", None, format!("status refused: {illegal}"), out);
-                    None
-                }
-            },
-            None => Some(computed),
-        }
-    }
-
-    fn is_replaced(&self, name: &str) -> bool {
-        self.record.containers.get(name).is_some_and(|m| m.voided.is_some())
-    }
-
-    fn compute_status(&self, ctx: &Ctx<'_>) -> PodStatus {
-        self.with_status_input(ctx, status::pod_status)
-    }
-
-    /// What there is to compute a status from.
-    fn with_status_input<T>(&self, ctx: &Ctx<'_>, f: impl FnOnce(&status::StatusInput<'_>) -> T) -> T {
-        let trouble = self.trouble();
-        f(&status::StatusInput {
-            pod: &self.record.pod,
-            seen: &self.observed.seen,
-            record: &self.record,
-            waiting: &self.bring_up.waiting,
-            hold: self.hold.as_ref(),
-            trouble: trouble.as_deref(),
-            host_ips: &ctx.config.host_ips,
-            runtime: ctx.runtime,
-            now: ctx.now.wall,
-            unsure: !self.record.is_terminated() && self.may_run_unseen(),
-            is_static: self.is_static(),
-        })
-    }
-
-    fn may_run_unseen(&self) -> bool {
-        !self.observed.fresh() || self.calls.starting() || self.calls.in_doubt()
-    }
-
-    fn note_phase(&mut self, status: &PodStatus, ctx: &Ctx<'_>) {
-        let old = self.record.status.as_ref().and_then(|s| s.phase.clone());
-        if old != status.phase {
-            let cause = match (&status.reason, &status.message) {
-                (Some(reason), Some(message)) => format!("{reason}: {message}"),
-                (Some(reason), None) => reason.clone(),
-                (None, _) => String::new(),
-            };
-            let phase = status.phase.as_deref().unwrap_or_default();
-            self.history.record(ctx.now, &format!("pod phase is {phase}"), &cause);
-        }
-    }
-
-    /// An invariant, always on: a panic here is caught by the event loop and costs this pod only.
-    fn check(&self) {
-        assert!(!self.record.is_terminated() || !self.calls.starting(), "a start is under way in a terminated pod");
-    }
 }
 
-/// What the history says of a state that a plan reached. The request of a termination has a line of its own.
+/// An invariant, always on: a panic here is caught by the event loop and costs this pod only.
+fn check(facts: &PodFacts) {
+    assert!(!facts.record.is_terminated() || !facts.calls.starting(), "a start is under way in a terminated pod");
+}
+
+/// The history line for a state that a plan reached. The request of a termination has a line of its own.
 fn reached(state: State) -> Option<&'static str> {
     match state {
         State::Terminated => Some("all containers stopped"),
         State::Finished => Some("volumes and cgroup removed"),
         State::Waiting | State::Syncing | State::Terminating => None,
-    }
-}
-
-impl Machine {
-    /// A call came back.
-    pub(crate) fn done(&mut self, id: CallId, result: Result<Answer, CallError>, ctx: &mut Ctx<'_>, out: &mut Out) {
-        let Some(sent) = self.calls.returned(id) else { return };
-        if sent.call.changes_runtime() {
-            self.observed.acted(ctx.seq.draw());
-        }
-        self.answered(sent, result, ctx, out);
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use crate::actions::Waiting;
 use crate::model::{Cause, FullName, PodUid};
 use crate::mutate::{self, Mutant};
-use crate::pod::{Machine, State};
+use crate::pod::{Machine, PodFacts, State};
 
 /// Every pod that has a record.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
@@ -23,13 +23,13 @@ pub struct Workers {
 
 impl Workers {
     pub(crate) fn insert(&mut self, uid: PodUid, machine: Machine) {
-        self.order.entry(machine.full_name().clone()).or_default().push(uid.clone());
+        self.order.entry(machine.facts().full_name().clone()).or_default().push(uid.clone());
         self.machines.insert(uid, machine);
     }
 
     pub(crate) fn remove(&mut self, uid: &PodUid) -> Option<Machine> {
         let machine = self.machines.remove(uid)?;
-        let name = machine.full_name();
+        let name = machine.facts().full_name();
         if let Some(queue) = self.order.get_mut(name) {
             queue.retain(|u| u != uid);
             if queue.is_empty() {
@@ -47,14 +47,19 @@ impl Workers {
         self.synced = true;
     }
 
-    /// One pod.
-    pub fn get(&self, uid: &PodUid) -> Option<&Machine> {
+    /// One pod's machine.
+    pub fn machine(&self, uid: &PodUid) -> Option<&Machine> {
         self.machines.get(uid)
     }
 
-    /// All pods.
-    pub fn iter(&self) -> impl Iterator<Item = (&PodUid, &Machine)> {
-        self.machines.iter()
+    /// What is known of one pod.
+    pub fn get(&self, uid: &PodUid) -> Option<&PodFacts> {
+        self.machines.get(uid).map(Machine::facts)
+    }
+
+    /// What is known of all pods.
+    pub fn iter(&self) -> impl Iterator<Item = (&PodUid, &PodFacts)> {
+        self.machines.iter().map(|(uid, machine)| (uid, machine.facts()))
     }
 
     /// Number of pods.
@@ -74,17 +79,17 @@ impl Workers {
 
     /// Why this pod has to wait: another pod of its name came first, was started before, or is an orphan, and is not finished.
     pub(crate) fn predecessor(&self, uid: &PodUid) -> Option<Waiting> {
-        let machine = self.machines.get(uid)?;
-        if !machine.is_static() || mutate::made(Mutant::NoStaticOrder) {
+        let pod = self.get(uid)?;
+        if !pod.is_static() || mutate::made(Mutant::NoStaticOrder) {
             return None;
         }
-        let queue = self.order.get(machine.full_name())?;
+        let queue = self.order.get(pod.full_name())?;
         let mine = queue.iter().position(|u| u == uid)?;
         let blocks = |(i, other): (usize, &PodUid)| {
-            let Some(m) = self.machines.get(other) else { return false };
+            let Some(m) = self.get(other) else { return false };
             let orphan = m.record().termination().is_some_and(|e| e.cause == Cause::Orphan);
             // The first observation is a wall-clock time, which may jump: a running pod, then one that was started, comes first.
-            let before = m.claim() > machine.claim() || (m.claim() == machine.claim() && i < mine);
+            let before = m.claim() > pod.claim() || (m.claim() == pod.claim() && i < mine);
             other != uid && m.state() < State::Finished && (orphan || (before && m.is_static()))
         };
         let first = queue.iter().enumerate().find(|(i, u)| blocks((*i, u)))?.1;
@@ -93,13 +98,13 @@ impl Workers {
 
     /// Another pod of its name runs, or an orphan of its name is terminating.
     pub(crate) fn running_namesake(&self, uid: &PodUid) -> Option<Waiting> {
-        let machine = self.machines.get(uid).filter(|m| m.is_static())?;
-        let ends = |m: &Machine| {
+        let pod = self.get(uid).filter(|m| m.is_static())?;
+        let ends = |m: &PodFacts| {
             let orphan = m.record().termination().is_some_and(|e| e.cause == Cause::Orphan);
             m.state() < State::Finished && (orphan || (m.is_static() && !m.seen().is_stopped()))
         };
-        let named = self.of_name(machine.full_name()).iter();
-        named.filter(|other| *other != uid).find(|other| self.machines.get(*other).is_some_and(ends)).map(waiting_for)
+        let named = self.of_name(pod.full_name()).iter();
+        named.filter(|other| *other != uid).find(|other| self.get(other).is_some_and(ends)).map(waiting_for)
     }
 }
 
@@ -113,7 +118,7 @@ fn waiting_for(first: &PodUid) -> Waiting {
 /// Queries, also for unknown pods.
 impl Workers {
     fn state(&self, uid: &PodUid) -> Option<State> {
-        self.machines.get(uid).map(Machine::state)
+        self.get(uid).map(PodFacts::state)
     }
 
     /// Terminated and known.
@@ -148,12 +153,12 @@ impl Workers {
 
     /// Its dead containers, directories and logs should be removed.
     pub fn should_content_be_removed(&self, uid: &PodUid) -> bool {
-        self.machines.get(uid).map_or(self.synced, Machine::content_should_go)
+        self.get(uid).map_or(self.synced, PodFacts::content_should_go)
     }
 
     /// A static pod of this name is terminating, so its mirror stays.
     pub fn is_static_terminating(&self, name: &FullName) -> bool {
-        let mut pods = self.of_name(name).iter().filter_map(|uid| self.machines.get(uid));
+        let mut pods = self.of_name(name).iter().filter_map(|uid| self.get(uid));
         pods.any(|m| m.is_static() && (State::Terminating..State::Finished).contains(&m.state()))
     }
 }

@@ -164,7 +164,7 @@ mod tests {
         let waits = world
             .agent
             .node()
-            .and_then(|n| n.workers().get(&PodUid::from("u2")))
+            .and_then(|n| n.workers().machine(&PodUid::from("u2")))
             .map(|m| m.waits(world.env.clock.read()));
         assert!(
             waits.is_some_and(|w| w.iter().any(|w| w.reason == "Quarantined")),

@@ -218,8 +218,10 @@ impl World {
         let Some(violation) = self.checks.unreported_violation().filter(|_| self.env.tracing) else { return };
         let clock = &self.env.clock;
         println!("{:>10.3} !! {}: {}", clock.now.as_secs_f64() - 1000.0, violation.rule, violation.detail);
-        for (uid, machine) in self.agent.node().iter().flat_map(|n| n.workers().iter()) {
-            println!("           {uid} is {:?} and waits for {:?}", machine.state(), machine.waits(clock.read()));
+        let Some(workers) = self.agent.node().map(|node| node.workers()) else { return };
+        for (uid, pod) in workers.iter() {
+            let waits = workers.machine(uid).map(|machine| machine.waits(clock.read()));
+            println!("           {uid} is {:?} and waits for {waits:?}", pod.state());
         }
     }
 }

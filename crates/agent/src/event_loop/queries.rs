@@ -234,7 +234,7 @@ fn explain(node: &Node, pod: &str, now: Now) -> Vec<Explanation> {
         state: Some(machine.state()),
         pod: Some(PodView::of(&PodSnapshot::of(machine.record())).pod()),
         origin: machine.record().origin.clone(),
-        waits: machine.waits(now),
+        waits: node.workers().machine(uid).map_or(vec![], |machine| machine.waits(now)),
         ..explanation(machine.full_name(), uid, machine.history())
     });
     gone.chain(present).collect()

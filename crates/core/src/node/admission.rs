@@ -11,7 +11,7 @@ use super::pods::Pods;
 use crate::actions::Waiting;
 use crate::admission::{self, Ledger, Requests};
 use crate::model::{Cause, Now, Out, Pod, PodRecord, PodUid, Time, full_name};
-use crate::pod::{KillOptions, Machine, State};
+use crate::pod::{KillOptions, PodFacts, State};
 
 /// Interval of the retries of held pods: no event tells that they would be admitted now.
 const RETRY: Duration = Duration::from_secs(10);
@@ -49,7 +49,7 @@ impl Admission {
 
     /// Of several waiting pods those that run are admitted first, then the oldest: resources may not suffice for all.
     pub(super) fn try_admit_waiting(&mut self, touched: &BTreeSet<PodUid>, pods: &mut Pods, now: Now, out: &mut Out) {
-        let is_waiting = |m: &Machine| m.state() == State::Waiting && !m.is_quarantined();
+        let is_waiting = |m: &PodFacts| m.state() == State::Waiting && !m.is_quarantined();
         let waiting = touched.iter().filter(|uid| pods.workers.get(uid).is_some_and(is_waiting));
         let mut waiting: Vec<PodUid> = waiting.cloned().collect();
         if waiting.len() < 2 {
@@ -71,7 +71,7 @@ impl Admission {
         }
         // An admitted pod continues, unless nothing of it runs and an unknown pod of its name does: a record can be lost.
         let hold = if machine.record().was_admitted() {
-            let idle = machine.sight_at().is_some() && machine.seen().is_stopped();
+            let idle = machine.observed_at().is_some() && machine.seen().is_stopped();
             let namesake = || pods.workers.running_namesake(uid).or_else(|| conflicting_runtime_pod(pods, uid));
             if idle { namesake() } else { None }
         } else {
@@ -128,7 +128,7 @@ impl Admission {
 /// Order of admission. Files have no meaningful age: static pods follow the names of their files.
 fn rank(pods: &Pods, uid: &PodUid) -> impl Ord + use<> {
     let runs = pods.runtime.pleg.listing.pods.get(uid).is_some_and(|listed| listed.is_active());
-    let record = pods.workers.get(uid).map(Machine::record);
+    let record = pods.workers.get(uid).map(PodFacts::record);
     let age = record.map(|r| r.pod.metadata.creation_timestamp.as_ref().map_or(r.first_seen, |t| t.0));
     (!runs, age, record.map(|r| (r.origin.clone(), full_name(&r.pod))))
 }
@@ -142,7 +142,7 @@ fn conflicting_runtime_pod(pods: &Pods, uid: &PodUid) -> Option<Waiting> {
             && l.full_name == *machine.full_name()
             && l.is_active()
             // Known and not observed yet: it may have been admitted before.
-            && pods.workers.get(other).is_none_or(|m| m.sight_at().is_none() && m.state() < State::Finished)
+            && pods.workers.get(other).is_none_or(|m| m.observed_at().is_none() && m.state() < State::Finished)
     });
     conflict.map(|(other, _)| Waiting {
         reason: "WaitingForPredecessor".into(),

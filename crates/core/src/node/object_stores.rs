@@ -9,7 +9,7 @@ use crate::model::{
     Effect, FullName, KubeEvent, Manifest, Now, ObjectResult, Out, Pod, PodUid, RequestId, Source, SourceChange, Time,
     full_name,
 };
-use crate::pod::{Machine, State};
+use crate::pod::{PodFacts, State};
 use crate::sources::uid_of;
 use crate::static_pod::CONFIG_SOURCE;
 use crate::status_sync::{LocalStatus, REQUEST_LIMIT, StatusSync};
@@ -187,7 +187,7 @@ impl ObjectStores {
             return DesiredMirror::Unchanged;
         }
         let machines = pods.workers.of_name(name).iter().filter_map(|uid| pods.workers.get(uid));
-        let desired: Vec<&Machine> = machines.filter(|m| m.is_static() && m.has_config()).collect();
+        let desired: Vec<&PodFacts> = machines.filter(|m| m.is_static() && m.has_config()).collect();
         let running = desired.iter().find(|m| m.state() < State::Terminating);
         if let Some(shown) = running.or_else(|| desired.first()) {
             return DesiredMirror::Present(Arc::clone(&shown.record().pod));

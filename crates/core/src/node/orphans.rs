@@ -9,18 +9,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::pods::Pods;
 use crate::model::{Cause, FullName, Now, Out, Pod, PodSpec, PodUid, Source};
 use crate::mutate::{self, Mutant};
-use crate::pod::{GRACE_OF_LABELS, KillOptions, Machine};
+use crate::pod::{GRACE_OF_LABELS, KillOptions, Machine, PodFacts};
 
 impl Pods {
     /// Terminates pods with a record that their source, once synced, no longer has.
     pub(super) fn remove_undesired(&mut self, now: Now, out: &mut Out) -> BTreeSet<PodUid> {
         let gate = !mutate::made(Mutant::GateOverAllSources) || self.all_synced();
         let orphan =
-            |m: &Machine| gate && self.is_synced(m.record().source) && self.sources.get(&m.record().uid).is_none();
+            |m: &PodFacts| gate && self.is_synced(m.record().source) && self.sources.get(&m.record().uid).is_none();
         let orphans = self.workers.iter().filter(|(_, m)| m.has_config() && orphan(m));
         let orphans: BTreeSet<PodUid> = orphans.map(|(uid, _)| uid.clone()).collect();
         for uid in &orphans {
-            self.with(uid, now, out, |machine, ctx, _| machine.removed(Cause::Removed, ctx));
+            self.with(uid, now, out, |machine, ctx, _| machine.removed(Cause::Removed, KillOptions::default(), ctx));
         }
         if self.all_synced() {
             self.workers.mark_synced();
@@ -47,7 +47,7 @@ impl Pods {
             let grace = if self.is_desired(&name) { GRACE_OF_LABELS } else { Duration::from_secs(1) };
             let options = KillOptions { grace: Some(grace), ..KillOptions::default() };
             let mut out = Out::default();
-            self.with(&uid, now, &mut out, |machine, ctx, _| machine.orphaned(options, ctx));
+            self.with(&uid, now, &mut out, |machine, ctx, _| machine.removed(Cause::Orphan, options, ctx));
             touched.insert(uid);
         }
         // A pod that waits for an orphan of its name is checked again.
@@ -58,7 +58,7 @@ impl Pods {
     /// A source wants a static pod of this name.
     fn is_desired(&self, name: &FullName) -> bool {
         let desired =
-            |uid: &PodUid| self.sources.get(uid).is_some() && self.workers.get(uid).is_some_and(Machine::is_static);
+            |uid: &PodUid| self.sources.get(uid).is_some() && self.workers.get(uid).is_some_and(PodFacts::is_static);
         self.workers.of_name(name).iter().any(desired)
     }
 }

@@ -30,7 +30,7 @@ impl Pods {
     ) -> BTreeSet<PodUid> {
         // The pod may have been removed since the query: nothing is recorded then.
         let Some(machine) = self.workers.get(&uid) else { return BTreeSet::new() };
-        let (first, name) = (machine.sight_at().is_none(), machine.full_name().clone());
+        let (first, name) = (machine.observed_at().is_none(), machine.full_name().clone());
         self.runtime.pleg.covered(&uid, covered);
         self.runtime.note_result(&result, now.boot);
         self.with(&uid, now, out, |machine, ctx, out| machine.observed(seq, result, ctx, out));

@@ -9,7 +9,7 @@ use crate::NodeConfig;
 use crate::health::RuntimeHealth;
 use crate::model::{CallId, Cause, Manifest, Now, Out, PodRecord, PodUid, Seq, Source, full_name};
 use crate::pleg::{self, Pleg};
-use crate::pod::{Ctx, Machine, State};
+use crate::pod::{Ctx, KillOptions, Machine, State};
 use crate::sources::{PodChanges, Sources, requires_recreation, uid_of};
 use crate::workers::Workers;
 
@@ -68,7 +68,7 @@ impl Pods {
             last_call: &mut self.sequences.call,
             owners: &mut self.sequences.owners,
             outages: self.runtime.health.outages,
-            source_not_synced: machine.record().source == Source::Api && !api_synced,
+            source_not_synced: machine.facts().record().source == Source::Api && !api_synced,
         };
         f(machine, &mut ctx, out);
         self.current = before;
@@ -119,7 +119,7 @@ impl Pods {
         let PodChanges { remove, mut add, update, delete, reconcile, dropped } = changes;
         let mut touched = BTreeSet::new();
         for uid in remove {
-            self.with(&uid, now, out, |machine, ctx, _| machine.removed(Cause::Removed, ctx));
+            self.with(&uid, now, out, |machine, ctx, _| machine.removed(Cause::Removed, KillOptions::default(), ctx));
             touched.insert(uid);
         }
         add.sort_by_key(|m| m.pod.metadata.creation_timestamp.as_ref().map(|t| t.0));
@@ -160,11 +160,13 @@ impl Pods {
         let uid = uid_of(&manifest)?;
         match self.workers.get_mut(&uid) {
             // It was removed and is terminating: the new instance starts after it.
-            Some(machine) if machine.left_config() => machine.request_restart(),
+            Some(machine) if machine.facts().left_config() => machine.request_restart(),
             // It was changed while no agent ran, in a way that requires a new instance.
-            Some(machine) if source.is_static() && requires_recreation(&machine.record().pod, &manifest.pod) => {
+            Some(machine)
+                if source.is_static() && requires_recreation(&machine.facts().record().pod, &manifest.pod) =>
+            {
                 self.with(&uid, now, out, |machine, ctx, _| {
-                    machine.removed(Cause::Removed, ctx);
+                    machine.removed(Cause::Removed, KillOptions::default(), ctx);
                     machine.request_restart();
                 });
             }
@@ -213,8 +215,10 @@ impl Pods {
             match self.runtime.pleg.listing.pods.get(uid) {
                 None => machine.absent_from_list(seq),
                 Some(listed) => {
-                    let older = machine.sight_at().is_none_or(|at| at < seq);
-                    if older && (machine.sight_at().is_none() || pleg::differs(listed, machine.seen())) {
+                    let older = machine.facts().observed_at().is_none_or(|at| at < seq);
+                    if older
+                        && (machine.facts().observed_at().is_none() || pleg::differs(listed, machine.facts().seen()))
+                    {
                         machine.look_again();
                     }
                 }

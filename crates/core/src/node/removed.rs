@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::model::{FullName, PodUid};
-use crate::pod::{History, Machine};
+use crate::pod::{History, PodFacts};
 
 /// Number of histories; the oldest is dropped.
 const REMOVED_MAX: usize = 200;
@@ -23,11 +23,11 @@ pub struct Gone {
 }
 
 impl RemovedPods {
-    pub(super) fn add(&mut self, uid: &PodUid, machine: &Machine) {
+    pub(super) fn add(&mut self, uid: &PodUid, pod: &PodFacts) {
         if self.0.len() == REMOVED_MAX {
             self.0.pop_front();
         }
-        let (full_name, history) = (machine.full_name().clone(), machine.history().clone());
+        let (full_name, history) = (pod.full_name().clone(), pod.history().clone());
         self.0.push_back(Gone { uid: uid.clone(), full_name, history });
     }
 

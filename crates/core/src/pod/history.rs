@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 
 use crate::model::{Now, Transition};
 
-/// Transitions kept per pod: enough for a crash loop's last rounds, small enough to forget about.
+/// Transitions kept per pod: enough for a crash loop's last rounds, small enough not to matter.
 const KEPT: usize = 64;
 
-/// Of these, so many are journaled with the pod's record.
+/// Of these, this many are journaled with the pod's record.
 const JOURNALED: usize = 12;
-/// A runtime's error may be long; its beginning tells.
+/// Bytes kept of a cause: a runtime's error may be long.
 const CAUSE_MAX: usize = 512;
 
 /// A pod's last transitions, oldest first.
@@ -28,8 +28,8 @@ impl History {
         self.lines.push_back(Transition { at, what: what.to_owned(), cause: bounded(cause).to_owned() });
     }
 
-    /// The story a former agent left.
-    pub(crate) fn remembered(lines: &[Transition]) -> Self {
+    /// The history from a former agent's record.
+    pub(crate) fn restored(lines: &[Transition]) -> Self {
         Self { lines: lines.iter().cloned().collect(), forgotten: 0 }
     }
 

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::inputs::termination_cause;
-use super::{Machine, State};
+use super::progress::Progress;
+use super::termination::describe_cause;
+use super::{Machine, PodFacts, State};
 use crate::backoff;
 use crate::model::{Call, CallKey, Cause, HookKind, HostCall, Name, Now, RuntimeCall, Time};
 
@@ -28,110 +29,97 @@ pub struct Wait {
 }
 
 impl Machine {
-    /// Everything this pod waits for, the pod's own matters first.
+    /// Everything this pod waits for, what concerns the whole pod first.
     pub fn waits(&self, now: Now) -> Vec<Wait> {
+        let facts = &self.facts;
         let mut waits = vec![];
-        if let Some(why) = &self.quarantine {
+        if let Some(why) = &facts.quarantine {
             waits.push(Wait::of_pod("Quarantined", why));
         }
-        if let Some((_, message)) = self.observed.trouble() {
+        if let Some((_, message)) = facts.observed.trouble() {
             waits.push(Wait::of_pod("FailedSync", &format!("the runtime does not report this pod: {message}")));
         }
-        if self.state() <= State::Syncing {
-            waits.extend(self.hold.iter().map(|hold| Wait::of_pod(&hold.reason, &hold.message)));
+        if facts.state() <= State::Syncing {
+            waits.extend(facts.hold.iter().map(|hold| Wait::of_pod(&hold.reason, &hold.message)));
         }
-        match self.state() {
+        match facts.state() {
             State::Waiting => {}
-            State::Syncing => self.waits_to_run(now, &mut waits),
-            State::Terminating => waits.push(self.waits_to_end()),
-            State::Terminated | State::Finished => waits.extend(self.waits_for_user()),
+            State::Syncing => waits_to_run(facts, &self.progress, now, &mut waits),
+            State::Terminating => waits.push(waits_to_end(facts)),
+            State::Terminated | State::Finished => waits.extend(waits_for_user(facts)),
         }
-        self.waits_for_calls(now, &mut waits);
+        waits_for_calls(facts, now, &mut waits);
         waits
     }
+}
 
-    fn waits_to_run(&self, now: Now, waits: &mut Vec<Wait>) {
-        if self.setup.told_network {
-            waits.push(Wait::of_pod("NetworkNotReady", "the runtime has no network for pods yet"));
-        }
-        for (name, waiting) in &self.bring_up.waiting {
-            let memory = self.record.containers.get(name);
-            let crash = memory.and_then(|m| backoff::wait(m, m.exit.as_ref()?)).map(|w| backoff::expires(&w, now.wall));
-            let pull = self.bring_up.pulls.get(name).and_then(|(backoff, _)| backoff.until(now.boot));
-            let retry = self.calls.pending_retry(&CallKey::Container(name.clone()));
-            let until = match waiting.reason.as_str() {
-                "CrashLoopBackOff" => crash,
-                _ => pull.or(retry.map(|retry| retry.at)).map(|at| wall_time(at, now)),
-            };
-            let (reason, message) = (waiting.reason.clone(), waiting.message.clone());
-            let until = until.filter(|at| *at > now.wall);
-            waits.push(Wait { container: Some(name.clone()), reason, message, since: None, until });
-        }
+fn waits_to_run(facts: &PodFacts, progress: &Progress, now: Now, waits: &mut Vec<Wait>) {
+    if progress.setup.is_network_missing() {
+        waits.push(Wait::of_pod("NetworkNotReady", "the runtime has no network for pods yet"));
     }
-
-    /// A pod that a user stopped starts again only when a user requests it.
-    fn waits_for_user(&self) -> Option<Wait> {
-        let stopped = self.record.termination().is_some_and(|e| e.cause == Cause::Stopped && !e.deleted);
-        stopped.then(|| Wait::of_pod("Stopped", "stopped by a user"))
-    }
-
-    fn waits_to_end(&self) -> Wait {
-        let ending = self.record.termination();
-        let why = termination_cause(ending.map_or(Cause::Ended, |e| e.cause));
-        let alive: Vec<&str> = self.observed.seen.alive().map(|c| c.name.as_str()).collect();
-        let message = match alive.is_empty() {
-            true => format!("{why}; all containers have stopped, the sandbox is being stopped"),
-            false => format!("{why}; still running: {}", alive.join(", ")),
+    for (name, waiting) in progress.bring_up.waiting.iter() {
+        let memory = facts.record.containers.get(name);
+        let crash = memory.and_then(|m| backoff::wait(m, m.exit.as_ref()?)).map(|w| backoff::expires(&w, now.wall));
+        let pull = progress.bring_up.images.next_pull(name, now.boot);
+        let retry = facts.calls.pending_retry(&CallKey::Container(name.clone()));
+        let until = match waiting.reason.as_str() {
+            "CrashLoopBackOff" => crash,
+            _ => pull.or(retry.map(|retry| retry.at)).map(|at| wall_time(at, now)),
         };
-        let until = ending.map(|e| e.deadline.wall);
-        Wait { until, ..Wait::of_pod("Terminating", &message) }
+        let (reason, message) = (waiting.reason.clone(), waiting.message.clone());
+        let until = until.filter(|at| *at > now.wall);
+        waits.push(Wait { container: Some(name.clone()), reason, message, since: None, until });
     }
+}
 
-    /// Calls that take their time, have failed, or are in doubt.
-    fn waits_for_calls(&self, now: Now, waits: &mut Vec<Wait>) {
-        for (call, at) in self.calls.under_way().filter(|(_, at)| *at + SLOW < now.boot) {
-            if let Some(wait) = Wait::under_way(call) {
-                waits.push(Wait { since: Some(wall_time(at, now)), ..wait });
-            }
-        }
-        for (key, retry) in self.calls.retries().filter(|(_, retry)| retry.at > now.boot) {
-            // Told as the container's own wait.
-            if matches!(key, CallKey::Container(_) | CallKey::Instance(_)) {
-                continue;
-            }
-            let message = retry.message.clone().unwrap_or_else(|| format!("{key} failed"));
-            let wait = Wait::of_pod(self.reason_of(key), &message);
-            waits.push(Wait { until: Some(wall_time(retry.at, now)), ..wait });
-        }
-        for call in self.calls.doubts() {
-            let message = format!("result of the {} is unknown; the pod is observed again", call.key());
-            waits.push(Wait::of_pod("InDoubt", &message));
+/// A pod that a user stopped starts again only when a user requests it.
+fn waits_for_user(facts: &PodFacts) -> Option<Wait> {
+    let stopped = facts.record.termination().is_some_and(|e| e.cause == Cause::Stopped && !e.deleted);
+    stopped.then(|| Wait::of_pod("Stopped", "stopped by a user"))
+}
+
+fn waits_to_end(facts: &PodFacts) -> Wait {
+    let ending = facts.record.termination();
+    let why = describe_cause(ending.map_or(Cause::Ended, |e| e.cause));
+    let alive: Vec<&str> = facts.observed.seen.alive().map(|c| c.name.as_str()).collect();
+    let message = match alive.is_empty() {
+        true => format!("{why}; all containers have stopped, the sandbox is being stopped"),
+        false => format!("{why}; still running: {}", alive.join(", ")),
+    };
+    let until = ending.map(|e| e.deadline.wall);
+    Wait { until, ..Wait::of_pod("Terminating", &message) }
+}
+
+/// Calls that take their time, have failed, or are in doubt.
+fn waits_for_calls(facts: &PodFacts, now: Now, waits: &mut Vec<Wait>) {
+    for (call, at) in facts.calls.under_way().filter(|(_, at)| *at + SLOW < now.boot) {
+        if let Some(wait) = Wait::under_way(call) {
+            waits.push(Wait { since: Some(wall_time(at, now)), ..wait });
         }
     }
-
-    /// What fails the pod as a whole while it is brought up, for its status.
-    pub(super) fn trouble(&self) -> Option<String> {
-        if self.state() != State::Syncing {
-            return None;
+    for (key, retry) in facts.calls.retries().filter(|(_, retry)| retry.at > now.boot) {
+        // Told as the container's own wait.
+        if matches!(key, CallKey::Container(_) | CallKey::Instance(_)) {
+            continue;
         }
-        if self.setup.told_network {
-            return Some("NetworkNotReady: the runtime has no network for pods yet".into());
-        }
-        let whole =
-            |key: &CallKey| matches!(key, CallKey::RunSandbox | CallKey::Volume(_) | CallKey::Cgroup | CallKey::Dirs);
-        let mut failing = self.calls.retries().filter(|(key, _)| whole(key));
-        failing.find_map(|(key, retry)| Some(format!("{}: {}", self.reason_of(key), retry.message.as_ref()?)))
+        let message = retry.message.clone().unwrap_or_else(|| format!("{key} failed"));
+        let wait = Wait::of_pod(reason_of(key, facts.state()), &message);
+        waits.push(Wait { until: Some(wall_time(retry.at, now)), ..wait });
     }
+    for call in facts.calls.doubts() {
+        let message = format!("result of the {} is unknown; the pod is observed again", call.key());
+        waits.push(Wait::of_pod("InDoubt", &message));
+    }
+}
 
-    /// The event people know the failure of this by.
-    fn reason_of(&self, key: &CallKey) -> &'static str {
-        match key {
-            CallKey::RunSandbox => "FailedCreatePodSandBox",
-            CallKey::Volume(_) => "FailedMount",
-            CallKey::Cgroup if self.state() < State::Terminated => "FailedCreatePodContainer",
-            CallKey::Stop(_) | CallKey::Sandbox(_) => "FailedKillPod",
-            _ => "FailedSync",
-        }
+/// The event reason that users know the failure of this call by.
+pub(super) fn reason_of(key: &CallKey, state: State) -> &'static str {
+    match key {
+        CallKey::RunSandbox => "FailedCreatePodSandBox",
+        CallKey::Volume(_) => "FailedMount",
+        CallKey::Cgroup if state < State::Terminated => "FailedCreatePodContainer",
+        CallKey::Stop(_) | CallKey::Sandbox(_) => "FailedKillPod",
+        _ => "FailedSync",
     }
 }
 
@@ -208,7 +196,7 @@ mod tests {
         }))
         .unwrap();
         let mut machine = Machine::new("u".into(), Source::File, Arc::new(pod), None, now(0));
-        machine.record.life = crate::model::Life::Syncing;
+        machine.facts.record.set(|r| &mut r.life, crate::model::Life::Syncing);
         machine
     }
 
@@ -220,15 +208,15 @@ mod tests {
     fn a_pod_that_is_held_says_so_and_a_quiet_one_nothing() {
         let mut m = machine();
         assert_eq!(m.waits(now(1)), []);
-        m.hold = Some(waiting("OutOfcpu"));
+        m.facts.hold = Some(waiting("OutOfcpu"));
         assert_eq!(m.waits(now(1)), [Wait::of_pod("OutOfcpu", "why")]);
     }
 
     #[test]
     fn a_crash_loop_ends_when_its_wait_is_over() {
         let mut m = machine();
-        m.bring_up.waiting.insert("c".into(), waiting("CrashLoopBackOff"));
-        let memory = m.record.containers.entry("c".into()).or_default();
+        m.progress.bring_up.waiting.insert("c".into(), waiting("CrashLoopBackOff"));
+        let mut memory = crate::model::ContainerMemory::default();
         memory.backoff = Some(Backoff { delay: Duration::from_secs(20), since: now(0).wall });
         memory.exit = Some(Exit {
             id: "x".into(),
@@ -244,6 +232,7 @@ mod tests {
             image_id: String::new(),
             hash: None,
         });
+        m.facts.record.edit_container(&"c".into(), |m| *m = memory);
         assert_eq!(m.waits(now(6))[0].until, Some(now(25).wall));
         assert_eq!(m.waits(now(26))[0].until, None, "what is over is not promised");
     }
@@ -252,14 +241,14 @@ mod tests {
     fn a_failed_mount_names_its_error_and_its_next_try_and_a_slow_one_its_age() {
         let mut m = machine();
         let key = CallKey::Volume("v".into());
-        m.calls.failed(key, now(1).boot, Duration::ZERO, Some("no such device"), "u");
+        m.facts.calls.failed(key, now(1).boot, Duration::ZERO, Some("no such device"), "u");
         assert_eq!(m.waits(now(1)), [], "a try that is due is not waited for");
-        m.calls.failed(CallKey::Volume("v".into()), now(1).boot, Duration::from_secs(10), None, "u");
+        m.facts.calls.failed(CallKey::Volume("v".into()), now(1).boot, Duration::from_secs(10), None, "u");
         let wait = &m.waits(now(2))[0];
         assert_eq!((wait.reason.as_str(), wait.message.as_str()), ("FailedMount", "no such device"));
         assert!(wait.until.is_some_and(|at| at >= now(11).wall && at <= now(16).wall), "{wait:?}");
-        m.calls.reset_backoff();
-        m.calls.sent(
+        m.facts.calls.reset_backoff();
+        m.facts.calls.sent(
             CallId(1),
             Call::Host(HostCall::MountVolume { volume: "v".into() }),
             now(3).boot,

@@ -53,7 +53,7 @@ fn a_pod_that_a_person_stopped_stays_ended_also_for_the_next_agent() {
     assert_eq!(next.state("1"), Some(State::Finished));
     assert!(!next.calls.iter().any(|(_, _, c)| c.changes_runtime()), "{:?}", next.calls);
     let waits =
-        next.node.workers().get(&PodUid::from("1")).unwrap().waits(Now { boot: next.now, wall: wall(next.now) });
+        next.node.workers().machine(&PodUid::from("1")).unwrap().waits(Now { boot: next.now, wall: wall(next.now) });
     assert!(waits.iter().any(|w| w.reason == "Stopped"), "{waits:?}");
 }
 
@@ -114,7 +114,7 @@ fn a_start_that_hangs_does_not_hold_the_sandbox_beyond_the_deadline() {
     let mut lab = starting(&made);
     lab.tell(Event::Kill { uid: "1".into(), grace: Some(Duration::from_secs(5)), evicted: None, waiter: None });
     let now = Now { boot: lab.now, wall: wall(lab.now) };
-    let wake = lab.node.workers().get(&PodUid::from("1")).unwrap().wake(now).expect("the deadline");
+    let wake = lab.node.workers().machine(&PodUid::from("1")).unwrap().wake(now).expect("the deadline");
     assert!(wake <= lab.now + Duration::from_secs(7), "{wake:?} at {:?}", lab.now);
     lab.now += Duration::from_secs(7);
     assert_eq!(lab.tell(Event::Wake), [Call::Runtime(RuntimeCall::StopSandbox { id: "sb".into() })]);

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::NodeConfig;
 use crate::model::*;
 use crate::node::Node;
-use crate::pod::{Machine, State};
+use crate::pod::{PodFacts, State};
 
 /// A node and the few things a test answers for.
 pub(super) struct Lab {
@@ -107,7 +107,7 @@ impl Lab {
     }
 
     pub(super) fn state(&self, uid: &str) -> Option<State> {
-        self.node.workers().get(&PodUid::from(uid)).map(Machine::state)
+        self.node.workers().get(&PodUid::from(uid)).map(PodFacts::state)
     }
 }
 

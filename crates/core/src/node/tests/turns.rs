@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::lab::*;
 use crate::NodeConfig;
 use crate::model::*;
-use crate::pod::{Machine, State};
+use crate::pod::{PodFacts, State};
 
 fn narrow(max_pods: u32) -> Lab {
     let mut lab = Lab::with(NodeConfig { max_pods: max_pods as _, ..NodeConfig::default() }, vec![]);
@@ -16,7 +16,7 @@ fn narrow(max_pods: u32) -> Lab {
 }
 
 fn admitted(lab: &Lab) -> Vec<&str> {
-    let living = |m: &Machine| m.record().was_admitted() && m.state() == State::Syncing;
+    let living = |m: &PodFacts| m.record().was_admitted() && m.state() == State::Syncing;
     lab.node.workers().iter().filter(|(_, m)| living(m)).map(|(uid, _)| uid.as_str()).collect()
 }
 
@@ -133,7 +133,7 @@ fn a_manifest_that_changed_while_no_agent_was_there_ends_the_life_it_can_not_cha
 fn a_life_that_ends_keeps_its_spec_though_the_next_one_has_another() {
     let mut lab = found_later(&hashed("h1", "one", "img"), &hashed("h2", "two", "img"));
     lab.tell(file(&[&hashed("h3", "two", "newer")]));
-    let machine = lab.node.workers().get(&PodUid::from("1")).map(Machine::record).unwrap();
+    let machine = lab.node.workers().get(&PodUid::from("1")).map(PodFacts::record).unwrap();
     let spec = machine.pod.spec.as_ref().unwrap();
     assert_eq!((spec.hostname.as_deref(), spec.containers[0].image.as_deref()), (Some("one"), Some("img")));
 }
@@ -149,7 +149,7 @@ fn a_deadline_that_passed_unseen_wakes_nobody_all_the_time() {
     lab.tell(Event::Wake);
     lab.tell(file(&[&short]));
     let now = Now { boot: lab.now, wall: wall(lab.now) };
-    let wake = lab.node.workers().get(&PodUid::from("1")).unwrap().wake(now);
+    let wake = lab.node.workers().machine(&PodUid::from("1")).unwrap().wake(now);
     assert!(wake.is_none_or(|at| at > lab.now), "{wake:?} at {:?}", lab.now);
 }
 
