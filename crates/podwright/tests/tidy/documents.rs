@@ -1,6 +1,6 @@
 //! What a Markdown text points at: other files, and places in our code.
 //!
-//! A place is a code span such as `core/src/pod/kill.rs` or `core/src/pod/kill.rs::plan_kill`: a path below `crates/`, and
+//! A place is a code span such as `core/src/pod.rs` or `core/src/pod/termination.rs::plan_termination`: a path below `crates/`, and
 //! names that must stand in that file.
 
 use std::path::Path;
