@@ -1,4 +1,5 @@
-//! Measures emptyDirs with a `sizeLimit` on disk and reports those above it to core, which evicts the pod.
+//! Measures emptyDirs with a `sizeLimit` on disk and reports those above it to core, which evicts the pod. Cuts the files that
+//! containers can write outside their volumes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use podwright_linux::beneath::usage;
 
 use crate::event_loop::Handle;
 use crate::feed::{PodFeed, PodView};
-use crate::host::{HostPaths, Pool};
+use crate::host::{HostPaths, Pool, cut_oversized};
 use crate::pod_spec::volume_host_path;
 
 /// As in the Go kubelet.
@@ -40,6 +41,16 @@ impl EmptyDirs {
             for eviction in self.measure().await {
                 handle.send(eviction).await;
             }
+            self.cut_files().await;
+        }
+    }
+
+    async fn cut_files(&self) {
+        let views = self.feed.list().1;
+        let (paths, uids) = (self.paths.clone(), views.iter().map(|view| view.uid()).collect::<Vec<_>>());
+        let work = move || cut_oversized(&paths, uids.iter().map(PodUid::as_str));
+        if let Err(error) = self.pool.run("files of pods", WAIT_LIMIT, work).await {
+            tracing::warn!(%error, "checking the sizes of files of pods failed");
         }
     }
 

@@ -21,7 +21,7 @@ use podwright_cri::{CriError, RuntimeService, v1};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::host::Pool;
+use crate::host::{HostPaths, Pool};
 use crate::perform::{SharedFeatures, read_failure};
 
 mod convert;
@@ -42,6 +42,8 @@ pub struct Observer {
     /// Name and version of the runtime; `None`: to be requested, since the runtime may have been replaced.
     version: Mutex<Option<v1::VersionResponse>>,
     pool: Pool,
+    /// Where the files of pods are; termination messages are read from there only.
+    paths: HostPaths,
     /// Time limit of each runtime call.
     limit: Duration,
     /// Pods whose last observations timed out, and how many in a row.
@@ -60,6 +62,7 @@ impl Observer {
         runtime: Arc<dyn RuntimeService>,
         features: SharedFeatures,
         pool: Pool,
+        paths: HostPaths,
         limit: Duration,
         hints: mpsc::Sender<Event>,
     ) -> Self {
@@ -68,6 +71,7 @@ impl Observer {
             features,
             version: Mutex::default(),
             pool,
+            paths,
             limit,
             slow: Mutex::default(),
             exits: ExitWatches::new(hints.clone()),
@@ -199,7 +203,7 @@ impl Observer {
                 pids.insert(container.id.as_str().into(), pid);
             }
             let status = validate_response::container_status(response, &container.id).map_err(failed)?;
-            let message = termination_message::of(&self.pool, uid, &status, limit).await;
+            let message = termination_message::of(&self.pool, &self.paths, uid, &status, limit).await;
             seen.extend(convert::container(&container, status, message));
         }
         Ok((seen, pids))

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, move_mount, open_tree, unmount as umount,
 };
@@ -18,14 +19,20 @@ pub struct Tmpfs {
     pub mode: u32,
 }
 
-/// Mounts a tmpfs.
+/// Mounts a tmpfs whose pages are not swapped, if the kernel has the option `noswap` (6.4; not in user namespaces).
 pub fn tmpfs(target: &Path, tmpfs: &Tmpfs) -> io::Result<()> {
     let mut options = format!("mode={:o}", tmpfs.mode);
     if let Some(size) = tmpfs.size {
         options.push_str(&format!(",size={size}"));
     }
-    let options = CString::new(options).expect("digits and commas hold no NUL");
-    Ok(mount("tmpfs", target, "tmpfs", MountFlags::empty(), options.as_c_str())?)
+    let mount_with = |options: &str| {
+        let options = CString::new(options).expect("digits and commas hold no NUL");
+        mount("tmpfs", target, "tmpfs", MountFlags::empty(), options.as_c_str())
+    };
+    match mount_with(&format!("{options},noswap")) {
+        Err(Errno::INVAL | Errno::PERM) => Ok(mount_with(&options)?),
+        mounted => Ok(mounted?),
+    }
 }
 
 /// A detached bind mount of an open file or directory. It does not depend on a path any more: whatever is renamed or linked
@@ -72,6 +79,23 @@ mod tests {
         assert_eq!(seen.fstype, "tmpfs");
         assert!(seen.super_options.contains("size=64k"), "{}", seen.super_options);
         assert!(mountinfo::under(&mountinfo::read().unwrap(), dir.path()).is_empty());
+    }
+
+    #[test]
+    fn a_tmpfs_is_not_swapped_where_the_kernel_can_prevent_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (plain, ours) = (dir.path().join("plain"), dir.path().join("ours"));
+        fs::create_dir(&plain).unwrap();
+        fs::create_dir(&ours).unwrap();
+        let supported = mount("tmpfs", &plain, "tmpfs", MountFlags::empty(), c"noswap").is_ok();
+        tmpfs(&ours, &Tmpfs { size: None, mode: 0o755 }).unwrap();
+        let mounts = mountinfo::read().unwrap();
+        unmount(&ours).unwrap();
+        if supported {
+            unmount(&plain).unwrap();
+        }
+        let seen = mounts.iter().find(|m| m.point == ours).unwrap();
+        assert_eq!(seen.super_options.split(',').any(|option| option == "noswap"), supported, "{seen:?}");
     }
 
     #[test]

@@ -131,7 +131,8 @@ impl Agent {
         let host = Host::new(host_config, opened.cgroups.clone(), pool.clone()).with_objects(objects.clone());
         enforce_node_allocatable(&host, limit, tasks).await;
         let features = SharedFeatures::default();
-        let observer = Observer::new(runtime.clone(), features.clone(), pool.clone(), limit, inputs.sender());
+        let paths = settings::paths(config);
+        let observer = Observer::new(runtime.clone(), features.clone(), pool.clone(), paths, limit, inputs.sender());
         let observer = Arc::new(observer);
         let state = Arc::<AgentState>::default();
         opened.journal_losses.iter().for_each(|event| state.record_event(event, SystemClock.now()));

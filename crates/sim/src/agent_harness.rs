@@ -105,7 +105,8 @@ impl AgentHarness {
         let pool = Pool::new(PoolLimits::default());
         let limit = self.config.runtime_request_timeout;
         let inputs = Inputs::new(mpsc::channel(1).1);
-        let observer = Observer::new(runtime.clone(), features.clone(), pool.clone(), limit, inputs.sender());
+        let paths = NodeSettings::default().paths;
+        let observer = Observer::new(runtime.clone(), features.clone(), pool.clone(), paths, limit, inputs.sender());
         let observer = Arc::new(observer);
         let perform = perform::CallExecutor::new(CallExecutorConfig {
             runtime: runtime.clone(),

@@ -19,6 +19,11 @@ const SIMILAR_WITHIN: Duration = Duration::from_secs(600);
 /// Kubernetes: prefix of the message of a combined event.
 const COMBINED: &str = "(combined from similar events): ";
 
+/// Kubernetes: NoteLengthLimit, in bytes.
+const MESSAGE_BYTES_MAX: usize = 1024;
+/// Kubernetes: the end of a truncated message.
+const CUT: &str = " ...";
+
 /// An event with its occurrences.
 #[derive(Clone, Debug)]
 pub struct CorrelatedEvent {
@@ -55,6 +60,7 @@ impl EventCorrelator {
 
     /// Stores an event and returns its aggregate; `pod` says which kind of container it is about.
     pub(super) fn add(&mut self, event: &KubeEvent, pod: Option<&Pod>, now: Now) -> CorrelatedEvent {
+        let event = &KubeEvent { message: truncated(&event.message), ..event.clone() };
         if let Some(stored) = self.0.iter_mut().rev().find(|stored| stored.event == *event) {
             (stored.last, stored.count) = (now, stored.count + 1);
             return stored.clone();
@@ -66,7 +72,7 @@ impl EventCorrelator {
         let recent = |stored: &&CorrelatedEvent| similar(stored) && stored.last.boot + SIMILAR_WITHIN > now.boot;
         let mut event = event.clone();
         if self.0.iter().filter(recent).count() >= SIMILAR_MAX {
-            event.message = format!("{COMBINED}{}", event.message);
+            event.message = truncated(&format!("{COMBINED}{}", event.message));
             let combined =
                 self.0.iter_mut().find(|stored| similar(stored) && stored.event.message.starts_with(COMBINED));
             if let Some(stored) = combined {
@@ -97,6 +103,15 @@ impl EventCorrelator {
             self.0.pop_front();
         }
     }
+}
+
+/// A message that is too long is cut at a character (Go: `truncateMessage` of the scheduler; the kubelet does not cut its messages).
+fn truncated(message: &str) -> String {
+    if message.len() <= MESSAGE_BYTES_MAX {
+        return message.to_owned();
+    }
+    let end = message.floor_char_boundary(MESSAGE_BYTES_MAX - CUT.len());
+    format!("{}{CUT}", &message[..end])
 }
 
 fn field_path(pod: Option<&Pod>, name: &str) -> String {
@@ -179,6 +194,20 @@ mod tests {
             stored.add(&event(&format!("pod{n}"), "one"), None, now(n));
         }
         assert_eq!(stored.all().len(), EVENTS_MAX);
+    }
+
+    #[test]
+    fn long_messages_are_cut_at_a_character() {
+        let mut stored = EventCorrelator::default();
+        let length = |stored: &CorrelatedEvent| stored.event.message.len();
+        assert_eq!(length(&stored.add(&event("a", &"x".repeat(1024)), None, now(1))), 1024);
+        let cut = stored.add(&event("a", &"ü".repeat(1024)), None, now(1));
+        assert_eq!(cut.event.message, format!("{} ...", "ü".repeat(510)));
+        assert_eq!(stored.add(&event("a", &"ü".repeat(1024)), None, now(2)).count, 2, "equal events are counted");
+        for n in 0..20 {
+            let combined = stored.add(&event("a", &format!("{n}{}", "x".repeat(2000))), None, now(3));
+            assert_eq!(length(&combined), 1024);
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use podwright_core::model::PodUid;
@@ -11,10 +11,16 @@ use podwright_cri::{labels, v1};
 use rustix::fs::OFlags;
 
 use super::convert::run_state;
-use crate::host::Pool;
+use crate::host::{HostPaths, Pool};
 
 /// The message of an exited container. `None` if it has not exited or left no message.
-pub(super) async fn of(pool: &Pool, uid: &PodUid, status: &v1::ContainerStatus, limit: Duration) -> Option<String> {
+pub(super) async fn of(
+    pool: &Pool,
+    paths: &HostPaths,
+    uid: &PodUid,
+    status: &v1::ContainerStatus,
+    limit: Duration,
+) -> Option<String> {
     if run_state(status.state) != podwright_core::model::RunState::Exited {
         return None;
     }
@@ -25,8 +31,8 @@ pub(super) async fn of(pool: &Pool, uid: &PodUid, status: &v1::ContainerStatus, 
         && status.reason != "ContainerCannotRun";
     let path = annotation(labels::TERMINATION_MESSAGE_PATH);
     let path = if path.starts_with('/') || path.is_empty() { path.to_owned() } else { format!("/{path}") };
-    let file = status.mounts.iter().find(|mount| !path.is_empty() && mount.container_path == path);
-    let file = file.map(|mount| mount.host_path.clone());
+    let mounted = status.mounts.iter().filter(|mount| !path.is_empty() && mount.container_path == path);
+    let file = own_file(mounted, paths, uid, label_name(status)).map(|file| file.to_string_lossy().into_owned());
     let log = (from_log && !status.log_path.is_empty()).then(|| status.log_path.clone());
     if file.is_none() && log.is_none() {
         return None;
@@ -36,6 +42,26 @@ pub(super) async fn of(pool: &Pool, uid: &PodUid, status: &v1::ContainerStatus, 
         Ok(message) => Some(message).filter(|message| !message.is_empty()),
         Err(error) => Some(format!("Error on reading termination message: {error}")),
     }
+}
+
+/// The file that was created for the message: it is in the container's directory, which is not mounted into any container. Volumes can
+/// be mounted at the same path, and their files may be readable for root only.
+fn own_file<'m>(
+    mut mounted: impl Iterator<Item = &'m v1::Mount>,
+    paths: &HostPaths,
+    uid: &PodUid,
+    container: &str,
+) -> Option<PathBuf> {
+    let dir = paths.container_dir(uid.as_str(), container);
+    mounted.find_map(|mount| {
+        let host_path = Path::new(&mount.host_path);
+        let name = host_path.file_name().filter(|_| host_path.parent() == Some(&dir))?;
+        Some(dir.join(name))
+    })
+}
+
+fn label_name(status: &v1::ContainerStatus) -> &str {
+    status.labels.get(labels::CONTAINER_NAME).map(String::as_str).unwrap_or_default()
 }
 
 fn read(file: Option<&str>, log: Option<&str>) -> String {

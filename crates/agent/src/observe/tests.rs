@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::perform::fakes::{FakeRuntime, Step};
-use crate::translate::{CgroupDriver, RuntimeFeatures};
+use crate::translate::{CgroupDriver, NodeSettings, RuntimeFeatures};
 
 mod hints;
 
@@ -19,11 +19,17 @@ struct Bench {
 }
 
 fn bench() -> Bench {
+    bench_in(std::path::Path::new("/nowhere"))
+}
+
+/// The files of pods are under `root`.
+fn bench_in(root: &std::path::Path) -> Bench {
+    let paths = HostPaths { root_dir: root.to_owned(), ..NodeSettings::default().paths };
     let fake = Arc::new(FakeRuntime::default());
     let features = SharedFeatures::default();
     let runtime = Arc::clone(&fake) as Arc<dyn RuntimeService>;
     let (sender, hints) = mpsc::channel(256);
-    let observer = Observer::new(runtime, features.clone(), Pool::default(), Duration::from_secs(20), sender);
+    let observer = Observer::new(runtime, features.clone(), Pool::default(), paths, Duration::from_secs(20), sender);
     Bench { fake, observer: Arc::new(observer), features, hints }
 }
 
@@ -227,12 +233,14 @@ async fn an_observation_that_hangs_fails_early_and_gets_more_time_with_each_atte
 #[tokio::test]
 async fn termination_messages_come_from_the_file_or_the_log() {
     let dir = tempfile::tempdir().unwrap();
-    let (file, log) = (dir.path().join("message"), dir.path().join("0.log"));
+    let own_dir = dir.path().join("pods/u-1/containers/web");
+    std::fs::create_dir_all(&own_dir).unwrap();
+    let (file, log) = (own_dir.join("0badcafe"), dir.path().join("0.log"));
     std::fs::write(&log, "t stdout F from the log\n").unwrap();
     let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
     let message = async |content: &str, policy: &str, exit_code: i32, own: &str| {
         std::fs::write(&file, content).unwrap();
-        let bench = bench();
+        let bench = bench_in(dir.path());
         bench.has_container(container("c-1", "u-1", "web", "s-1", 2), |status| {
             status.exit_code = exit_code;
             status.message = own.into();
@@ -256,6 +264,37 @@ async fn termination_messages_come_from_the_file_or_the_log() {
     assert_eq!(message("bye", "FallbackToLogsOnError", 1, "").await, "bye");
     assert_eq!(message("", "FallbackToLogsOnError", 1, "").await, "from the log\n");
     assert_eq!(message("", "FallbackToLogsOnError", 0, "").await, "");
+}
+
+#[tokio::test]
+async fn a_termination_message_is_read_only_from_the_file_that_was_created_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let secret = dir.path().join("shadow");
+    std::fs::write(&secret, "root's").unwrap();
+    let own_dir = dir.path().join("pods/u-1/containers/web");
+    std::fs::create_dir_all(&own_dir).unwrap();
+    std::fs::write(own_dir.join("0badcafe"), "own").unwrap();
+    let other = dir.path().join("pods/u-1/containers/other");
+    std::fs::create_dir_all(&other).unwrap();
+    std::fs::write(other.join("0badcafe"), "other's").unwrap();
+    let message = async |hosts: &[std::path::PathBuf]| {
+        let bench = bench_in(dir.path());
+        bench.has_container(container("c-1", "u-1", "web", "s-1", 2), |status| {
+            status.exit_code = 1;
+            let mount = |host: &std::path::PathBuf| v1::Mount {
+                container_path: "/dev/last".into(),
+                host_path: host.to_str().unwrap().into(),
+                ..Default::default()
+            };
+            status.mounts = hosts.iter().map(mount).collect();
+            status.annotations = [(labels::TERMINATION_MESSAGE_PATH.to_owned(), "/dev/last".to_owned())].into();
+        });
+        bench.seen("u-1").await.containers[0].message.clone()
+    };
+    assert_eq!(message(&[secret.clone()]).await, "");
+    assert_eq!(message(&[other.join("0badcafe")]).await, "");
+    assert_eq!(message(&[own_dir.join("../../../../shadow")]).await, "");
+    assert_eq!(message(&[secret, own_dir.join("0badcafe")]).await, "own");
 }
 
 #[tokio::test(start_paused = true)]

@@ -74,9 +74,14 @@ impl HostPaths {
         self.subpaths_dir(uid).join(&*path_component(volume)).join(&*path_component(container)).join(index.to_string())
     }
 
+    /// The parent of all directories of [`Self::container_dir`].
+    pub(crate) fn containers_dir(&self, uid: &str) -> PathBuf {
+        self.pod_dir(uid).join("containers")
+    }
+
     /// The directory of one container.
     pub fn container_dir(&self, uid: &str, container: &str) -> PathBuf {
-        self.pod_dir(uid).join("containers").join(&*path_component(container))
+        self.containers_dir(uid).join(&*path_component(container))
     }
 
     /// The termination message file of one attempt of a container. The Go kubelet uses a random name; here it is a hash, so

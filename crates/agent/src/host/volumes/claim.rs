@@ -1,12 +1,13 @@
 //! PersistentVolumeClaims: volumes of type hostPath or local on this node, bind-mounted into the pod's directory.
 
 use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, PersistentVolume};
 use podwright_core::model::Pod;
 use podwright_linux::mount;
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 
 use super::{ClaimError, VolumeError, empty_dir, fs_group, host_path, ownership};
 use crate::host::dirs;
@@ -146,10 +147,24 @@ pub(super) fn set_up(pod: &Pod, volume: &LocalVolume, target: &Path) -> Result<(
     host_path::check(&volume.path, kind)?;
     let source = openat(CWD, &volume.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(VolumeError::io("open", &volume.path))?;
-    let is_dir = fs::metadata(&volume.path).map_err(VolumeError::io("open", &volume.path))?.is_dir();
+    mount_opened(pod, volume, kind, &source, target)
+}
+
+/// Checks, changes and mounts the opened volume. Its path is not used again, because a pod that can write to its parent could replace
+/// it meanwhile.
+fn mount_opened(
+    pod: &Pod,
+    volume: &LocalVolume,
+    kind: Option<&str>,
+    source: &OwnedFd,
+    target: &Path,
+) -> Result<(), VolumeError> {
+    host_path::check_opened(source, &volume.path, kind)?;
+    let found = fstat(source).map_err(VolumeError::io("open", &volume.path))?;
+    let is_dir = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
     // Before the mount: a mounted volume is not checked again, so it must be complete.
     if let Some(group) = fs_group(pod)?.filter(|_| volume.is_local && is_dir && !volume.read_only) {
-        ownership::apply(&volume.path, group, false)?;
+        ownership::apply_opened(source.as_fd(), &volume.path, group, false)?;
     }
     if volume.is_local && !is_dir {
         return Err(VolumeError::NotADirectory(volume.path.clone()));
@@ -258,6 +273,28 @@ mod tests {
         let volume = LocalVolume { path: file, kind: None, is_local: true, read_only: false };
         let error = set_up(&Pod::default(), &volume, &dir.path().join("target")).unwrap_err();
         assert!(error.to_string().contains("must be a directory"), "{error}");
+    }
+
+    #[test]
+    fn a_volume_whose_path_is_replaced_after_it_was_opened_is_not_followed() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir().unwrap();
+        let [path, moved, victim, target] = ["volume", "moved", "victim", "target"].map(|name| dir.path().join(name));
+        fs::create_dir(&path).unwrap();
+        fs::create_dir(&victim).unwrap();
+        let volume = LocalVolume { path: path.clone(), kind: None, is_local: true, read_only: false };
+        let source = openat(CWD, &path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        fs::rename(&path, &moved).unwrap();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        let pod: Pod =
+            serde_json::from_value(json!({"spec": {"containers": [], "securityContext": {"fsGroup": 4321}}})).unwrap();
+        mount_opened(&pod, &volume, None, &source, &target).unwrap();
+        let mounted = fs::metadata(&target).unwrap().ino();
+        mount::unmount(&target).unwrap();
+        assert_eq!(mounted, fs::metadata(&moved).unwrap().ino());
+        assert_eq!((fs::metadata(&moved).unwrap().gid(), fs::metadata(&victim).unwrap().gid()), (4321, 0));
+        let error = mount_opened(&pod, &volume, Some("File"), &source, &target).unwrap_err();
+        assert!(error_chain(&error).contains("hostPath type check failed"), "{error}");
     }
 
     #[test]

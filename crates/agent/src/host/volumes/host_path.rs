@@ -2,6 +2,7 @@
 
 use std::fs::{self, DirBuilder, FileType, OpenOptions};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Component, Path};
 
@@ -28,6 +29,25 @@ pub(super) fn check(path: &Path, kind: Option<&str>) -> Result<(), HostPathError
         }
         Ok(_) => Err(HostPathError::WrongType { path: path.into(), expected }),
         Err(source) => Err(HostPathError::Check { path: path.into(), expected, source }),
+    }
+}
+
+/// Checks the type of an opened path: since [`check`], the path may have been replaced.
+pub(super) fn check_opened(opened: impl AsFd, path: &Path, kind: Option<&str>) -> Result<(), HostPathError> {
+    use rustix::fs::FileType;
+    let (wanted, expected) = match kind.unwrap_or_default() {
+        "DirectoryOrCreate" | "Directory" => (FileType::Directory, "directory"),
+        "FileOrCreate" | "File" => (FileType::RegularFile, "file"),
+        "Socket" => (FileType::Socket, "socket file"),
+        "CharDevice" => (FileType::CharacterDevice, "character device"),
+        "BlockDevice" => (FileType::BlockDevice, "block device"),
+        _ => return Ok(()),
+    };
+    let found = rustix::fs::fstat(opened);
+    let found = found.map_err(|error| HostPathError::Check { path: path.into(), expected, source: error.into() })?;
+    match FileType::from_raw_mode(found.st_mode) == wanted {
+        true => Ok(()),
+        false => Err(HostPathError::WrongType { path: path.into(), expected }),
     }
 }
 

@@ -25,13 +25,23 @@ pub(super) struct FsGroup {
 
 /// Gives the tree to the group.
 pub(super) fn apply(dir: &Path, group: FsGroup, read_only: bool) -> Result<(), VolumeError> {
-    let failed = VolumeError::io("set the group of", dir);
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let top = openat(CWD, dir, flags, Mode::empty()).map_err(&failed)?;
-    if group.only_on_mismatch && is_applied(top.as_fd(), group.gid, read_only).map_err(&failed)? {
+    let top = openat(CWD, dir, flags, Mode::empty()).map_err(VolumeError::io("set the group of", dir))?;
+    apply_opened(top.as_fd(), dir, group, read_only)
+}
+
+/// As [`apply`], for a directory that is open; `dir` is for messages only.
+pub(super) fn apply_opened(
+    top: BorrowedFd<'_>,
+    dir: &Path,
+    group: FsGroup,
+    read_only: bool,
+) -> Result<(), VolumeError> {
+    let failed = VolumeError::io("set the group of", dir);
+    if group.only_on_mismatch && is_applied(top, group.gid, read_only).map_err(&failed)? {
         return Ok(());
     }
-    walk(top.as_fd(), group.gid, read_only, 0).map_err(failed)
+    walk(top, group.gid, read_only, 0).map_err(failed)
 }
 
 /// Whether the top directory has the group, its permissions and the setgid bit.
