@@ -28,6 +28,7 @@ mod files;
 mod grpc;
 mod hook;
 mod host;
+mod host_ports;
 mod http;
 mod image;
 mod logs;

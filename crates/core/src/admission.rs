@@ -1,4 +1,4 @@
-//! Admission of a pod: resources, host ports, node affinity, operating system.
+//! Admission of a pod: resources, devices, host ports, node affinity, operating system.
 //!
 //! Used resources are read from the [`Ledger`] alone: a pod is added when it is admitted and removed when its last container was
 //! observed dead, or when it was rejected after all. The ledger is never recomputed from existing pods, so a rejected or finished
@@ -6,9 +6,12 @@
 
 mod affinity;
 mod app_armor;
+mod extended;
 mod sysctl;
 
 use std::collections::{BTreeMap, BTreeSet};
+
+pub(crate) use extended::is_extended;
 
 use crate::config::NodeConfig;
 use crate::model::{Pod, PodUid, is_sidecar};
@@ -130,6 +133,7 @@ pub fn admit(pod: &Pod, ledger: &Ledger, config: &NodeConfig) -> Result<(), Reje
     check_groups(pod, config.supplemental_groups_policy)?;
     sysctl::check(pod, &config.allowed_unsafe_sysctls)?;
     app_armor::check(pod, config.app_armor)?;
+    extended::check(pod, config)?;
     let requested = Requests::of(pod);
     let (pods, used) = ledger.used_without(pod.metadata.uid.as_deref().unwrap_or_default());
     let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);

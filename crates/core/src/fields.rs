@@ -12,6 +12,7 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 
+use crate::admission::is_extended;
 use list::FIELDS;
 
 /// Support of a field, with a note.
@@ -101,6 +102,7 @@ fn search(value: &Value, path: &str, max: usize, found: &mut Vec<(String, &'stat
                     Some(Support::Meaningless(_)) => {}
                     // Entries of maps have no row.
                     _ if here.ends_with("resources.limits.ephemeral-storage") => found.push((here, STORAGE)),
+                    _ if is_extended(name) && is_resource_list(path) => found.push((here, DEVICE)),
                     _ => search(value, &here, max, found),
                 }
             }
@@ -112,6 +114,10 @@ fn search(value: &Value, path: &str, max: usize, found: &mut Vec<(String, &'stat
         }
         _ => {}
     }
+}
+
+fn is_resource_list(path: &str) -> bool {
+    path.ends_with(".resources.limits") || path.ends_with(".resources.requests")
 }
 
 /// Null or empty, which counts as unset.
@@ -155,6 +161,10 @@ pub(crate) const MAX_PATH: usize = 1024;
 
 /// Note on a limit that is not enforced for containers.
 const STORAGE: &str = "only the size limit of emptyDir volumes is enforced";
+
+/// Note on an extended resource.
+const DEVICE: &str =
+    "nothing on this node provides it, and the pod is rejected; only pods of an API server may request it";
 
 const HEAD: &str = "\
 # Pod fields

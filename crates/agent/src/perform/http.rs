@@ -35,12 +35,14 @@ pub(super) struct Url {
     pub(super) target: String,
 }
 
-/// The response, without its body.
+/// The response.
 #[derive(Debug)]
 pub(super) struct HttpResponse {
     pub(super) status: u16,
     /// The `Location` header.
     pub(super) location: Option<String>,
+    /// The beginning of the body, at most [`BODY_BYTES_MAX`] bytes.
+    pub(super) body: Vec<u8>,
 }
 
 /// Why a request failed.
@@ -183,16 +185,17 @@ async fn exchange(
     let status = response.status().as_u16();
     let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let mut stream = response.into_body();
-    // The content is not used, but the body must arrive without an error.
-    let mut read = 0;
-    while read < BODY_BYTES_MAX {
+    // The content is seldom used, but the body must arrive without an error.
+    let mut body = Vec::new();
+    while body.len() < BODY_BYTES_MAX {
         match stream.frame().await {
             None => break,
-            Some(Ok(frame)) => read += frame.data_ref().map_or(0, Bytes::len),
+            Some(Ok(frame)) => body.extend_from_slice(frame.data_ref().map_or(&[], |data| data)),
             Some(Err(source)) => return Err(HttpError::Body { url: url.to_string(), source }),
         }
     }
-    Ok(HttpResponse { status, location })
+    body.truncate(BODY_BYTES_MAX);
+    Ok(HttpResponse { status, location, body })
 }
 
 /// Sends a GET request and follows redirects on the same host. A redirect to another host is the result (Go kubelet:

@@ -70,9 +70,9 @@ impl CallExecutor {
         if let Some(action) = &probe.http_get {
             let url = target::url(action, container, pod, &call.ips, &self.settings)?;
             let (verdict, redirected) = http_probe(&self.dialer(pod), &url, action, limit).await;
-            if redirected {
-                // The Go kubelet adds the body, which may contain what an event should not show.
-                let message = format!("{:?} probe warning: Probe terminated redirects", call.kind);
+            if let Some(body) = redirected {
+                let kind = call.kind;
+                let message = format!("{kind:?} probe warning: Probe terminated redirects, Response body: {body}");
                 self.warn(pod, Some(&call.name), "ProbeWarning", message);
             }
             return Ok(verdict);
@@ -158,11 +158,16 @@ fn as_written(message: String, replaced: &[(String, &String)]) -> String {
     shown.fold(message, |message, (expanded, written)| message.replace(expanded.as_str(), written))
 }
 
-/// The verdict, and whether it is a redirect to another host: that is a success with a warning event.
-async fn http_probe(dialer: &Dialer<'_>, url: &Url, action: &HTTPGetAction, limit: Duration) -> (ProbeVerdict, bool) {
+/// The verdict, and the body if it is a redirect to another host: that is a success with a warning event.
+async fn http_probe(
+    dialer: &Dialer<'_>,
+    url: &Url,
+    action: &HTTPGetAction,
+    limit: Duration,
+) -> (ProbeVerdict, Option<String>) {
     let verdict = match timeout(limit, http::follow(dialer, url, &target::headers(action), "probe")).await {
         Ok(Ok(response)) => match response.status {
-            300..400 => return (ProbeVerdict::Success, true),
+            300..400 => return (ProbeVerdict::Success, Some(String::from_utf8_lossy(&response.body).into_owned())),
             200..300 => ProbeVerdict::Success,
             // Without the body, which may contain what an event should not show.
             status => ProbeVerdict::Failure(format!("HTTP probe failed with statuscode: {status}")),
@@ -172,7 +177,7 @@ async fn http_probe(dialer: &Dialer<'_>, url: &Url, action: &HTTPGetAction, limi
         Ok(Err(error)) => ProbeVerdict::Failure(error.to_string()),
         Err(_) => ProbeVerdict::Failure(format!("Get {:?}: no answer within {limit:?}", url.to_string())),
     };
-    (verdict, false)
+    (verdict, None)
 }
 
 async fn tcp_probe(dialer: &Dialer<'_>, host: &str, port: u16, limit: Duration) -> ProbeVerdict {

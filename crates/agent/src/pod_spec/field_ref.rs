@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use podwright_core::model::{Pod, find_container};
 use podwright_core::quantity::{Amount, QuantityError};
 
-use super::{pod_name, pod_namespace, pod_uid};
+use super::{is_host_network, pod_name, pod_namespace, pod_uid};
 
 /// The node's allocatable resources: the reported limit of a container without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,10 +61,22 @@ pub fn field_value(
         "spec.serviceAccountName" => spec.and_then(|s| s.service_account_name.clone()).unwrap_or_default(),
         "status.hostIP" => host_ips.first().cloned().unwrap_or_default(),
         "status.hostIPs" => host_ips.join(","),
-        "status.podIP" => ips.first().cloned().unwrap_or_default(),
-        "status.podIPs" => ips.join(","),
+        "status.podIP" => pod_ips(pod, ips, host_ips).first().copied().unwrap_or_default().into(),
+        "status.podIPs" => pod_ips(pod, ips, host_ips).join(","),
         path => return metadata_value(pod, path),
     })
+}
+
+/// The pod's addresses. A pod on the host network has those of the node, at most one of each family (Go kubelet:
+/// `generateAPIPodStatus`).
+fn pod_ips<'a>(pod: &Pod, ips: &'a [String], host_ips: &'a [String]) -> Vec<&'a str> {
+    if !ips.is_empty() || !is_host_network(pod) {
+        return ips.iter().map(String::as_str).collect();
+    }
+    let is_v6 = |ip: &str| ip.contains(':');
+    let first = host_ips.first().map(String::as_str);
+    let second = host_ips.get(1).map(String::as_str).filter(|ip| first.is_some_and(|first| is_v6(first) != is_v6(ip)));
+    first.into_iter().chain(second).collect()
 }
 
 /// The value of a `fieldRef` in a downwardAPI volume, which offers metadata only (Go kubelet: `ExtractFieldPathAsString`).
@@ -230,6 +242,19 @@ mod tests {
             },
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn the_addresses_of_a_pod_on_the_host_network_are_those_of_the_node() {
+        let mut pod = pod();
+        let host_ips = ["192.0.2.1".to_owned(), "2001:db8::1".to_owned()];
+        let value = |pod: &Pod, path: &str, host_ips: &[String]| field_value(pod, path, &[], host_ips, "n").unwrap();
+        assert_eq!(value(&pod, "status.podIP", &host_ips), "", "not known yet");
+        pod.spec.as_mut().unwrap().host_network = Some(true);
+        assert_eq!(value(&pod, "status.podIP", &host_ips), "192.0.2.1");
+        assert_eq!(value(&pod, "status.podIPs", &host_ips), "192.0.2.1,2001:db8::1");
+        let same_family = ["192.0.2.1".to_owned(), "192.0.2.2".to_owned()];
+        assert_eq!(value(&pod, "status.podIPs", &same_family), "192.0.2.1");
     }
 
     #[test]

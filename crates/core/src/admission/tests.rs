@@ -1,6 +1,8 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::model::Source;
+use crate::static_pod::CONFIG_SOURCE;
 
 fn config() -> NodeConfig {
     NodeConfig {
@@ -45,6 +47,24 @@ fn a_missing_resource_has_the_kubelets_message() {
     assert_eq!(reason(&asks("2", json!({ "memory": "401" })), &ledger), "OutOfmemory");
     assert_eq!(reason(&asks("2", json!({ "ephemeral-storage": "501" })), &ledger), "OutOfephemeral-storage");
     assert_eq!(reason(&asks("2", json!({})), &ledger), "", "who asks for nothing always fits");
+}
+
+#[test]
+fn a_resource_that_nothing_provides_is_rejected() {
+    let gpu = asks("1", json!({ "nvidia.com/gpu": "1" }));
+    let rejection = admit(&gpu, &Ledger::default(), &config()).unwrap_err();
+    assert_eq!(rejection.reason, "UnexpectedAdmissionError");
+    let message = "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices nvidia.com/gpu, \
+                   which is unexpected";
+    assert_eq!(rejection.message, message);
+    assert_eq!(reason(&asks("1", json!({ "nvidia.com/gpu": "0" })), &Ledger::default()), "");
+    assert_eq!(reason(&asks("1", json!({ "attachable-volumes-x": "1" })), &Ledger::default()), "");
+    // With an API server, its scheduler decides; static pods have no scheduler.
+    let in_cluster = NodeConfig { sources: BTreeSet::from([Source::File, Source::Api]), ..config() };
+    assert_eq!(admit(&gpu, &Ledger::default(), &in_cluster), Ok(()));
+    let mut manifest = gpu;
+    manifest.metadata.annotations = Some(BTreeMap::from([(CONFIG_SOURCE.into(), "file".into())]));
+    assert!(admit(&manifest, &Ledger::default(), &in_cluster).is_err());
 }
 
 #[test]

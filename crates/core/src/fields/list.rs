@@ -59,7 +59,12 @@ pub(super) const FIELDS: &[Field] = &[
     f("spec.containers[].envFrom", API),
     f("spec.containers[].ports", Yes("`hostPort` by the runtime's network; taken ports are refused")),
     f("spec.containers[].resources", Parts),
-    f("spec.containers[].resources.requests", Yes("")),
+    f(
+        "spec.containers[].resources.requests",
+        Partly(
+            "nothing provides extended resources, such as `nvidia.com/gpu`: a pod that requests one is rejected, unless an API server's scheduler placed it",
+        ),
+    ),
     f(
         "spec.containers[].resources.limits",
         Partly("`ephemeral-storage` is not enforced: only the size limit of emptyDir volumes is"),

@@ -113,7 +113,7 @@ mod tests {
     fn fields_without_effect_are_named_with_a_suggestion() {
         let document = json!({"apiVersion": "v1", "kind": "PodList", "items": [{"metadata": {"name": "a"}, "spec": {
             "hostnetwork": true, "restartPolcy": "Never", "wholly": 1, "ephemeralContainers": [{"name": "e"}],
-            "containers": [{"name": "c", "Image": "i"}],
+            "containers": [{"name": "c", "Image": "i", "resources": {"limits": {"nvidia.com/gpu": 1, "cpu": 1}}}],
         }}]});
         let mut said: Vec<String> = warnings_in(&document).iter().map(ToString::to_string).collect();
         said.sort();
@@ -121,6 +121,8 @@ mod tests {
             said,
             [
                 "items[0].spec.containers[0].Image: unknown field, it does nothing, did you mean image?",
+                "items[0].spec.containers[0].resources.limits.nvidia.com/gpu: not supported: nothing on this node provides it, \
+                 and the pod is rejected; only pods of an API server may request it",
                 "items[0].spec.ephemeralContainers: not supported: not started yet; rejected in manifests",
                 "items[0].spec.hostnetwork: unknown field, it does nothing, did you mean hostNetwork?",
                 "items[0].spec.restartPolcy: unknown field, it does nothing, did you mean restartPolicy?",

@@ -35,7 +35,7 @@ fn respond(request: &Request<Incoming>) -> Response<Full<Bytes>> {
     } else if let Some(query) = request.uri().query() {
         response = response.header("Location", query);
     }
-    let body = if path.ends_with("big") { vec![b'x'; 1 << 20] } else { b"a secret".to_vec() };
+    let body = if path.ends_with("big") { vec![b'x'; 1 << 20] } else { b"the body of the server".to_vec() };
     response.body(Full::from(body)).unwrap()
 }
 
@@ -156,7 +156,9 @@ async fn redirects_on_the_same_host_are_followed() {
     // A redirect to another host is a success and is not followed.
     assert_eq!(probe(&bench, http_get(&server, "/302?http://other.example/500")).await, ProbeVerdict::Success);
     assert_eq!(server.requests.lock().unwrap().len(), before + 1);
-    assert_eq!(*events.lock().unwrap(), ["ProbeWarning: Readiness probe warning: Probe terminated redirects"]);
+    let warning =
+        "ProbeWarning: Readiness probe warning: Probe terminated redirects, Response body: the body of the server";
+    assert_eq!(*events.lock().unwrap(), [warning]);
     server.requests.lock().unwrap().clear();
     let message = failure(probe(&bench, http_get(&server, "/302/loop")).await);
     assert!(message.contains("stopped after 10 redirects"), "{message}");
