@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::digest::{ContentHasher, Digest};
 use crate::disk::{DiskError, DiskReserve};
 use crate::durable::{FileError, failed, sync_dir};
+use crate::leases::ContentLease;
 use crate::limits::ImageLimits;
 
 /// Blobs on disk.
@@ -213,7 +214,16 @@ impl Ingest {
     }
 
     /// Verifies the content, syncs it and makes it visible under its digest.
-    pub fn commit(mut self) -> Result<Digest, ContentError> {
+    pub fn commit(self) -> Result<Digest, ContentError> {
+        self.commit_after(|_| {})
+    }
+
+    /// The same for content whose digest is known only now: it is leased before it becomes visible.
+    pub(crate) fn commit_leased(self, lease: &mut ContentLease) -> Result<Digest, ContentError> {
+        self.commit_after(|digest| lease.hold_blob(digest))
+    }
+
+    fn commit_after(mut self, before: impl FnOnce(Digest)) -> Result<Digest, ContentError> {
         let actual = std::mem::take(&mut self.hasher).finish();
         if let ExpectedContent::Exact(expected, size) = self.expected {
             if self.written != size {
@@ -224,6 +234,7 @@ impl Ingest {
             }
         }
         self.file.sync_data().map_err(|e| self.write_failed(e, 0))?;
+        before(actual);
         let blob = self.blobs.join(actual.hex());
         fs::rename(&self.path, &blob).map_err(failed("rename", &self.path))?;
         sync_dir(&self.blobs)?;

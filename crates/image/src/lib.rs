@@ -9,23 +9,29 @@
 //! Everything that comes in is hostile: sizes, depths and times have bounds ([`ImageLimits`]), digests are verified before
 //! anything becomes visible, and a layer cannot write outside of its directory.
 
+mod archive;
 mod chain;
 mod compression;
 mod content;
 mod digest;
 mod disk;
 mod durable;
+mod flights;
 mod images;
 mod layers;
 mod leases;
 mod limits;
 mod manifest;
 mod platform;
+mod progress;
+mod pull;
 mod reference;
+mod registry;
 mod store;
 mod tar_reader;
 mod unpack;
 
+pub use archive::ArchiveError;
 pub use chain::ChainId;
 pub use content::{ContentError, ContentStore, ExpectedContent, Ingest};
 pub use digest::{ContentHasher, Digest, DigestError};
@@ -39,7 +45,12 @@ pub use manifest::{
     ContainerDefaults, Descriptor, Document, ImageConfiguration, ImageIndex, ImageManifest, ManifestError, RootFs,
 };
 pub use platform::Platform;
+pub use progress::{LayerProgress, ProgressSnapshot, PullProgress};
+pub use pull::{PullError, PullErrorKind, PullProblem, Puller};
 pub use reference::{ImageReference, ReferenceError, Version};
+pub use registry::{
+    HostsTomlError, RegistryCredentials, RegistryError, RegistryHost, RegistryOptions, parse_hosts_toml,
+};
 pub use store::{GcReport, GcRoots, ImageStore, StoreError, StoreUsage};
 pub use tar_reader::{TarEntry, TarError, TarKind, TarReader};
 pub use unpack::UnpackError;

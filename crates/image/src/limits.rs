@@ -33,7 +33,7 @@ impl Default for ImageLimits {
             layer_bytes: 50 << 30,
             layer_entries: 4_000_000,
             archive_bytes: 100 << 30,
-            archive_entries: 100_000,
+            archive_entries: 20_000,
             disk_reserve_bytes: 1 << 30,
         }
     }

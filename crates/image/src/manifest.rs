@@ -204,7 +204,7 @@ impl Document {
         check_size("manifest", bytes, limits.manifest_bytes)?;
         let malformed = |what| move |source| ManifestError::Malformed { what, source };
         let head: Head = serde_json::from_slice(bytes).map_err(malformed("manifest"))?;
-        if head.schema_version == Some(1) || media_type.contains("manifest.v1+") {
+        if head.schema_version == Some(1) || media_type.contains("docker.distribution.manifest.v1+") {
             return Err(ManifestError::SchemaOne);
         }
         let media_type = head.media_type.as_deref().filter(|kind| !kind.is_empty()).unwrap_or(media_type);

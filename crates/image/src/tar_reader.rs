@@ -164,17 +164,18 @@ impl<R: Read> TarReader<R> {
         let kind = self.kind(header, &path, link, &pax)?;
         // A link may announce the size of its target; no content follows it then.
         (self.content, self.padding) = if kind == TarKind::File { (size, padding(size)) } else { (0, 0) };
-        let id = |key, field: &'static str, read: io::Result<u64>| {
-            let id = number(&pax, key).unwrap_or_else(|| read.map_err(drop));
-            id.and_then(|id| u32::try_from(id).map_err(drop)).map_err(|()| self.invalid(field))
+        let id = |key: &'static str, raw: &[u8], read: io::Result<u64>| {
+            let id = number(&pax, key).unwrap_or_else(|| or_blank(raw, read));
+            id.and_then(|id| u32::try_from(id).map_err(drop)).map_err(|()| self.invalid(key))
         };
-        let (uid, gid) = (id("uid", "uid", header.uid())?, id("gid", "gid", header.gid())?);
+        let fields = header.as_old();
+        let (uid, gid) = (id("uid", &fields.uid, header.uid())?, id("gid", &fields.gid, header.gid())?);
         let mtime = match pax.get("mtime") {
             Some(text) => seconds(text).ok_or_else(|| self.invalid("mtime"))?,
             // Times before 1970 and other oddities are not worth a failed pull.
             None => (header.mtime().ok().and_then(|s| i64::try_from(s).ok()).unwrap_or(0), 0),
         };
-        let mode = header.mode().map_err(|_| self.invalid("mode"))? & 0o7777;
+        let mode = or_blank(&fields.mode, header.mode()).map_err(|()| self.invalid("mode"))? & 0o7777;
         let xattr = |(key, value): (String, Vec<u8>)| Some((key.strip_prefix("SCHILY.xattr.")?.to_owned(), value));
         let size = self.content;
         Ok(TarEntry { path, kind, mode, uid, gid, size, mtime, xattrs: pax.into_iter().filter_map(xattr).collect() })
@@ -294,6 +295,15 @@ impl<R: Read> Read for TarReader<R> {
 
 fn padding(size: u64) -> u64 {
     (BLOCK_BYTES - size % BLOCK_BYTES) % BLOCK_BYTES
+}
+
+/// Some writers leave a numeric field blank, which is zero (Go: `parseNumeric`).
+fn or_blank<T: Default>(raw: &[u8], read: io::Result<T>) -> Result<T, ()> {
+    match read {
+        Ok(value) => Ok(value),
+        Err(_) if raw.iter().all(|byte| matches!(byte, 0 | b' ')) => Ok(T::default()),
+        Err(_) => Err(()),
+    }
 }
 
 /// A decimal number of a pax record, if there is one.

@@ -97,3 +97,21 @@ pub(crate) fn add_image(store: &ImageStore, name: &str, layers: &[TestLayer]) ->
     let names = BTreeMap::from([(name.parse().unwrap(), manifest)]);
     store.add(NewImage { names, manifest, id, layers: records }).unwrap()
 }
+
+/// A small file system, mounted for one test. Needs root, as `make test` does.
+pub(crate) struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    pub(crate) fn mount(path: &std::path::Path, bytes: u64) -> Self {
+        let options = std::ffi::CString::new(format!("size={bytes},mode=0700")).unwrap();
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("tmpfs", path, "tmpfs", flags, Some(options.as_c_str())).expect("root may mount a tmpfs");
+        Self(path.to_owned())
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH).expect("it was mounted here");
+    }
+}

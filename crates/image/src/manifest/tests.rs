@@ -36,6 +36,9 @@ fn a_manifest_is_read_in_both_forms() {
         "layers": [{"mediaType": LAYER_TYPES[4], "digest": digest(1), "size": 9}],
     });
     assert!(matches!(parse(&docker, DOCKER_MANIFEST), Ok(Document::Manifest(_))));
+    assert!(matches!(parse(&manifest(), OCI_MANIFEST), Ok(Document::Manifest(_))));
+    let signed = "application/vnd.docker.distribution.manifest.v1+prettyjws";
+    assert!(matches!(parse(&json!({}), signed), Err(ManifestError::SchemaOne)));
     // A manifest of ours, as it is stored.
     assert_eq!(Document::parse(&read.to_json(), "", &ImageLimits::default()).unwrap(), Document::Manifest(read));
 }

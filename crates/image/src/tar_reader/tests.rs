@@ -74,6 +74,19 @@ fn pax_records_override_the_header() {
 }
 
 #[test]
+fn blank_numbers_are_zero() {
+    let mut header = Header::new_old();
+    header.as_mut_bytes()[0] = b'f';
+    header.set_size(0);
+    header.set_cksum();
+    let entry = &all(header.as_bytes()).unwrap()[0].0;
+    assert_eq!((entry.mode, entry.uid, entry.gid, entry.mtime), (0, 0, 0, (0, 0)));
+    header.as_mut_bytes()[108] = b'x';
+    header.set_cksum();
+    assert!(matches!(all(header.as_bytes()), Err(TarError::Header { number: 1, field: "uid" })));
+}
+
+#[test]
 fn announced_sizes_have_bounds() {
     let rows = [
         (raw(b'L', "n", 5000, b""), "name has 5000 bytes"),
