@@ -200,7 +200,7 @@ impl Agent {
         tasks.job("heap-trim", heap::trim_heap_periodically());
         tasks.service("log-rotation", log_rotation::run(config.logs, runtime.clone(), pool, limit));
         if let Some(listener) = listener {
-            let monitor = Arc::new(Monitor::new(handle.clone(), config.node.sync_frequency));
+            let monitor = Arc::new(Monitor::new(handle.clone(), config.node.sync_frequency, pool));
             tasks.drained_service("monitor-listener", health_server::serve(listener, monitor, stop.clone()));
         }
         tracing::debug!(path = %socket.path().display(), "local API listens");

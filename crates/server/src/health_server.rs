@@ -4,7 +4,7 @@
 //! |---|---|
 //! | /livez, /healthz | 200 `ok` while the event loop runs, else 500 with the reason |
 //! | /readyz | 200 `ok` when nothing is missing, else 503 with one line per missing part |
-//! | /pods | a v1 PodList |
+//! | /pods | a v1 PodList without values of environment variables |
 //! | /metrics | metrics in the Prometheus text format |
 
 use std::net::SocketAddr;
@@ -21,23 +21,20 @@ use tokio_util::sync::CancellationToken;
 
 use crate::serve::{self, HttpResponse, RESPONSE_TIMEOUT, json, prometheus_text, text};
 
+mod pod_list;
+
+pub use pod_list::PodListCache;
+
 /// The data that the health server shows.
 pub trait AgentStatus: Send + Sync + 'static {
-    /// All pods, as the JSON of a v1 PodList.
+    /// All pods, as the JSON of a v1 PodList without values of environment variables: any local user may read it.
     fn pods(&self) -> BoxFuture<'_, Bytes>;
     /// All metrics in the Prometheus text format.
     fn metrics(&self) -> BoxFuture<'_, Bytes>;
-    /// Liveness and readiness at this moment.
-    fn health(&self) -> BoxFuture<'_, Health>;
-}
-
-/// Liveness and readiness of the agent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Health {
-    /// Why the agent should be restarted; `None` while it is live.
-    pub not_live: Option<String>,
+    /// Why the agent should be restarted; `None` while it is live. Does not wait for anything.
+    fn not_live(&self) -> Option<String>;
     /// Reasons why the agent is not ready: no runtime, no journal, a source not yet read. Empty when ready.
-    pub not_ready: Vec<String>,
+    fn not_ready(&self) -> BoxFuture<'_, Vec<String>>;
 }
 
 /// Bind before other parts start, so that an address in use is reported early.
@@ -73,12 +70,16 @@ async fn page(agent: &dyn AgentStatus, path: &str) -> HttpResponse {
     if path == "/metrics" {
         return prometheus_text(agent.metrics().await);
     }
-    let Health { not_live, not_ready } = agent.health().await;
-    match (not_live, path) {
-        (Some(why), _) => text(StatusCode::INTERNAL_SERVER_ERROR, why),
-        (None, "/readyz") if !not_ready.is_empty() => text(StatusCode::SERVICE_UNAVAILABLE, not_ready.join("\n")),
-        (None, _) => text(StatusCode::OK, "ok"),
+    if let Some(why) = agent.not_live() {
+        return text(StatusCode::INTERNAL_SERVER_ERROR, why);
     }
+    if path == "/readyz" {
+        let not_ready = agent.not_ready().await;
+        if !not_ready.is_empty() {
+            return text(StatusCode::SERVICE_UNAVAILABLE, not_ready.join("\n"));
+        }
+    }
+    text(StatusCode::OK, "ok")
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 
-use crate::serve::{self, ConnectionListener};
+use crate::serve::{self, ConnectionListener, WhenFull};
 
 mod body;
 mod discovery;
@@ -118,6 +118,7 @@ impl Drop for LocalSocket {
 impl ConnectionListener for LocalSocket {
     type Stream = UnixStream;
     const CONNECTIONS_MAX: usize = CONNECTIONS_MAX;
+    const WHEN_FULL: WhenFull = WhenFull::Wait;
 
     async fn next(&self) -> io::Result<Option<UnixStream>> {
         let (stream, _) = self.listener.accept().await?;

@@ -6,6 +6,7 @@
 mod response;
 mod write_timeout;
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::panic::AssertUnwindSafe;
@@ -20,7 +21,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use response::{HttpResponse, json, prometheus_text, respond_and_drain, stream, text};
@@ -31,15 +32,28 @@ use write_timeout::{ResponseKind, TimedWrites};
 pub(crate) trait ConnectionListener: Send + 'static {
     /// An accepted connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
-    /// Connections served at the same time; more wait in the kernel's accept queue.
+    /// Connections served at the same time.
     const CONNECTIONS_MAX: usize;
+    /// What happens with more of them.
+    const WHEN_FULL: WhenFull;
     /// The next connection; `None` if its peer was rejected.
     fn next(&self) -> impl Future<Output = io::Result<Option<Self::Stream>>> + Send;
+}
+
+/// How a listener treats connections beyond its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WhenFull {
+    /// They wait in the kernel's accept queue. For peers that are trusted and for long streams.
+    Wait,
+    /// The oldest one is closed. Any local user may open connections and not use them; a request for health, which takes less than a
+    /// millisecond, is always served.
+    CloseOldest,
 }
 
 impl ConnectionListener for TcpListener {
     type Stream = TcpStream;
     const CONNECTIONS_MAX: usize = TCP_CONNECTIONS_MAX;
+    const WHEN_FULL: WhenFull = WhenFull::CloseOldest;
 
     async fn next(&self) -> io::Result<Option<TcpStream>> {
         Ok(Some(self.accept().await?.0))
@@ -53,10 +67,11 @@ where
     F: Fn(Request<Incoming>) -> R + Clone + Send + 'static,
     R: Future<Output = HttpResponse> + Send + 'static,
 {
-    let permits = Arc::new(Semaphore::new(L::CONNECTIONS_MAX));
+    let mut slots = Slots::new(L::CONNECTIONS_MAX);
     loop {
-        // Acquired before the accept, so that excess connections wait in the kernel's queue.
-        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+        if L::WHEN_FULL == WhenFull::Wait {
+            slots.wait_for_one().await;
+        }
         let stream = tokio::select! {
             () = stop.cancelled() => return,
             accepted = listener.next() => match accepted {
@@ -70,11 +85,53 @@ where
                 }
             },
         };
+        let (permit, closed) = slots.take().await;
         let (handler, stop) = (handler.clone(), stop.clone());
         podwright_tasks::spawn("http-connection", async move {
-            serve_connection(stream, handler, stop).await;
+            let _closed = closed.clone().drop_guard();
+            tokio::select! {
+                () = serve_connection(stream, handler, stop) => {}
+                () = closed.cancelled() => tracing::debug!("connection closed in favour of a newer one"),
+            }
             drop(permit);
         });
+    }
+}
+
+/// The connections of one listener.
+struct Slots {
+    permits: Arc<Semaphore>,
+    max: usize,
+    /// Oldest first; cancelled when the connection is closed, or in order to close it.
+    open: VecDeque<CancellationToken>,
+}
+
+impl Slots {
+    fn new(max: usize) -> Self {
+        Self { permits: Arc::new(Semaphore::new(max)), max, open: VecDeque::new() }
+    }
+
+    /// Waits until a connection may be opened.
+    async fn wait_for_one(&self) {
+        drop(self.permits.acquire().await.expect("never closed"));
+    }
+
+    /// A slot for a new connection; closes the oldest one if there is none. The token ends the connection.
+    async fn take(&mut self) -> (OwnedSemaphorePermit, CancellationToken) {
+        if self.open.len() >= 2 * self.max {
+            self.open.retain(|open| !open.is_cancelled());
+        }
+        if self.permits.available_permits() == 0 {
+            while self.open.pop_front().is_some_and(|oldest| {
+                let ended = oldest.is_cancelled();
+                oldest.cancel();
+                ended
+            }) {}
+        }
+        let permit = Arc::clone(&self.permits).acquire_owned().await.expect("never closed");
+        let closed = CancellationToken::new();
+        self.open.push_back(closed.clone());
+        (permit, closed)
     }
 }
 

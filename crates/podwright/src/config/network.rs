@@ -16,7 +16,20 @@ pub(super) fn listen(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> Opti
             None
         }
     };
-    inputs.flags.listen.or(from_file)
+    let listen = inputs.flags.listen.or(from_file)?;
+    let field = if inputs.flags.listen.is_some() { "--listen" } else { "readOnlyPort" };
+    match listen.ip().is_loopback() {
+        false => diagnostics.warning(
+            field,
+            format!("{listen} shows pods and metrics to the network without authentication; use a loopback address"),
+        ),
+        true if field == "readOnlyPort" => {
+            diagnostics
+                .warning(field, "shows pods and metrics to every local user, without values of environment variables");
+        }
+        true => {}
+    }
+    Some(listen)
 }
 
 pub(super) fn dns(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> DnsConfig {

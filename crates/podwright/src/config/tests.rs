@@ -123,7 +123,17 @@ fn all_supported_fields_take_effect() {
     assert_eq!(config.images.gc_max_age, Some(Duration::from_secs(86_400)));
     assert_eq!((config.dns.domain.as_str(), config.dns.resolv_conf), ("cluster.local", None));
     assert_eq!(config.listen, Some("127.0.0.1:10255".parse().unwrap()));
-    assert_eq!(config.warnings, Vec::<String>::new());
+    let warning = "readOnlyPort: shows pods and metrics to every local user, without values of environment variables";
+    assert_eq!(config.warnings, [warning]);
+}
+
+#[test]
+fn listeners_off_loopback_are_warned_about() {
+    let warnings = load("readOnlyPort: 10255\n").unwrap().warnings;
+    let text = "0.0.0.0:10255 shows pods and metrics to the network without authentication; use a loopback address";
+    assert_eq!(warnings, [format!("readOnlyPort: {text}")]);
+    assert_eq!(load("readOnlyPort: 0\n").unwrap().warnings, Vec::<String>::new());
+    assert_eq!(load("address: 10.0.0.1\n").unwrap().warnings, Vec::<String>::new(), "nothing listens");
 }
 
 #[test]

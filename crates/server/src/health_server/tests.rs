@@ -11,8 +11,11 @@ use crate::serve::{HEADER_TIMEOUT, TCP_CONNECTIONS_MAX};
 
 #[derive(Default)]
 struct FakeAgent {
-    health: Mutex<Health>,
+    not_live: Mutex<Option<String>>,
+    not_ready: Mutex<Vec<String>>,
     hang: bool,
+    /// The list of pods is larger than the buffers of a connection.
+    large: bool,
 }
 
 impl AgentStatus for FakeAgent {
@@ -21,14 +24,25 @@ impl AgentStatus for FakeAgent {
             if self.hang {
                 std::future::pending::<()>().await;
             }
-            Bytes::from_static(b"{\"kind\":\"PodList\"}")
+            match self.large {
+                true => Bytes::from(vec![b'x'; 16 << 20]),
+                false => Bytes::from_static(b"{\"kind\":\"PodList\"}"),
+            }
         })
     }
     fn metrics(&self) -> BoxFuture<'_, Bytes> {
         Box::pin(async { Bytes::from_static(b"kubelet_running_pods 1\n") })
     }
-    fn health(&self) -> BoxFuture<'_, Health> {
-        Box::pin(async { self.health.lock().unwrap().clone() })
+    fn not_live(&self) -> Option<String> {
+        self.not_live.lock().unwrap().clone()
+    }
+    fn not_ready(&self) -> BoxFuture<'_, Vec<String>> {
+        Box::pin(async {
+            if self.hang {
+                std::future::pending::<()>().await;
+            }
+            self.not_ready.lock().unwrap().clone()
+        })
     }
 }
 
@@ -61,10 +75,10 @@ async fn health_pods_and_metrics_are_served() {
     assert_eq!(request(address, "HEAD /pods").await, (200, String::new()));
     assert_eq!(request(address, "POST /pods").await.0, 405);
     assert_eq!(request(address, "GET /../etc/passwd").await.0, 404);
-    *agent.health.lock().unwrap() = Health { not_live: None, not_ready: vec!["the runtime does not answer".into()] };
+    *agent.not_ready.lock().unwrap() = vec!["the runtime does not answer".into()];
     assert_eq!(request(address, "GET /livez").await.0, 200);
     assert_eq!(request(address, "GET /readyz").await, (503, "the runtime does not answer".into()));
-    *agent.health.lock().unwrap() = Health { not_live: Some("the event loop hangs".into()), not_ready: Vec::new() };
+    *agent.not_live.lock().unwrap() = Some("the event loop hangs".into());
     assert_eq!(request(address, "GET /healthz").await, (500, "the event loop hangs".into()));
 }
 
@@ -105,4 +119,29 @@ async fn a_stopped_server_accepts_no_connections() {
     stop.cancel();
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_read_nothing_do_not_delay_health() {
+    let (address, _stop) = start(Arc::new(FakeAgent { large: true, ..FakeAgent::default() })).await;
+    let mut clients = Vec::new();
+    for n in 0..2 * TCP_CONNECTIONS_MAX {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        if n % 2 == 0 {
+            client.write_all(b"GET /pods HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        }
+        clients.push(client);
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    for path in ["/livez", "/healthz", "/readyz"] {
+        let answered = timeout(Duration::from_millis(100), request(address, &format!("GET {path}"))).await;
+        assert_eq!(answered.expect("an answer within 100 ms"), (200, "ok".into()), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn liveness_does_not_wait_for_what_readiness_waits_for() {
+    let (address, _stop) = start(Arc::new(FakeAgent { hang: true, ..FakeAgent::default() })).await;
+    let live = timeout(Duration::from_secs(2), request(address, "GET /livez")).await;
+    assert_eq!(live.expect("an answer at once"), (200, "ok".into()));
 }
