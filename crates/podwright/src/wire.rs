@@ -198,7 +198,7 @@ impl Agent {
             tasks.service("image-gc", collect_images(gc, node_name.clone(), handle.clone()));
         }
         tasks.job("heap-trim", heap::trim_heap_periodically());
-        tasks.service("log-rotation", log_rotation::run(config.logs, runtime.clone(), pool, limit));
+        tasks.service("log-rotation", log_rotation::run(config.logs, runtime.clone(), pool.clone(), limit));
         if let Some(listener) = listener {
             let monitor = Arc::new(Monitor::new(handle.clone(), config.node.sync_frequency, pool));
             tasks.drained_service("monitor-listener", health_server::serve(listener, monitor, stop.clone()));
