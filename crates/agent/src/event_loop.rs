@@ -159,43 +159,53 @@ impl EventLoop {
     pub async fn run(mut self, stop: CancellationToken) {
         self.state.observed(self.clock.now());
         self.turn(vec![Event::Wake]);
-        loop {
-            let wake = self.wake.map(|at| at.saturating_sub(self.clock.now().boot));
-            let event = tokio::select! {
-                biased;
-                () = stop.cancelled() => break,
-                // Cancel-safe: a received item is handled in this very turn.
-                effects = self.committer.committed() => {
-                    self.committed(effects);
-                    continue;
-                }
-                Some(query) = self.queries.recv() => {
-                    queries::answer(&self.node, query, self.clock.now());
-                    continue;
-                }
-                Some(event) = self.inputs.events.recv() => event,
-                Some((source, change)) = self.inputs.sources.recv() => Event::Source { source, change },
-                () = tokio::time::sleep(wake.unwrap_or(Duration::from_secs(3600))) => {
-                    self.wake = None;
-                    Event::Wake
-                }
-            };
-            let mut batch = vec![event];
-            while batch.len() < BATCH_MAX
-                && let Ok(event) = self.inputs.events.try_recv()
-            {
-                batch.push(event);
-            }
-            // The select prefers events: a steady stream of them must not hold the sources back.
-            if let Ok((source, change)) = self.inputs.sources.try_recv() {
-                batch.push(Event::Source { source, change });
-            }
-            self.turn(batch);
-        }
+        while self.step(&stop).await {}
         self.in_flight.drain().await;
         self.committer.finish().await;
         if let Some(recorder) = self.recorder.take() {
             recorder.finish().await;
+        }
+    }
+
+    /// Waits for inputs and handles them. False: the agent stops.
+    async fn step(&mut self, stop: &CancellationToken) -> bool {
+        let wake = self.wake.map(|at| at.saturating_sub(self.clock.now().boot));
+        let mut query = None;
+        let mut batch = vec![];
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return false,
+            // Cancel-safe: a received item is handled in this very turn.
+            effects = self.committer.committed() => self.committed(effects),
+            Some(received) = self.queries.recv() => query = Some(received),
+            Some(event) = self.inputs.events.recv() => batch.push(event),
+            Some((source, change)) = self.inputs.sources.recv() => batch.push(Event::Source { source, change }),
+            () = tokio::time::sleep(wake.unwrap_or(Duration::from_secs(3600))) => {}
+        }
+        self.take_waiting(&mut batch);
+        if !batch.is_empty() {
+            self.turn(batch);
+        }
+        if let Some(query) = query.or_else(|| self.queries.try_recv().ok()) {
+            queries::answer(&self.node, query, self.clock.now());
+        }
+        true
+    }
+
+    /// Adds what else is waiting. The select takes one input and prefers some: a steady stream of queries or events must hold back
+    /// neither the others nor the timer, so each turn handles some of everything.
+    fn take_waiting(&mut self, batch: &mut Vec<Event>) {
+        while batch.len() < BATCH_MAX
+            && let Ok(event) = self.inputs.events.try_recv()
+        {
+            batch.push(event);
+        }
+        if let Ok((source, change)) = self.inputs.sources.try_recv() {
+            batch.push(Event::Source { source, change });
+        }
+        if self.wake.is_some_and(|at| at <= self.clock.now().boot) {
+            self.wake = None;
+            batch.push(Event::Wake);
         }
     }
 
@@ -274,3 +284,6 @@ impl EventLoop {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,12 @@
 //! Commits records to the journal outside of core's task, in order, many batches at a time.
 //!
 //! The journal thread takes the newest record of each pod that is pending and reports up to which batch everything is on disk; the
-//! effects of those batches may then be performed. A disk that fails or hangs is reported and delays nothing any further: it is
-//! better to run without the protection of the journal than to stop, above all for kills.
+//! effects of those batches may then be performed. It is better to run without the protection of the journal than to stop:
+//!
+//! - A disk that fails is reported and delays nothing.
+//! - On a disk that hangs, each effect waits [`COMMIT_TIME_MAX`] and is then performed.
+//! - Stops wait [`STOP_TIME_MAX`] only, which a working disk does not need, and not at all once the journal is known to be broken.
+//!   They may overtake other effects: core never stops what a call under way may still start.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
@@ -14,8 +18,10 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::journal::Journal;
 
-/// A commit that takes longer than this is no longer waited for.
+/// An effect whose records are not on disk after this time is performed without them.
 const COMMIT_TIME_MAX: Duration = Duration::from_secs(5);
+/// The same for stops: many times what a commit takes on a working disk.
+const STOP_TIME_MAX: Duration = Duration::from_millis(100);
 /// Interval between attempts to write to a disk that failed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -25,10 +31,19 @@ pub(super) struct Committer {
     shared: Option<Arc<Shared>>,
     progress: watch::Receiver<Progress>,
     batch: u64,
-    /// Effects that wait for the records of their batch, with the time at which they stop waiting. Bounded by `COMMIT_TIME_MAX`.
-    waiting: VecDeque<(u64, Instant, Vec<Effect>)>,
+    waiting: VecDeque<Waiting>,
+    /// Stops, which wait for a shorter time.
+    waiting_stops: VecDeque<Waiting>,
     /// The last reported error of the journal.
     error: Option<String>,
+}
+
+/// Effects that wait for the records of their batch. The queues are bounded by `COMMIT_TIME_MAX`.
+struct Waiting {
+    batch: u64,
+    /// When they are performed regardless.
+    until: Instant,
+    effects: Vec<Effect>,
 }
 
 /// Records for the journal thread: at most one per pod.
@@ -71,7 +86,7 @@ impl Committer {
                 .spawn(run)
                 .expect("a thread can be started when the agent starts");
         }
-        Self { shared, progress, batch: 0, waiting: VecDeque::new(), error: None }
+        Self { shared, progress, batch: 0, waiting: VecDeque::new(), waiting_stops: VecDeque::new(), error: None }
     }
 
     /// Queues the records of a batch. Returns its effects if they may be performed at once.
@@ -83,40 +98,53 @@ impl Committer {
             pending.records.extend(out.records.into_iter().map(|record| (uid(&record), record)));
             pending.batch = self.batch;
             shared.more.notify_one();
-        } else if self.waiting.is_empty() {
+        } else if self.waiting.is_empty() && self.waiting_stops.is_empty() {
             return Some(out.effects);
         }
-        if self.hangs() {
-            // Earlier effects go out first.
-            let before = self.waiting.drain(..).flat_map(|(_, _, effects)| effects);
-            return Some(before.chain(out.effects).collect());
+        let (stops, effects): (Vec<_>, Vec<_>) = out.effects.into_iter().partition(is_stop);
+        let now = Instant::now();
+        if !effects.is_empty() {
+            self.waiting.push_back(Waiting { batch: self.batch, until: now + COMMIT_TIME_MAX, effects });
         }
-        self.waiting.push_back((self.batch, Instant::now() + COMMIT_TIME_MAX, out.effects));
+        if stops.is_empty() {
+            return None;
+        }
+        if self.error.is_some() {
+            // Earlier ones first.
+            let before = self.waiting_stops.drain(..).flat_map(|waiting| waiting.effects);
+            return Some(before.chain(stops).collect());
+        }
+        self.waiting_stops.push_back(Waiting { batch: self.batch, until: now + STOP_TIME_MAX, effects: stops });
         None
     }
 
     /// The next effects that may be performed. Pending forever if none waits.
     pub(super) async fn committed(&mut self) -> Committed {
-        let give_up_at = self.waiting.front().map(|(_, until, _)| *until);
-        let progress = tokio::select! {
-            Ok(()) = self.progress.changed() => self.progress.borrow_and_update().clone(),
-            () = async { match give_up_at { Some(until) => sleep_until(until).await, None => std::future::pending().await } } => {
-                let error = Some(format!("no answer from the disk for {} s", COMMIT_TIME_MAX.as_secs()));
-                Progress { batch: u64::MAX, error }
+        let fronts = [self.waiting.front(), self.waiting_stops.front()];
+        let give_up_at = fronts.into_iter().flatten().map(|waiting| waiting.until).min();
+        let given_up = async {
+            match give_up_at {
+                Some(until) => sleep_until(until).await,
+                None => std::future::pending().await,
             }
         };
-        let mut effects = vec![];
-        while self.waiting.front().is_some_and(|(batch, ..)| *batch <= progress.batch) {
-            effects.extend(self.waiting.pop_front().into_iter().flat_map(|(_, _, effects)| effects));
-        }
-        let health_change = (self.error.is_some() != progress.error.is_some()).then(|| progress.error.clone());
-        self.error = progress.error;
+        let (batch, error) = tokio::select! {
+            Ok(()) = self.progress.changed() => {
+                let progress = self.progress.borrow_and_update();
+                (progress.batch, progress.error.clone())
+            }
+            () = given_up => {
+                let expired = self.waiting.front().is_some_and(|waiting| waiting.until <= Instant::now());
+                let hangs = || format!("no answer from the disk for {} s", COMMIT_TIME_MAX.as_secs());
+                (0, if expired { Some(hangs()) } else { self.error.clone() })
+            }
+        };
+        // Stops first: among effects of the same batch they are the ones that can't wait.
+        let mut effects = release(&mut self.waiting_stops, batch);
+        effects.append(&mut release(&mut self.waiting, batch));
+        let health_change = (self.error.is_some() != error.is_some()).then(|| error.clone());
+        self.error = error;
         Committed { effects, health_change }
-    }
-
-    /// The thread is known to be stuck: nothing waits for it until it makes progress.
-    fn hangs(&self) -> bool {
-        self.error.is_some() && self.progress.borrow().batch + 1 < self.batch
     }
 
     /// Waits until everything queued is on disk, for at most `COMMIT_TIME_MAX`.
@@ -145,6 +173,20 @@ impl Drop for Committer {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// The effects whose records are on disk, and those that have waited for long enough.
+fn release(waiting: &mut VecDeque<Waiting>, batch: u64) -> Vec<Effect> {
+    let now = Instant::now();
+    let mut effects = vec![];
+    while let Some(front) = waiting.pop_front_if(|front| front.batch <= batch || front.until <= now) {
+        effects.extend(front.effects);
+    }
+    effects
+}
+
+fn is_stop(effect: &Effect) -> bool {
+    matches!(effect, Effect::Call { call, .. } if call.is_stop())
 }
 
 /// The journal thread: takes the pending records, commits them together, publishes its progress.
@@ -200,7 +242,7 @@ fn uid(record: &Record) -> PodUid {
 
 #[cfg(test)]
 mod tests {
-    use podwright_core::model::{CallId, Effect, Pod, PodRecord, Source};
+    use podwright_core::model::{Call, CallId, Effect, Pod, PodRecord, RuntimeCall, Source};
 
     use super::*;
 
@@ -228,21 +270,62 @@ mod tests {
         committer.finish().await;
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_disk_that_hangs_is_reported_and_does_not_delay_effects() {
+    /// A committer whose disk makes progress only when the test says so.
+    fn hung() -> (watch::Sender<Progress>, Committer) {
         let (done, progress) = watch::channel(Progress::default());
+        let (waiting, waiting_stops) = (VecDeque::new(), VecDeque::new());
         let shared = Some(Arc::new(Shared::default()));
-        let mut committer = Committer { shared, progress, batch: 0, waiting: VecDeque::new(), error: None };
+        (done, Committer { shared, progress, batch: 0, waiting, waiting_stops, error: None })
+    }
+
+    fn stop(uid: &str, call: u64) -> Out {
+        let id = CallId(call);
+        let stopped = RuntimeCall::StopSandbox { id: "s".into() };
+        let limit = Duration::from_secs(9);
+        let effect = Effect::Call { id, uid: uid.into(), pod: Arc::default(), call: Call::Runtime(stopped), limit };
+        Out { records: vec![Record::Forget(uid.into())], effects: vec![effect] }
+    }
+
+    fn ids(effects: &[Effect]) -> Vec<u64> {
+        let id = |effect: &Effect| match effect {
+            Effect::Cancel { id } | Effect::Call { id, .. } => id.0,
+            other => panic!("{other:?}"),
+        };
+        effects.iter().map(id).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_hangs_is_reported_and_delays_each_effect_by_its_own_time_only() {
+        let (done, mut committer) = hung();
+        let begun = Instant::now();
         assert!(committer.commit(batch(Some("a"), 1)).is_none());
+        tokio::time::sleep(COMMIT_TIME_MAX - Duration::from_millis(1)).await;
+        assert!(committer.commit(batch(Some("b"), 2)).is_none());
         let freed = committer.committed().await;
-        assert_eq!(freed.effects.len(), 1);
+        assert_eq!(ids(&freed.effects), [1], "the second has waited for a millisecond");
         assert!(freed.health_change.flatten().is_some_and(|why| why.contains("no answer")));
-        done.send_replace(Progress { batch: 1, error: Some("it failed".into()) });
-        assert!(committer.commit(batch(Some("a"), 2)).is_none(), "the thread made progress");
-        let freed = committer.commit(batch(Some("b"), 3)).expect("the stuck thread is not waited for");
-        let ids: Vec<u64> =
-            freed.iter().filter_map(|e| if let Effect::Cancel { id } = e { Some(id.0) } else { None }).collect();
-        assert_eq!(ids, [2, 3], "batches keep their order");
+        assert_eq!(begun.elapsed().as_secs(), COMMIT_TIME_MAX.as_secs());
+        assert!(committer.commit(batch(Some("c"), 3)).is_none());
+        let freed = committer.committed().await;
+        assert_eq!((ids(&freed.effects), freed.health_change), (vec![2], None));
+        assert_eq!(begun.elapsed().as_secs(), 2 * COMMIT_TIME_MAX.as_secs() - 1);
+        // A disk that fails is not waited for.
+        done.send_replace(Progress { batch: 3, error: Some("it failed".into()) });
+        assert_eq!(ids(&committer.committed().await.effects), [3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_does_not_wait_for_a_disk_that_hangs() {
+        let (_done, mut committer) = hung();
+        let begun = Instant::now();
+        assert!(committer.commit(batch(Some("a"), 1)).is_none());
+        assert!(committer.commit(stop("b", 2)).is_none(), "a working disk is quicker than its limit");
+        let freed = committer.committed().await;
+        assert_eq!((ids(&freed.effects), freed.health_change), (vec![2], None));
+        assert!(begun.elapsed() <= 2 * STOP_TIME_MAX);
+        assert_eq!(ids(&committer.committed().await.effects), [1]);
+        let at_once = committer.commit(stop("c", 3)).expect("the journal is known to be broken");
+        assert_eq!(ids(&at_once), [3]);
     }
 
     #[test]
