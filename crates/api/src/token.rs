@@ -50,6 +50,18 @@ struct TokenCache {
     renewal_changed: Notify,
 }
 
+impl TokenCache {
+    fn entry(&self, key: &TokenKey) -> Result<Arc<TokenEntry>, ApiError> {
+        let mut entries = self.entries.lock().expect("no panic under this lock");
+        if !entries.contains_key(key)
+            && entries.keys().filter(|other| other.uid == key.uid).count() >= TOKENS_PER_POD_MAX
+        {
+            return Err(ApiError::Unreachable(format!("the pod needs more than {TOKENS_PER_POD_MAX} tokens")));
+        }
+        Ok(Arc::clone(entries.entry(key.clone()).or_default()))
+    }
+}
+
 /// One token. Requests made during a fetch wait for its result.
 #[derive(Default)]
 struct TokenEntry {
@@ -86,13 +98,7 @@ impl Tokens {
 
     /// The token, renewed if it is due. A token that can't be renewed is returned until it expires.
     pub async fn get(&self, key: &TokenKey) -> Result<Arc<String>, ApiError> {
-        let entry = {
-            let mut entries = self.cache.entries.lock().expect("no panic under this lock");
-            if entries.len() >= TOKENS_MAX && !entries.contains_key(key) {
-                return Err(ApiError::Unreachable(format!("more than {TOKENS_MAX} tokens are needed here")));
-            }
-            Arc::clone(entries.entry(key.clone()).or_default())
-        };
+        let entry = self.cache.entry(key)?;
         let mut token = entry.token.lock().await;
         let now = Instant::now();
         if let Some(fresh) = token.as_ref().filter(|token| now < token.renew_at) {
@@ -215,12 +221,30 @@ const JITTER_MAX: Duration = Duration::from_secs(10);
 const LIFETIME_MIN: Duration = Duration::from_secs(10);
 /// After a renewal that failed.
 const RETRY: Duration = Duration::from_secs(30);
-/// Far more than the pods of a node can request.
-const TOKENS_MAX: usize = 10_000;
+/// Far more than the projected volumes of a pod request. There is no limit for all pods together, which one of them could
+/// exhaust: the number of pods is limited.
+const TOKENS_PER_POD_MAX: usize = 100;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pod_with_too_many_tokens_leaves_those_of_other_pods_alone() {
+        let cache = TokenCache::default();
+        let key = |uid: &str, n: usize| TokenKey {
+            uid: uid.into(),
+            pod: "p".into(),
+            namespace: "n".into(),
+            account: "a".into(),
+            audience: n.to_string(),
+            expiration_seconds: 3600,
+        };
+        assert!((0..TOKENS_PER_POD_MAX).all(|n| cache.entry(&key("greedy", n)).is_ok()));
+        assert!(cache.entry(&key("greedy", TOKENS_PER_POD_MAX)).is_err());
+        assert!(cache.entry(&key("greedy", 0)).is_ok(), "a token that it has");
+        assert!(cache.entry(&key("other", 0)).is_ok());
+    }
 
     #[test]
     fn tokens_are_renewed_before_they_expire_and_at_different_times() {

@@ -72,12 +72,18 @@ impl Selection {
 /// The watched objects of one kind, by selection.
 pub(crate) struct WatchCache<T> {
     context: WatchContext,
-    watched: Mutex<BTreeMap<Selection, Arc<Watched<T>>>>,
+    subscriptions: Mutex<Subscriptions<T>>,
+}
+
+struct Subscriptions<T> {
+    watched: BTreeMap<Selection, Arc<Watched<T>>>,
+    /// The number of selections of each pod.
+    by_pod: BTreeMap<PodUid, usize>,
 }
 
 impl<T: Cacheable> WatchCache<T> {
     pub(crate) fn new(context: WatchContext) -> Self {
-        Self { context, watched: Mutex::default() }
+        Self { context, subscriptions: Mutex::new(Subscriptions { watched: BTreeMap::new(), by_pod: BTreeMap::new() }) }
     }
 
     /// One object; a 404 error if it does not exist.
@@ -105,23 +111,32 @@ impl<T: Cacheable> WatchCache<T> {
 
     /// Drops all references of the pod; objects without references are no longer watched.
     pub(crate) fn release(&self, uid: &PodUid) {
-        self.watched.lock().expect("no panic under this lock").retain(|_, watched| watched.unsubscribe(uid));
+        let mut subscriptions = self.subscriptions.lock().expect("no panic under this lock");
+        subscriptions.by_pod.remove(uid);
+        subscriptions.watched.retain(|_, watched| watched.unsubscribe(uid));
     }
 
     /// The number of watched selections.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.watched.lock().unwrap().len()
+        self.subscriptions.lock().unwrap().watched.len()
     }
 
     fn subscribe(&self, uid: &PodUid, selection: Selection) -> Result<Arc<Watched<T>>, ApiError> {
-        let mut all = self.watched.lock().expect("no panic under this lock");
-        if all.len() >= SELECTIONS_MAX && !all.contains_key(&selection) {
-            return Err(ApiError::Unreachable(format!("more than {SELECTIONS_MAX} {} are needed here", T::RESOURCE)));
-        }
-        let start = || Arc::new(Watched::start(self.context.clone(), selection.clone()));
-        let watched = Arc::clone(all.entry(selection.clone()).or_insert_with(start));
+        let mut subscriptions = self.subscriptions.lock().expect("no panic under this lock");
+        let Subscriptions { watched, by_pod } = &mut *subscriptions;
         // Under the lock, so that a concurrent release does not drop it first.
+        if let Some(watched) = watched.get(&selection).filter(|watched| watched.is_subscribed(uid)) {
+            return Ok(Arc::clone(watched));
+        }
+        let count = by_pod.entry(uid.clone()).or_default();
+        if *count >= SELECTIONS_PER_POD_MAX {
+            let message = format!("the pod refers to more than {SELECTIONS_PER_POD_MAX} {}", T::RESOURCE);
+            return Err(ApiError::Unreachable(message));
+        }
+        *count += 1;
+        let start = || Arc::new(Watched::start(self.context.clone(), selection.clone()));
+        let watched = Arc::clone(watched.entry(selection.clone()).or_insert_with(start));
         watched.subscribe(uid);
         Ok(watched)
     }
@@ -135,5 +150,6 @@ pub(crate) fn not_found(resource: &str, name: &str) -> ApiError {
 
 /// A connection has 100 streams; many new pods at once must leave some of them for status patches.
 const LISTS_MAX: usize = 40;
-/// Far more than the pods of a node can name.
-const SELECTIONS_MAX: usize = 10_000;
+/// Far more objects of one kind than a pod refers to. There is no limit for all pods together, which one of them could exhaust:
+/// the number of pods is limited.
+pub(crate) const SELECTIONS_PER_POD_MAX: usize = 256;

@@ -91,7 +91,7 @@ impl Images {
     ) -> Result<Answer, CallError> {
         let reference = parsed(image)?;
         let credentials = self.credentials(&reference, uid, secrets).await?;
-        let pulled = self.pulls.pull(&reference, credentials, limit).await;
+        let pulled = self.pulls.pull(uid, &reference, credentials, limit).await;
         let id = pulled.map_err(|failed| failed.into_call_error(image))?;
         // The time limit of a pull is an hour; inspecting its result is quick.
         let facts = self.facts_of(&id, INSPECT_REASON, limit.min(INSPECT_TIME_MAX)).await?;

@@ -94,6 +94,11 @@ impl<T: Cacheable> Watched<T> {
         self.requests.pods.lock().expect("no panic under this lock").entry(uid.clone()).or_insert(false);
     }
 
+    /// Whether the pod needs the selection.
+    pub(super) fn is_subscribed(&self, uid: &PodUid) -> bool {
+        self.requests.pods.lock().expect("no panic under this lock").contains_key(uid)
+    }
+
     /// Records that the pod does not need the selection any more; returns whether another pod does.
     pub(super) fn unsubscribe(&self, uid: &PodUid) -> bool {
         let mut pods = self.requests.pods.lock().expect("no panic under this lock");

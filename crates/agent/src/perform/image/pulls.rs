@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use podwright_core::model::CallError;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use podwright_core::model::{CallError, PodUid};
 use podwright_cri::v1::{ImageSpec, PullImageRequest};
 use podwright_cri::{Code, CriError, ImageService};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::AbortHandle;
 
 use super::ImageReference;
@@ -28,6 +30,9 @@ pub(super) struct Pulls {
     per_host: usize,
     /// Permits per registry host; hosts without a pull are dropped.
     hosts: Mutex<HashMap<String, Weak<Semaphore>>>,
+    per_pod: usize,
+    /// Permits per pod: the images of one pod must not take all permits, also not from many hosts.
+    pods: Mutex<HashMap<String, Weak<Semaphore>>>,
     /// Held only by the calls that wait for them.
     shared: Mutex<HashMap<Key, Weak<SharedPull>>>,
 }
@@ -42,6 +47,8 @@ pub(super) struct PullFailure {
 struct SharedPull {
     outcome: watch::Receiver<Option<PullResult>>,
     task: AbortHandle,
+    /// The permits of the pods that join while the pull waits for one. Bounded by the calls that wait for the pull.
+    joined: mpsc::UnboundedSender<Arc<Semaphore>>,
 }
 
 impl Drop for SharedPull {
@@ -64,6 +71,8 @@ impl Pulls {
             rate_limit: rate.map(|(per_second, burst)| Arc::new(PullRateLimiter::new(per_second, burst))),
             per_host,
             hosts: Mutex::default(),
+            per_pod: parallel.saturating_sub(1).max(1),
+            pods: Mutex::default(),
             shared: Mutex::default(),
         }
     }
@@ -71,11 +80,12 @@ impl Pulls {
     /// Joins a pull of this image that is under way, or starts one.
     pub(super) async fn pull(
         &self,
+        uid: &PodUid,
         image: &ImageReference,
         credentials: Vec<Credential>,
         limit: Duration,
     ) -> PullResult {
-        let pull = self.join(image, credentials, limit);
+        let pull = self.join(uid, image, credentials, limit);
         let mut outcome = pull.outcome.clone();
         match outcome.wait_for(Option::is_some).await {
             Ok(outcome) => outcome.clone().expect("waited for it"),
@@ -83,43 +93,70 @@ impl Pulls {
         }
     }
 
-    fn join(&self, image: &ImageReference, credentials: Vec<Credential>, limit: Duration) -> Arc<SharedPull> {
-        let host = self.host(&image.domain);
+    fn join(
+        &self,
+        uid: &PodUid,
+        image: &ImageReference,
+        credentials: Vec<Credential>,
+        limit: Duration,
+    ) -> Arc<SharedPull> {
+        let pod = permits_of(&self.pods, uid.as_str(), self.per_pod);
+        let host = permits_of(&self.hosts, &image.domain, self.per_host);
         let mut shared = self.shared.lock().expect("no panic under this lock");
         shared.retain(|_, pull| pull.strong_count() > 0);
         let key = (image.full.clone(), credentials);
         // A pull that has ended is not joined, even if calls still read its result.
         let under_way = shared.get(&key).and_then(Weak::upgrade).filter(|pull| pull.outcome.borrow().is_none());
         if let Some(pull) = under_way {
+            // Fails if the pull has its permits already.
+            let _ = pull.joined.send(pod);
             return pull;
         }
         let (send, outcome) = watch::channel(None);
+        let (joined, mut joining) = mpsc::unbounded_channel();
         let (service, permits, rate_limit) =
             (Arc::clone(&self.service), Arc::clone(&self.permits), self.rate_limit.clone());
         let (full, credentials) = key.clone();
         let task = podwright_tasks::spawn("image-pull", async move {
             let _host = host.acquire().await.expect("the semaphore is never closed");
+            let _pod = first_permit(pod, &mut joining).await;
+            drop(joining);
             let _permit = permits.acquire().await.expect("the semaphore is never closed");
             if let Some(rate_limit) = rate_limit {
                 rate_limit.acquire().await;
             }
             send.send_replace(Some(attempt(&*service, &full, &credentials, limit).await));
         });
-        let pull = Arc::new(SharedPull { outcome, task: task.abort_handle() });
+        let pull = Arc::new(SharedPull { outcome, task: task.abort_handle(), joined });
         shared.insert(key, Arc::downgrade(&pull));
         pull
     }
+}
 
-    fn host(&self, domain: &str) -> Arc<Semaphore> {
-        let mut hosts = self.hosts.lock().expect("no panic under this lock");
-        hosts.retain(|_, permits| permits.strong_count() > 0);
-        let known = hosts.get(domain).and_then(Weak::upgrade);
-        known.unwrap_or_else(|| {
-            let permits = Arc::new(Semaphore::new(self.per_host));
-            hosts.insert(domain.to_owned(), Arc::downgrade(&permits));
-            permits
-        })
+/// A permit of any pod that waits for the pull: a pod must not wait for the permits of another that asked for the image first.
+async fn first_permit(
+    first: Arc<Semaphore>,
+    joining: &mut mpsc::UnboundedReceiver<Arc<Semaphore>>,
+) -> OwnedSemaphorePermit {
+    let mut permits = FuturesUnordered::from_iter([first.acquire_owned()]);
+    loop {
+        tokio::select! {
+            Some(permit) = permits.next() => return permit.expect("the semaphore is never closed"),
+            Some(other) = joining.recv() => permits.push(other.acquire_owned()),
+        }
     }
+}
+
+/// The permits of a host or pod. Those that are not in use are dropped.
+fn permits_of(all: &Mutex<HashMap<String, Weak<Semaphore>>>, name: &str, count: usize) -> Arc<Semaphore> {
+    let mut all = all.lock().expect("no panic under this lock");
+    all.retain(|_, permits| permits.strong_count() > 0);
+    let known = all.get(name).and_then(Weak::upgrade);
+    known.unwrap_or_else(|| {
+        let permits = Arc::new(Semaphore::new(count));
+        all.insert(name.to_owned(), Arc::downgrade(&permits));
+        permits
+    })
 }
 
 /// Tries each credential until one works; without credentials, pulls anonymously.

@@ -12,9 +12,18 @@ use crate::perform::tests::{Bench, LIMIT, image_facts, settle, web};
 use crate::translate::tests::pod;
 
 fn pull(bench: &Bench, image: &str, cancel: &CancellationToken) -> JoinHandle<Result<Answer, CallError>> {
-    let (executor, cancel) = (Arc::clone(&bench.executor), cancel.clone());
+    pull_for("u-1", bench, image, cancel)
+}
+
+fn pull_for(
+    uid: &str,
+    bench: &Bench,
+    image: &str,
+    cancel: &CancellationToken,
+) -> JoinHandle<Result<Answer, CallError>> {
+    let (executor, cancel, uid) = (Arc::clone(&bench.executor), cancel.clone(), uid.into());
     let call = Call::Runtime(RuntimeCall::PullImage { name: "web".into(), image: image.into() });
-    tokio::spawn(async move { executor.perform("u-1".into(), Arc::new(pod(web())), call, LIMIT, cancel).await })
+    tokio::spawn(async move { executor.perform(uid, Arc::new(pod(web())), call, LIMIT, cancel).await })
 }
 
 fn present(id: &str) -> Result<Answer, CallError> {
@@ -123,7 +132,8 @@ async fn the_number_of_parallel_pulls_is_limited() {
         bench.fake.next("PullImage", Step::Until(Arc::clone(&released)));
     }
     let never = CancellationToken::new();
-    let pulls: Vec<_> = (0..8).map(|n| pull(&bench, &format!("r{n}.example/app"), &never)).collect();
+    let pulls: Vec<_> =
+        (0..8).map(|n| pull_for(&format!("u-{n}"), &bench, &format!("r{n}.example/app"), &never)).collect();
     settle().await;
     released.notify_waiters();
     for call in pulls {
@@ -177,4 +187,22 @@ async fn credentials_are_tried_in_order_and_never_appear_in_errors() {
     let error = pull(&bench, "r.example/team/app", &CancellationToken::new()).await.unwrap().unwrap_err();
     assert!(!error.message().contains("hunter"), "{}", error.message());
     assert!(error.message().contains("refused"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_with_many_slow_pulls_leaves_a_permit_to_others() {
+    let bench = Bench::with(|config| (config.pulls.parallel, config.pulls.parallel_per_host) = (3, 3));
+    let never = CancellationToken::new();
+    for _ in 0..3 {
+        bench.fake.next("PullImage", Step::Hang);
+    }
+    let slow: Vec<_> = (0..4).map(|n| pull(&bench, &format!("tarpit-{n}.example/x"), &never)).collect();
+    settle().await;
+    // One that the greedy pod waits for as well, and one of its own.
+    let other = ["tarpit-3.example/x", "quick.example/y"].map(|image| pull_for("u-2", &bench, image, &never));
+    settle().await;
+    let images: Vec<_> = bench.fake.pull_requests.lock().unwrap().iter().filter_map(|r| r.image.clone()).collect();
+    let images: Vec<_> = images.iter().map(|image| image.image.split('/').next().unwrap()).collect();
+    assert_eq!(images, ["tarpit-0.example", "tarpit-1.example", "tarpit-3.example"]);
+    slow.iter().chain(&other).for_each(JoinHandle::abort);
 }

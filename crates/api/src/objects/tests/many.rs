@@ -68,3 +68,26 @@ async fn an_object_whose_watch_does_not_open_is_polled() {
     assert!(matches!(event, Some(Event::ObjectsChanged { .. })));
     assert_eq!(value(&objects.config_map(&"p".into(), "n", "c").await.unwrap()), "2");
 }
+
+#[tokio::test]
+async fn a_pod_with_too_many_references_leaves_the_objects_of_other_pods_alone() {
+    use crate::watch_cache::SELECTIONS_PER_POD_MAX;
+    let server = Server::default();
+    let (objects, _events, _dir) = server.start().await;
+    let (greedy, other) = ("greedy".into(), "other".into());
+    for n in 0..=SELECTIONS_PER_POD_MAX {
+        server.put(&path(n), Some(json!({"data": {"k": "1"}})));
+    }
+    let requests = (0..SELECTIONS_PER_POD_MAX).map(|n| {
+        let (objects, greedy) = (&objects, &greedy);
+        async move { objects.config_map(greedy, "n", &format!("c{n}")).await.unwrap() }
+    });
+    futures::future::join_all(requests).await;
+    let one_more = format!("c{SELECTIONS_PER_POD_MAX}");
+    let error = objects.config_map(&greedy, "n", &one_more).await.unwrap_err();
+    assert!(error.to_string().contains("refers to more than"), "{error}");
+    objects.config_map(&greedy, "n", "c0").await.expect("an object that it has");
+    objects.config_map(&other, "n", &one_more).await.expect("another pod");
+    objects.release(&greedy);
+    objects.config_map(&greedy, "n", &one_more).await.expect("after its release");
+}
