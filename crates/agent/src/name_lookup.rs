@@ -46,7 +46,7 @@ struct ResolverSettings {
     hosts: Arc<Hosts>,
 }
 
-/// A failed lookup, in the words of Go's `net.DNSError`.
+/// A failed lookup, with the texts of Go's `net.DNSError`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LookupError {
     #[error("lookup {0}: no such host")]

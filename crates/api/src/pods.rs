@@ -28,11 +28,16 @@ use crate::watch_stream::{WatchEvent, WatchStream};
 use position::{ChangeKind, PodItem, PodPosition};
 
 /// Lists and watches the pods of `node` once its object exists; ends when the receiver of `changes` is dropped.
+///
+/// `recorded` is the newest version among the pods that an earlier agent recorded. The first list may come from the server's cache
+/// (`resourceVersion=0`, as the Go kubelet's reflector does), which keeps many nodes that start together off etcd; one that is
+/// older than the records is not used.
 pub async fn run(
     client: ApiClient,
     node: String,
     mut object: watch::Receiver<Option<RegisteredNode>>,
     changes: mpsc::Sender<(Source, SourceChange)>,
+    recorded: Option<u64>,
 ) {
     if object.wait_for(Option::is_some).await.is_err() {
         return;
@@ -44,6 +49,7 @@ pub async fn run(
         changes,
         backoff: RetryBackoff::new(RETRY_FIRST, RETRY_MAX),
         freshness: Freshness::default(),
+        cached: Some(recorded.unwrap_or(0)),
     };
     while !pods.changes.is_closed() {
         let version = pods.list().await;
@@ -58,13 +64,19 @@ struct PodSource {
     position: PodPosition,
     backoff: RetryBackoff,
     freshness: Freshness,
+    /// Until the first list: the version from which on a list of the server's cache is accepted.
+    cached: Option<u64>,
 }
 
 impl PodSource {
     /// Lists until it succeeds; returns the version to watch from.
     async fn list(&mut self) -> String {
         loop {
-            match self.pages().await {
+            let cached = self.cached.take();
+            match self.pages(cached.is_some()).await {
+                Ok((_, version)) if cached.is_some_and(|min| version.parse().is_ok_and(|found: u64| found < min)) => {
+                    tracing::info!(version, "the server's cache is older than the recorded pods: listing again");
+                }
                 Ok((items, version)) => match self.freshness.classify(self.position.is_behind(&version), &version) {
                     Staleness::Old => {
                         let stale = format!("the list (version {version}) is older than a previous response");
@@ -88,11 +100,13 @@ impl PodSource {
         }
     }
 
-    async fn pages(&self) -> Result<(Vec<PodItem>, String), ApiError> {
+    async fn pages(&self, from_cache: bool) -> Result<(Vec<PodItem>, String), ApiError> {
         let mut items = vec![];
         let mut continue_token = String::new();
         loop {
-            let path = format!("{}&limit={PAGE}{}", self.path(), continue_parameter(&continue_token));
+            // Only the first page names a version.
+            let version = if from_cache && continue_token.is_empty() { "&resourceVersion=0" } else { "" };
+            let path = format!("{}&limit={PAGE}{version}{}", self.path(), continue_parameter(&continue_token));
             let body = self.client.call(request(Method::GET, &path, None), LIST_TIMEOUT).await?;
             let page: PodListPage<'_> = serde_json::from_slice(&body).map_err(|error| malformed(&error))?;
             // Pods that are missing from it are terminated, so only an API server's list may be accepted.

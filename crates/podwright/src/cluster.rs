@@ -26,6 +26,8 @@ pub(crate) struct ClusterDependencies {
     pub(crate) images: Arc<dyn ImageService>,
     pub(crate) handle: Handle,
     pub(crate) changes: mpsc::Sender<(Source, SourceChange)>,
+    /// The newest resource version among the recorded pods of the API server.
+    pub(crate) recorded_version: Option<u64>,
 }
 
 /// The API server as the store of pod objects.
@@ -54,7 +56,7 @@ pub(crate) fn start(cluster: ApiClient, config: &AgentConfig, parts: ClusterDepe
     tasks.service("event-sink", event_sink::run(cluster.clone(), name.clone(), occurred));
     tasks.service("node-object", report_node_object(object.clone(), parts.handle.clone()));
     tasks.service("node-lease", lease::run(cluster.new_connection(), name.clone(), settings.lease, object.clone()));
-    tasks.service("pod-watch", pods::run(cluster.clone(), name.clone(), object, parts.changes));
+    tasks.service("pod-watch", pods::run(cluster.clone(), name.clone(), object, parts.changes, parts.recorded_version));
     let (check_every, report_every) = (settings.check_every, settings.report_every);
     let (node_events, events) = mpsc::channel(events::QUEUE_MAX);
     let (register, events_to) = (settings.register, Some(node_events));

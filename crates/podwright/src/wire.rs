@@ -168,6 +168,7 @@ impl Agent {
         let Opened { journal, socket, listener, runtime, images, cluster, .. } = opened;
         let (limit, node_name) = (config.node.runtime_request_timeout, config.node.node_name.clone());
         let (feed, pods) = (Arc::clone(state.feed()), node.workers().iter().count());
+        let recorded_version = recorded_version(&node);
         let (event_loop, handle) =
             EventLoop::with_state(inputs, state, node, Some(journal), executor, Arc::new(SystemClock));
         let event_loop = record_to_file(event_loop, config.record.clone())?;
@@ -188,7 +189,8 @@ impl Agent {
         tasks.job("local-source", async move { submitted.begin().await });
         if let Some(cluster) = cluster {
             let (images, handle) = (images.clone(), handle.clone());
-            cluster::start(cluster, &config, cluster::ClusterDependencies { images, handle, changes }, tasks);
+            let parts = cluster::ClusterDependencies { images, handle, changes, recorded_version };
+            cluster::start(cluster, &config, parts, tasks);
         }
         let empty_dirs = EmptyDirs::new(feed.clone(), settings::paths(&config), pool.clone());
         tasks.service("empty-dir-limits", empty_dirs.watch(handle.clone()));
@@ -249,6 +251,14 @@ async fn enforce_node_allocatable(host: &Host, limit: Duration, tasks: &Tasks) {
             }
         }
     });
+}
+
+/// The newest resource version among the pods of the API server that the journal holds.
+fn recorded_version(node: &Node) -> Option<u64> {
+    let records = node.workers().iter().map(|(_, machine)| machine.record());
+    let versions =
+        records.filter(|record| record.source == Source::Api).map(|record| &record.pod.metadata.resource_version);
+    versions.filter_map(|version| version.as_deref()?.parse().ok()).max()
 }
 
 fn record_to_file(event_loop: EventLoop, record: Option<recorder::RecorderConfig>) -> anyhow::Result<EventLoop> {

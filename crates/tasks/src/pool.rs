@@ -1,7 +1,7 @@
 //! Threads for blocking work, bounded per key and per owner: a hung file system delays only the pods that use it.
 //!
 //! Each closure has a thread to itself. tokio's blocking pool is not used: it is shared with everything else that
-//! blocks, its threads cannot be told apart when all of them hang, and a runtime waits for them when it shuts down.
+//! blocks, its threads cannot be distinguished when all of them hang, and a runtime waits for them when it shuts down.
 //!
 //! - One key (a mount, a directory) has at most [`PoolLimits::per_key`] threads, hung ones included. When all of those hang,
 //!   more work for that key is refused at once.

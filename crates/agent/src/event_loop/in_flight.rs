@@ -36,11 +36,13 @@ pub(super) struct InFlight {
     calls: BTreeMap<CallId, CancellationToken>,
     /// Calls among them that may start a sandbox or a container.
     starts: TaskTracker,
+    /// Removals of leftovers; each token is cancelled when its removal has ended.
+    sweeps: BTreeMap<PodUid, CancellationToken>,
 }
 
 impl InFlight {
     pub(super) fn new(executor: Arc<dyn Executor>, events: mpsc::Sender<Event>, state: Arc<AgentState>) -> Self {
-        Self { executor, events, state, calls: BTreeMap::new(), starts: TaskTracker::new() }
+        Self { executor, events, state, calls: BTreeMap::new(), starts: TaskTracker::new(), sweeps: BTreeMap::new() }
     }
 
     pub(super) fn executor(&self) -> &dyn Executor {
@@ -59,6 +61,9 @@ impl InFlight {
     }
 
     /// The executor keeps the limit, counted from when the call left its queue.
+    ///
+    /// A pod may come back while its leftovers are removed (the UID of a static pod follows from its manifest): its calls wait for the
+    /// end of that, or it would remove what they create.
     pub(super) fn call(&mut self, id: CallId, uid: PodUid, pod: Arc<Pod>, call: Call, limit: Duration) {
         let cancel = CancellationToken::new();
         self.calls.insert(id, cancel.clone());
@@ -67,11 +72,20 @@ impl InFlight {
         let slow = call.changes_runtime().then(|| (uid.clone(), self.events.clone()));
         self.state.metrics().record_call_start(&call, &pod);
         let metered = metrics::operation(&call).map(|kind| (kind, Arc::clone(&self.state)));
+        let swept = self.sweeps.get(&uid).cloned();
         let starts = is_start(&call).then(|| self.starts.token());
         let executor = Arc::clone(&self.executor);
         let mut done: BoxFuture<'static, Result<Answer, CallError>> = Box::pin(async move {
             let began = Instant::now();
-            let performed = async move { executor.call(Order { uid, pod, call, limit, cancel }).await };
+            let performed = async move {
+                if let Some(swept) = swept {
+                    tokio::select! {
+                        () = swept.cancelled() => {}
+                        () = cancel.cancelled() => return Err(CallError::Cancelled),
+                    }
+                }
+                executor.call(Order { uid, pod, call, limit, cancel }).await
+            };
             let result = catch(performed).await.unwrap_or_else(|panic| Err(panicked(&panic)));
             drop(starts);
             let elapsed = began.elapsed();
@@ -148,8 +162,15 @@ impl InFlight {
     }
 
     /// No event follows: the next search for leftovers shows the result.
-    pub(super) fn sweep(&self, uid: PodUid) {
-        spawn("sweep", self.executor.sweep(uid));
+    pub(super) fn sweep(&mut self, uid: PodUid) {
+        self.sweeps.retain(|_, ended| !ended.is_cancelled());
+        let ended = CancellationToken::new();
+        self.sweeps.insert(uid.clone(), ended.clone());
+        let sweep = self.executor.sweep(uid);
+        spawn("sweep", async move {
+            let _end = ended.drop_guard();
+            sweep.await;
+        });
     }
 
     /// No event follows: nothing depends on it.

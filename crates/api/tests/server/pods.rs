@@ -28,6 +28,10 @@ struct PodSourceTest {
 
 impl PodSourceTest {
     async fn new(lists: Vec<Reply>, watches: Vec<Reply>) -> Self {
+        Self::with_records(None, lists, watches).await
+    }
+
+    async fn with_records(recorded: Option<u64>, lists: Vec<Reply>, watches: Vec<Reply>) -> Self {
         let replies = Arc::new(Mutex::new(Replies { lists: lists.into(), watches: watches.into() }));
         let server = FakeApiServer::start(move |seen: &ReceivedRequest| {
             let mut replies = replies.lock().unwrap();
@@ -37,7 +41,7 @@ impl PodSourceTest {
         .await;
         let (sender, changes) = mpsc::channel(16);
         let (node, known) = watch::channel(None);
-        tokio::spawn(pods::run(server.client(), "n".into(), known, sender));
+        tokio::spawn(pods::run(server.client(), "n".into(), known, sender, recorded));
         Self { server, changes, node }
     }
 
@@ -115,6 +119,22 @@ async fn nothing_is_requested_before_the_node_exists_and_pages_are_combined() {
     assert!(seen[0].path.contains("fieldSelector=spec.nodeName%3Dn"), "{}", seen[0].path);
     assert!(seen[1].path.ends_with("&continue=next%2Fpage"), "{}", seen[1].path);
     assert_eq!(seen[0].authorization, "Bearer first");
+}
+
+#[tokio::test]
+async fn the_first_list_is_cached_and_not_used_if_it_is_older_than_the_records() {
+    let gone = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"});
+    let (_keep, stream) = watch_of(vec![line("ERROR", &gone)]);
+    let (_keep2, second) = watch_of(vec![]);
+    let lists = vec![ok(list(9, &[])), ok(list(12, &[pod("a", 11)])), ok(list(13, &[pod("a", 11)]))];
+    let mut test = PodSourceTest::with_records(Some(11), lists, vec![stream, second]).await;
+    test.node.send_replace(Some(RegisteredNode::default()));
+    assert_eq!(test.next().await, "set a", "the list of version 9 would have removed the pod");
+    assert_eq!(test.next().await, "set a");
+    let lists = test.server.requests("GET", "/api/v1/pods").into_iter().map(|seen| seen.path);
+    let lists: Vec<_> = lists.filter(|path| !path.contains("watch=true")).collect();
+    let cached: Vec<_> = lists.iter().map(|path| path.contains("&resourceVersion=0")).collect();
+    assert_eq!(cached, [true, false, false], "{lists:?}");
 }
 
 #[tokio::test]

@@ -43,7 +43,11 @@ impl Executor for Broken {
     }
 
     fn sweep(&self, _: PodUid) -> BoxFuture<'static, ()> {
-        Box::pin(async { panic!("sweep is broken") })
+        let slow = self.slow;
+        Box::pin(async move {
+            assert!(slow, "sweep is broken");
+            tokio::time::sleep(Duration::from_secs(10)).await;
+        })
     }
 
     fn keep_aside(&self, _: Box<PodRecord>) -> BoxFuture<'static, ()> {
@@ -105,4 +109,30 @@ async fn a_stop_does_not_wait_for_other_calls() {
     effects.call(CallId(7), "u".into(), Arc::default(), Call::Host(HostCall::RemoveLogs), Duration::from_secs(9));
     effects.drain().await;
     assert!(!returned.load(Ordering::SeqCst));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_comes_back_waits_for_the_removal_of_its_leftovers() {
+    let (mut effects, mut events) = in_flight(Broken { slow: true, ..Broken::default() });
+    let call = || Call::Host(HostCall::RemoveLogs);
+    let begun = tokio::time::Instant::now();
+    effects.sweep("back".into());
+    effects.call(CallId(1), "back".into(), Arc::default(), call(), Duration::from_secs(9));
+    effects.call(CallId(2), "other".into(), Arc::default(), call(), Duration::from_secs(9));
+    effects.call(CallId(3), "back".into(), Arc::default(), call(), Duration::from_secs(9));
+    effects.cancel(CallId(3));
+    let mut ends = BTreeMap::new();
+    for _ in 0..3 {
+        let Some(Event::Done { id, result }) = events.recv().await else { panic!("an answer") };
+        ends.insert(id.0, (begun.elapsed().as_secs(), result.is_ok()));
+    }
+    assert_eq!(ends, BTreeMap::from([(1, (12, true)), (2, (2, true)), (3, (0, false))]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removal_of_leftovers_that_panics_delays_no_call() {
+    let (mut effects, mut events) = in_flight(Broken::default());
+    effects.sweep("back".into());
+    effects.call(CallId(1), "back".into(), Arc::default(), start(), Duration::from_secs(9));
+    assert!(matches!(events.recv().await, Some(Event::Done { id: CallId(1), result: Err(_) })));
 }
