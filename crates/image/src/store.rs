@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -104,6 +104,8 @@ impl ImageStore {
     pub fn open(dir: &Path, limits: ImageLimits, platform: Platform) -> Result<Arc<Self>, StoreError> {
         let create = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
         create.map_err(failed("create", dir))?;
+        // An existing directory may have been made by someone less careful.
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(failed("set mode of", dir))?;
         let lock = lock(&dir.join("lock"))?;
         let trash = dir.join("trash");
         remove_path(&trash)?;

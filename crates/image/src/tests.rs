@@ -98,19 +98,29 @@ pub(crate) fn add_image(store: &ImageStore, name: &str, layers: &[TestLayer]) ->
     store.add(NewImage { names, manifest, id, layers: records }).unwrap()
 }
 
-/// A small file system, mounted for one test. Needs root, as `make test` does.
-pub(crate) struct SmallDisk(std::path::PathBuf);
+/// A file system that is mounted for one test. Needs root, as `make test` does.
+pub(crate) struct Mounted(std::path::PathBuf);
 
-impl SmallDisk {
-    pub(crate) fn mount(path: &std::path::Path, bytes: u64) -> Self {
-        let options = std::ffi::CString::new(format!("size={bytes},mode=0700")).unwrap();
+impl Mounted {
+    /// A disk with this many bytes.
+    pub(crate) fn small_disk(path: &std::path::Path, bytes: u64) -> Self {
+        Self::mount(path, "tmpfs", &format!("size={bytes},mode=0700"))
+    }
+
+    /// These directories, the topmost first, read-only.
+    pub(crate) fn overlay(path: &std::path::Path, lowers: &str) -> Self {
+        Self::mount(path, "overlay", &format!("lowerdir={lowers}"))
+    }
+
+    fn mount(path: &std::path::Path, kind: &str, options: &str) -> Self {
+        let options = std::ffi::CString::new(options).unwrap();
         let flags = rustix::mount::MountFlags::empty();
-        rustix::mount::mount("tmpfs", path, "tmpfs", flags, Some(options.as_c_str())).expect("root may mount a tmpfs");
+        rustix::mount::mount(kind, path, kind, flags, Some(options.as_c_str())).expect("root may mount");
         Self(path.to_owned())
     }
 }
 
-impl Drop for SmallDisk {
+impl Drop for Mounted {
     fn drop(&mut self) {
         rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH).expect("it was mounted here");
     }

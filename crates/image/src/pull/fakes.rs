@@ -14,6 +14,7 @@ use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
+use tokio_rustls::TlsAcceptor;
 
 use crate::digest::Digest;
 use crate::manifest::{OCI_CONFIG, OCI_INDEX, OCI_LAYER, OCI_MANIFEST};
@@ -76,17 +77,33 @@ pub(super) struct FakeRegistry {
 
 impl FakeRegistry {
     pub(super) async fn start(handler: impl Fn(&Got) -> Reply + Send + Sync + 'static) -> Self {
+        Self::listen(None, Arc::new(handler)).await
+    }
+
+    pub(super) async fn start_tls(tls: TlsAcceptor, handler: impl Fn(&Got) -> Reply + Send + Sync + 'static) -> Self {
+        Self::listen(Some(tls), Arc::new(handler)).await
+    }
+
+    async fn listen(tls: Option<TlsAcceptor>, handler: Arc<Handler>) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let (requests, handler) = (Arc::new(Mutex::new(vec![])), Arc::new(handler) as Arc<Handler>);
+        let requests = Arc::new(Mutex::new(vec![]));
         let seen = Arc::clone(&requests);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (seen, handler) = (Arc::clone(&seen), Arc::clone(&handler));
+                let (seen, handler, tls) = (Arc::clone(&seen), Arc::clone(&handler), tls.clone());
                 let service = service_fn(move |request| serve(request, Arc::clone(&seen), Arc::clone(&handler)));
-                let connection =
-                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-                tokio::spawn(async move { drop(connection.await) });
+                let http = hyper::server::conn::http1::Builder::new();
+                tokio::spawn(async move {
+                    match tls {
+                        None => drop(http.serve_connection(TokioIo::new(stream), service).await),
+                        Some(tls) => {
+                            if let Ok(stream) = tls.accept(stream).await {
+                                drop(http.serve_connection(TokioIo::new(stream), service).await);
+                            }
+                        }
+                    }
+                });
             }
         });
         Self { address, requests }

@@ -22,6 +22,7 @@ use fakes::{FakeRegistry, Got, Reply, TestImage, serve_content};
 mod fakes;
 mod hostile;
 mod registry_auth;
+mod tls;
 
 /// A store and a puller with short limits.
 struct Bed {

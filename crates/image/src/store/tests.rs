@@ -1,7 +1,5 @@
 //! The store as a whole: names, leases, garbage collection, restarts.
 
-use std::os::unix::fs::PermissionsExt;
-
 use super::*;
 use crate::tests::{TestLayer, add_image};
 
@@ -26,9 +24,13 @@ fn a_second_process_is_refused_with_the_pid_of_the_first() {
 #[test]
 fn the_store_is_closed_to_other_users() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("engine");
-    open(&path);
-    assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o700);
+    let (new, existing) = (dir.path().join("new"), dir.path().join("existing"));
+    fs::create_dir(&existing).unwrap();
+    fs::set_permissions(&existing, fs::Permissions::from_mode(0o755)).unwrap();
+    for path in [new, existing] {
+        open(&path);
+        assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o700);
+    }
 }
 
 #[test]
@@ -61,6 +63,48 @@ fn layers_are_shared_by_chain_and_survive_a_restart() {
     assert_eq!(one[1], two[1]);
     assert_eq!(fs::read(one[0].join("one")).unwrap(), b"1");
     assert_eq!(fs::read(two[1].join("base")).unwrap(), b"b");
+}
+
+#[test]
+fn overlayfs_shows_the_layers_as_the_image_means_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("engine"));
+    let base = TestLayer::new()
+        .file("kept", "1")
+        .file("gone", "1")
+        .file("dir/old", "1")
+        .file("merged/below", "1")
+        .file("replaced/old", "1")
+        .dir("home", 0o711, 7);
+    let middle = TestLayer::new()
+        .file(".wh.gone", "")
+        .file("dir/.wh..wh..opq", "")
+        .file("dir/new", "2")
+        .file("merged/.wh.absent", "");
+    let top = TestLayer::new()
+        .file("merged/above", "3")
+        .file(".wh.replaced", "")
+        .dir("replaced", 0o755, 0)
+        .file("home/f", "3");
+    let image = add_image(&store, "a:1", &[base, middle, top]);
+    let lowers: Vec<String> = store.lower_dirs(&image).unwrap().iter().map(|path| path.display().to_string()).collect();
+    let merged = dir.path().join("merged");
+    fs::create_dir(&merged).unwrap();
+    let mounted = crate::tests::Mounted::overlay(&merged, &lowers.join(":"));
+    let names = |path: &str| {
+        let mut names: Vec<String> =
+            fs::read_dir(merged.join(path)).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(""), ["dir", "home", "kept", "merged", "replaced"]);
+    assert_eq!(
+        (names("dir"), names("merged"), names("replaced")),
+        (vec!["new".into()], vec!["above".into(), "below".into()], vec![])
+    );
+    let home = fs::metadata(merged.join("home")).unwrap();
+    assert_eq!((home.permissions().mode() & 0o7777, std::os::unix::fs::MetadataExt::uid(&home)), (0o711, 7));
+    drop(mounted);
 }
 
 #[test]

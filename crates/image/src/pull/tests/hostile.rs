@@ -180,7 +180,7 @@ async fn a_redirect_to_another_host_carries_no_credentials() {
 #[tokio::test]
 async fn a_full_disk_ends_the_pull_and_leaves_the_space_to_others() {
     let dir = tempfile::tempdir().unwrap();
-    let mounted = crate::tests::SmallDisk::mount(dir.path(), 4 << 20);
+    let mounted = crate::tests::Mounted::small_disk(dir.path(), 4 << 20);
     // Hex of digests does not compress, and the layer alone is larger than the disk.
     let noise: String = (0..150_000_u32).map(|n| Digest::of(&n.to_le_bytes()).hex()).collect();
     let large = TestImage::new("large:1", &[TestLayer::new().file("f", &noise)]);
