@@ -38,7 +38,7 @@ mod target;
 mod translation_context;
 mod userns;
 
-pub use image::PullConfig;
+pub use image::{PullConfig, PullRecords};
 
 use userns::UserNamespaceRanges;
 
@@ -212,7 +212,9 @@ impl CallExecutor {
             RuntimeCall::StartContainer { id, .. } => self.start_container(&id, context).await,
             RuntimeCall::StopContainer { id, timeout, .. } => self.stop_container(&id, timeout, context).await,
             RuntimeCall::RemoveContainer { name, id } => self.remove_container(pod, &name, &id, context).await,
-            RuntimeCall::ImageStatus { image, .. } => context.or_cancelled(self.images.status(&image, limit)).await,
+            RuntimeCall::ImageStatus { image, .. } => {
+                context.or_cancelled(self.image_status(uid, pod, &image, limit)).await
+            }
             RuntimeCall::PullImage { image, .. } => {
                 context.or_cancelled(self.pull_image(uid, pod, &image, limit)).await
             }

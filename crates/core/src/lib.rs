@@ -14,6 +14,7 @@ pub mod fields;
 pub mod gc;
 pub mod hash;
 mod health;
+pub mod image_access;
 mod mirror;
 pub mod model;
 pub mod mutate;

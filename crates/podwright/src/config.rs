@@ -12,6 +12,7 @@ use podwright_agent::host::NodeAllocatable;
 use podwright_agent::sources::{Strictness, file as file_source, url as url_source};
 use podwright_agent::{recorder, rotate};
 use podwright_core::NodeConfig;
+use podwright_core::image_access::VerificationPolicy;
 
 use crate::run_flags::{LogFormat, RunFlags};
 
@@ -178,6 +179,8 @@ pub(crate) struct ImageConfig {
     pub(crate) parallel: usize,
     /// Pulls per second, and burst; `None`: no limit.
     pub(crate) rate: Option<(u32, u32)>,
+    /// Which pods may use images that are on the node.
+    pub(crate) verification: VerificationPolicy,
     /// Disk usage in percent above which unused images are removed.
     pub(crate) gc_high: u8,
     /// Disk usage in percent at which the removal stops.

@@ -20,7 +20,7 @@ use podwright_agent::local::{LocalObjectStore, Store};
 use podwright_agent::node_executor::{NodeExecutor, SystemClock};
 use podwright_agent::object_store::PodObjectStore;
 use podwright_agent::observe::{Observer, check_cgroup_driver, supports_supplemental_groups_policy};
-use podwright_agent::perform::{CallExecutor, CallExecutorConfig, SharedFeatures};
+use podwright_agent::perform::{CallExecutor, CallExecutorConfig, PullRecords, SharedFeatures};
 use podwright_agent::recorder::{self, Recorder};
 use podwright_agent::sources::{self, Changes};
 use podwright_api::ApiClient;
@@ -117,6 +117,7 @@ struct Agent {
     observer: Arc<Observer>,
     store: Arc<Store>,
     changes: Changes,
+    pull_records: PullRecords,
     pool: Pool,
 }
 
@@ -137,6 +138,7 @@ impl Agent {
         let state = Arc::<AgentState>::default();
         opened.journal_losses.iter().for_each(|event| state.record_event(event, SystemClock.now()));
         let recorded = Arc::clone(&state);
+        let pull_records = PullRecords::new(&config.dirs.root, config.images.verification.clone(), pool.clone());
         let calls = CallExecutor::new(CallExecutorConfig {
             runtime: runtime.clone(),
             images: opened.images.clone(),
@@ -144,7 +146,7 @@ impl Agent {
             host: Arc::new(host.clone()),
             features,
             pool: pool.clone(),
-            pulls: settings::pulls(config),
+            pulls: settings::pulls(config, pull_records.clone()),
             sandbox_parallel: config.node.sandbox_parallel,
             max_pods: config.node.max_pods,
         })
@@ -159,12 +161,12 @@ impl Agent {
         let supplemental_groups_policy = supports_supplemental_groups_policy(&**runtime, PROBE_LIMIT).await;
         let node = NodeConfig { supplemental_groups_policy, ..config.node.clone() };
         let node = Node::new(node, std::mem::take(&mut opened.records));
-        Ok(Self { node, inputs, state, executor, observer, store, changes, pool })
+        Ok(Self { node, inputs, state, executor, observer, store, changes, pull_records, pool })
     }
 
     /// Starts every task of the agent.
     fn start(self, config: AgentConfig, opened: Opened, tasks: &Tasks, stop: &CancellationToken) -> anyhow::Result<()> {
-        let Self { node, inputs, state, executor, observer, store, changes, pool } = self;
+        let Self { node, inputs, state, executor, observer, store, changes, pull_records, pool } = self;
         let Opened { journal, socket, listener, runtime, images, cluster, .. } = opened;
         let (limit, node_name) = (config.node.runtime_request_timeout, config.node.node_name.clone());
         let (feed, pods) = (Arc::clone(state.feed()), node.workers().iter().count());
@@ -194,6 +196,7 @@ impl Agent {
         }
         let empty_dirs = EmptyDirs::new(feed.clone(), settings::paths(&config), pool.clone());
         tasks.service("empty-dir-limits", empty_dirs.watch(handle.clone()));
+        tasks.service("image-pull-records", pull_records.watch(images.clone(), limit));
         let policy = settings::image_policy(&config);
         let gc = ImageGc::new(runtime.clone(), images, images_gc::measure(pool.clone()), policy, limit);
         if !gc.is_off() {

@@ -116,7 +116,7 @@ impl AgentHarness {
             host: Arc::new(self.host.clone()),
             features,
             pool,
-            pulls: PullConfig { parallel: 5, parallel_per_host: 5, rate: None, credential_dirs: vec![] },
+            pulls: PullConfig { parallel: 5, parallel_per_host: 5, rate: None, credential_dirs: vec![], records: None },
             sandbox_parallel: self.config.sandbox_parallel,
             max_pods: self.config.max_pods,
         });

@@ -18,8 +18,9 @@ impl CallExecutor {
         if ports.is_empty() {
             return;
         }
+        let key = format!("host ports of pod {}", pod.metadata.uid.as_deref().unwrap_or_default());
         let work = move || used_ports(Path::new("/proc"), &ports);
-        match self.pool.run("host ports", CHECK_TIME_MAX, work).await {
+        match self.pool.run(key, CHECK_TIME_MAX, work).await {
             Ok(used) => {
                 for (port, process) in used {
                     let HostPort { port, protocol, .. } = port;

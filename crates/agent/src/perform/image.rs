@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
+use podwright_core::image_access::{ImageAccess, ImagePullSecret, PulledWith};
 use podwright_core::model::{Answer, CallError, ImageFacts, PodUid};
 use podwright_cri::v1::{Image, ImageSpec};
 use podwright_cri::{CriError, ImageService};
@@ -17,6 +18,7 @@ use crate::objects::Redacted;
 
 mod credentials;
 mod known;
+mod pull_records;
 mod pull_secrets;
 mod pulls;
 mod rate_limit;
@@ -25,7 +27,9 @@ mod registry_key;
 
 use reference::{ImageReference, parse_reference};
 
-use credentials::{Credential, Keyring};
+pub use pull_records::PullRecords;
+
+use credentials::{Keyring, TrackedCredential};
 use known::KnownImages;
 use pulls::Pulls;
 
@@ -40,6 +44,8 @@ pub struct PullConfig {
     pub rate: Option<(u32, u32)>,
     /// Directories with a `config.json` or `.dockercfg`, in the order of preference.
     pub credential_dirs: Vec<PathBuf>,
+    /// Which pods may use which images of the node; `None`: all may use all.
+    pub records: Option<PullRecords>,
 }
 
 impl PullConfig {
@@ -47,7 +53,7 @@ impl PullConfig {
     pub fn with_defaults(root_dir: PathBuf, home: Option<PathBuf>) -> Self {
         let home = home.into_iter().flat_map(|home| [home.join(".docker"), home]);
         let credential_dirs = [root_dir].into_iter().chain(home).collect();
-        Self { parallel: 5, parallel_per_host: 2, rate: None, credential_dirs }
+        Self { parallel: 5, parallel_per_host: 2, rate: None, credential_dirs, records: None }
     }
 }
 
@@ -57,6 +63,7 @@ pub(super) struct Images {
     credential_dirs: Vec<PathBuf>,
     pulls: Pulls,
     known: KnownImages,
+    records: Option<PullRecords>,
     pool: Pool,
 }
 
@@ -70,14 +77,50 @@ impl Images {
             service,
             credential_dirs: config.credential_dirs,
             known: KnownImages::default(),
+            records: config.records,
             pool,
         }
     }
 
-    /// Whether the image is present, with its facts.
-    pub(super) async fn status(&self, image: &str, limit: Duration) -> Result<Answer, CallError> {
+    /// The facts of the image; `None`: it is not present.
+    pub(super) async fn status(&self, image: &str, limit: Duration) -> Result<Option<ImageFacts>, CallError> {
         let reference = parsed(image)?;
-        self.facts_of(&reference.full, INSPECT_REASON, limit).await.map(Answer::Image)
+        self.facts_of(&reference.full, INSPECT_REASON, limit).await
+    }
+
+    /// Whether the pod may use the image that is present, or has to pull it. `secrets` are read only if they matter.
+    pub(super) async fn may_use(
+        &self,
+        image: &str,
+        id: &str,
+        uid: &PodUid,
+        secrets: impl AsyncFnOnce() -> Vec<Redacted<Secret>>,
+    ) -> Result<bool, CallError> {
+        let Some(records) = &self.records else { return Ok(true) };
+        let history = match records.history(image, id).await {
+            Ok(history) => history,
+            Err(error) => {
+                tracing::warn!(image, %error, "records of image pulls can't be read, the image is pulled");
+                return Ok(false);
+            }
+        };
+        if records.decide(image, &history, &[]) != ImageAccess::MustPull {
+            return Ok(true);
+        }
+        if history.record.is_none() {
+            return Ok(false);
+        }
+        let credentials = self.credentials(&parsed(image)?, uid, secrets().await).await?;
+        let own: Vec<ImagePullSecret> = credentials.into_iter().filter_map(|tracked| tracked.source).collect();
+        match records.decide(image, &history, &own) {
+            ImageAccess::MustPull => Ok(false),
+            ImageAccess::Allowed { learned } => {
+                if let Some(secret) = learned {
+                    records.learn(image, id, secret).await;
+                }
+                Ok(true)
+            }
+        }
     }
 
     /// Pulls the image. Calls for the same image with the same credentials share one pull, which is aborted when all of them are
@@ -91,12 +134,36 @@ impl Images {
     ) -> Result<Answer, CallError> {
         let reference = parsed(image)?;
         let credentials = self.credentials(&reference, uid, secrets).await?;
-        let pulled = self.pulls.pull(uid, &reference, credentials, limit).await;
-        let id = pulled.map_err(|failed| failed.into_call_error(image))?;
+        let intent = match &self.records {
+            Some(records) => {
+                let intent = records.begin(image).await.map_err(|error| {
+                    let message = format!("Failed to record image pull intent for container image {image:?}: {error}");
+                    CallError::with_reason("ErrImagePull", message)
+                })?;
+                Some((records, intent))
+            }
+            None => None,
+        };
+        let plain = credentials.iter().map(|tracked| tracked.credential.clone()).collect();
+        let pulled = match self.pulls.pull(uid, &reference, plain, limit).await {
+            Ok(pulled) => pulled,
+            Err(failed) => {
+                if let Some((records, intent)) = intent {
+                    records.end(intent, None).await;
+                }
+                return Err(failed.into_call_error(image));
+            }
+        };
         // The time limit of a pull is an hour; inspecting its result is quick.
-        let facts = self.facts_of(&id, INSPECT_REASON, limit.min(INSPECT_TIME_MAX)).await?;
+        let facts = self.facts_of(&pulled.id, INSPECT_REASON, limit.min(INSPECT_TIME_MAX)).await?;
         // Some runtimes return a reference that ImageStatus does not find right after the pull.
-        Ok(Answer::Image(Some(facts.unwrap_or(ImageFacts { id, ..ImageFacts::default() }))))
+        let facts = facts.unwrap_or(ImageFacts { id: pulled.id, ..ImageFacts::default() });
+        if let Some((records, intent)) = intent {
+            let source = pulled.credential.and_then(|at| credentials[at].source.clone());
+            let with = source.map_or(PulledWith::Node, PulledWith::Secret);
+            records.end(intent, Some((facts.id.clone(), with))).await;
+        }
+        Ok(Answer::Image(Some(facts)))
     }
 
     /// The credentials of the node and of the pod's secrets that match the image, in the order in which they are tried.
@@ -105,7 +172,7 @@ impl Images {
         reference: &ImageReference,
         uid: &PodUid,
         secrets: Vec<Redacted<Secret>>,
-    ) -> Result<Vec<Credential>, CallError> {
+    ) -> Result<Vec<TrackedCredential>, CallError> {
         let keyring = Keyring::load(&self.pool, &self.credential_dirs).await;
         if secrets.is_empty() {
             return Ok(keyring.matching(reference));

@@ -21,7 +21,11 @@ impl CallExecutor {
         let runtime_handler = context.or_cancelled(self.runtime_handler(pod)).await?;
         let situation = context.or_cancelled(self.situation(uid, pod, context.limit)).await?;
         let config = sandbox_config(pod, attempt, &self.settings, &situation)?;
-        context.or_cancelled(async { Ok(self.warn_of_used_host_ports(pod).await) }).await?;
+        let check_ports = async {
+            self.warn_of_used_host_ports(pod).await;
+            Ok(())
+        };
+        context.or_cancelled(check_ports).await?;
         let permit = context.acquire(&self.runs).await?;
         context.check_not_cancelled()?;
         let request = RunPodSandboxRequest { config: Some(config), runtime_handler };

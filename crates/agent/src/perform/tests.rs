@@ -105,7 +105,13 @@ impl Bench {
             host: Arc::clone(&host) as Arc<dyn HostExecutor>,
             features: SharedFeatures::default(),
             pool: Pool::default(),
-            pulls: PullConfig { parallel: 5, parallel_per_host: 2, rate: None, credential_dirs: Vec::new() },
+            pulls: PullConfig {
+                parallel: 5,
+                parallel_per_host: 2,
+                rate: None,
+                credential_dirs: Vec::new(),
+                records: None,
+            },
             sandbox_parallel: 2,
             max_pods: 10,
         };

@@ -34,9 +34,7 @@ fn oversized_probe(container: &Container) -> Option<String> {
         ("startupProbe", &container.startup_probe),
     ];
     let commands = || probes.iter().filter_map(|(kind, probe)| Some((kind, probe.as_ref()?.exec.as_ref()?)));
-    if commands().next().is_none() {
-        return None;
-    }
+    commands().next()?;
     let written = container.env.iter().flatten();
     let sizes: BTreeMap<&str, usize> =
         written.map(|var| (var.name.as_str(), var.value.as_deref().unwrap_or_default().len())).collect();

@@ -50,6 +50,7 @@ pub(super) struct KubeletFile {
     pub(super) image_maximum_gc_age: Option<Duration>,
     #[serde(rename = "imageMinimumGCAge", deserialize_with = "go_duration")]
     pub(super) image_minimum_gc_age: Option<Duration>,
+    pub(super) image_pull_credentials_verification_policy: Option<String>,
     pub(super) image_service_endpoint: Option<String>,
     pub(super) logging: Option<LoggingFields>,
     pub(super) kube_reserved: Option<BTreeMap<String, String>>,
@@ -63,6 +64,7 @@ pub(super) struct KubeletFile {
     pub(super) node_status_update_frequency: Option<Duration>,
     pub(super) pod_logs_dir: Option<String>,
     pub(super) pod_pids_limit: Option<i64>,
+    pub(super) preloaded_images_verification_allowlist: Option<Vec<String>>,
     pub(super) read_only_port: Option<i64>,
     pub(super) register_node: Option<bool>,
     pub(super) register_with_taints: Option<Vec<Taint>>,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use podwright_core::image_access::{ImageAllowlist, VerificationPolicy};
+
 use super::ImageConfig;
 use super::diagnostics::Diagnostics;
 use super::inputs::{Inputs, period};
@@ -32,9 +34,39 @@ pub(super) fn read(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> ImageC
         parallel: if serialize { 1 } else { parallel },
         rate: (qps > 0)
             .then(|| (u32::try_from(qps).unwrap_or(u32::MAX), u32::try_from(burst.max(1)).unwrap_or(u32::MAX))),
+        verification: verification(inputs, diagnostics),
         gc_high: u8::try_from(high).unwrap_or(100),
         gc_low: u8::try_from(low).unwrap_or(100),
         gc_min_age: min_age,
         gc_max_age: max_age,
+    }
+}
+
+fn verification(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> VerificationPolicy {
+    let file = &inputs.file;
+    let patterns = file.preloaded_images_verification_allowlist.as_deref().unwrap_or_default();
+    let policy = file.image_pull_credentials_verification_policy.as_deref().filter(|policy| !policy.is_empty());
+    if policy != Some("NeverVerifyAllowlistedImages") && !patterns.is_empty() {
+        diagnostics.error(
+            "preloadedImagesVerificationAllowlist",
+            "needs imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages",
+        );
+    }
+    match policy {
+        None | Some("NeverVerifyPreloadedImages") => VerificationPolicy::NeverVerifyPreloadedImages,
+        Some("NeverVerify") => VerificationPolicy::NeverVerify,
+        Some("AlwaysVerify") => VerificationPolicy::AlwaysVerify,
+        Some("NeverVerifyAllowlistedImages") => match ImageAllowlist::parse(patterns) {
+            Ok(list) => VerificationPolicy::NeverVerifyAllowlistedImages(list),
+            Err(error) => {
+                diagnostics.error("preloadedImagesVerificationAllowlist", error.to_string());
+                VerificationPolicy::AlwaysVerify
+            }
+        },
+        Some(other) => {
+            let known = "NeverVerify, NeverVerifyPreloadedImages, NeverVerifyAllowlistedImages or AlwaysVerify";
+            diagnostics.error("imagePullCredentialsVerificationPolicy", format!("{other:?} must be {known}"));
+            VerificationPolicy::AlwaysVerify
+        }
     }
 }

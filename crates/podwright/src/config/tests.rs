@@ -9,6 +9,7 @@ use podwright_linux::hugepages::HugePages;
 use super::*;
 use crate::run_flags::ObservabilityFlags;
 use crate::run_flags::kubelet_flags::FieldFlag;
+use podwright_core::image_access::VerificationPolicy;
 
 mod node;
 
@@ -79,11 +80,13 @@ fn all_supported_fields_take_effect() {
          podLogsDir: /logs\ncontainerLogMaxSize: 1Mi\ncontainerLogMaxFiles: 3\ncontainerLogMonitorInterval: 3s\n\
          serializeImagePulls: false\nmaxParallelImagePulls: 9\nregistryPullQPS: 0\nimageMinimumGCAge: 1m\nimageMaximumGCAge: 24h\n\
          imageGCHighThresholdPercent: 70\nimageGCLowThresholdPercent: 60\n\
+         imagePullCredentialsVerificationPolicy: AlwaysVerify\n\
          clusterDNS: [10.96.0.10]\nclusterDomain: cluster.local\nresolvConf: ''\n\
          systemReserved: {cpu: 500m, memory: 1Gi}\nkubeReserved: {cpu: '1', ephemeral-storage: 10Gi}\n\
          crashLoopBackOff: {maxContainerRestartPeriod: 60s}\nreadOnlyPort: 10255\naddress: 127.0.0.1\nfailSwapOn: false\n",
     )
     .unwrap();
+    assert_eq!(config.images.verification, VerificationPolicy::AlwaysVerify);
     let file = config.sources.file.unwrap();
     assert_eq!(
         (file.path.as_path(), file.check_frequency),
@@ -258,6 +261,12 @@ fn invalid_values_are_reported_together() {
         ("readOnlyPort: 70000", "readOnlyPort: must be between"),
         ("serializeImagePulls: true\nmaxParallelImagePulls: 2", "maxParallelImagePulls: must not be more than 1"),
         ("reservedSystemCPUs: all", "reservedSystemCPUs: "),
+        ("imagePullCredentialsVerificationPolicy: Sometimes", "imagePullCredentialsVerificationPolicy: \"Sometimes\""),
+        ("preloadedImagesVerificationAllowlist: [a]", "preloadedImagesVerificationAllowlist: needs"),
+        (
+            "imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\npreloadedImagesVerificationAllowlist: ['a*']",
+            "preloadedImagesVerificationAllowlist: not a valid wildcard pattern",
+        ),
     ] {
         let errors = load(yaml).unwrap_err();
         assert!(errors.len() == 1 && errors[0].starts_with(start), "{yaml}: {errors:?}");

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use podwright_agent::host::{Allocatable, HostConfig, HostPaths};
-use podwright_agent::perform::PullConfig;
+use podwright_agent::perform::{PullConfig, PullRecords};
 use podwright_agent::sources::{self, Decode};
 use podwright_agent::translate::{CgroupDriver, NodeSettings};
 use podwright_core::gc::ImagePolicy;
@@ -78,8 +78,8 @@ pub(super) fn paths(config: &AgentConfig) -> HostPaths {
     }
 }
 
-pub(super) fn pulls(config: &AgentConfig) -> PullConfig {
+pub(super) fn pulls(config: &AgentConfig, records: PullRecords) -> PullConfig {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let usual = PullConfig::with_defaults(config.dirs.root.clone(), home);
-    PullConfig { parallel: config.images.parallel, rate: config.images.rate, ..usual }
+    PullConfig { parallel: config.images.parallel, rate: config.images.rate, records: Some(records), ..usual }
 }

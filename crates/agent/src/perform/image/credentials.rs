@@ -12,8 +12,10 @@ use base64::Engine;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use k8s_openapi::api::core::v1::Secret;
+use podwright_core::image_access::ImagePullSecret;
 use podwright_cri::v1::AuthConfig;
 use serde::Deserialize;
+use sha2::{Digest, Sha256};
 
 use super::ImageReference;
 use super::registry_key::{key_matches, normalize_key};
@@ -41,9 +43,37 @@ impl Credential {
         }
     }
 
+    /// Identifies the credential in records (Go kubelet: `hashAuthConfig`, of the same JSON).
+    fn hash(&self) -> String {
+        let fields = [
+            ("username", &self.username),
+            ("password", &self.password),
+            ("identitytoken", &self.identity_token),
+            ("registrytoken", &self.registry_token),
+        ];
+        let given = fields.iter().filter(|(_, value)| !value.is_empty());
+        let text: Vec<String> = given.map(|(name, value)| format!("\"{name}\":{}", serde_json::json!(value))).collect();
+        let digest = Sha256::digest(format!("{{{}}}", text.join(",")).as_bytes());
+        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     /// Values that must not appear in messages.
     pub(super) fn secrets(&self) -> impl Iterator<Item = &str> {
         [&self.password, &self.identity_token, &self.registry_token].into_iter().map(String::as_str)
+    }
+}
+
+/// A credential and the secret it comes from.
+#[derive(Clone, Debug)]
+pub(super) struct TrackedCredential {
+    pub(super) credential: Credential,
+    /// `None`: of the node.
+    pub(super) source: Option<ImagePullSecret>,
+}
+
+impl From<Credential> for TrackedCredential {
+    fn from(credential: Credential) -> Self {
+        Self { credential, source: None }
     }
 }
 
@@ -57,7 +87,7 @@ impl fmt::Debug for Credential {
 #[derive(Debug, Default)]
 pub(super) struct Keyring {
     /// In the order of the files, within a file the longest key first.
-    entries: Vec<(String, Credential)>,
+    entries: Vec<(String, TrackedCredential)>,
 }
 
 impl Keyring {
@@ -71,7 +101,7 @@ impl Keyring {
             let mut keyring = Self::default();
             for file in dirs.iter().flat_map(|dir| FILES.map(|name| dir.join(name))) {
                 match read(&file) {
-                    Ok(entries) => keyring.add(entries),
+                    Ok(entries) => keyring.add(entries.into_iter().map(|(key, one)| (key, one.into())).collect()),
                     Err(error) => tracing::warn!(path = %file.display(), %error, "reading registry credentials failed"),
                 }
             }
@@ -91,7 +121,7 @@ impl Keyring {
         }
         for secret in secrets.iter().take(SECRETS_MAX) {
             match of_secret(secret) {
-                Ok(more) => entries.extend(more),
+                Ok(more) => entries.extend(more.into_iter().map(|(key, one)| (key, of_object(secret, one)))),
                 Err(error) => {
                     let name = secret.metadata.name.as_deref().unwrap_or_default();
                     tracing::warn!(secret = name, %error, "image pull secret ignored");
@@ -105,12 +135,13 @@ impl Keyring {
     }
 
     /// The credentials for this image, the best first, at most [`CREDENTIALS_MAX`]. If empty, the image is pulled anonymously.
-    pub(super) fn matching(&self, image: &ImageReference) -> Vec<Credential> {
+    pub(super) fn matching(&self, image: &ImageReference) -> Vec<TrackedCredential> {
         let target = format!("{}/{}", image.domain, image.path);
-        let mut found: Vec<Credential> = Vec::new();
+        let mut found: Vec<TrackedCredential> = Vec::new();
         for (key, credential) in &self.entries {
             let default_registry = image.domain == "docker.io" && key == "index.docker.io";
-            if (key_matches(key, &target) || default_registry) && !found.contains(credential) {
+            let is_new = || found.iter().all(|known| known.credential != credential.credential);
+            if (key_matches(key, &target) || default_registry) && is_new() {
                 found.push(credential.clone());
             }
             if found.len() == CREDENTIALS_MAX {
@@ -120,7 +151,7 @@ impl Keyring {
         found
     }
 
-    fn add(&mut self, mut entries: Vec<(String, Credential)>) {
+    fn add(&mut self, mut entries: Vec<(String, TrackedCredential)>) {
         entries.sort_by(|(a, _), (b, _)| b.len().cmp(&a.len()).then_with(|| b.cmp(a)));
         self.entries.append(&mut entries);
     }
@@ -187,6 +218,13 @@ fn of_secret(secret: &Secret) -> Result<Vec<(String, Credential)>, CredentialsEr
         Some(content) if !content.0.is_empty() => parse(&content.0),
         _ => Ok(Vec::new()),
     }
+}
+
+fn of_object(secret: &Secret, credential: Credential) -> TrackedCredential {
+    let meta = &secret.metadata;
+    let [uid, namespace, name] = [&meta.uid, &meta.namespace, &meta.name].map(|text| text.clone().unwrap_or_default());
+    let source = ImagePullSecret { uid, namespace, name, credential_hash: credential.hash() };
+    TrackedCredential { credential, source: Some(source) }
 }
 
 fn parse(content: &[u8]) -> Result<Vec<(String, Credential)>, CredentialsError> {
@@ -296,7 +334,7 @@ mod tests {
         let mut node = Keyring::default();
         node.add(vec![(
             "r.example/team/app".into(),
-            credential(Entry { username: "node".into(), ..Entry::default() }).unwrap().unwrap(),
+            credential(Entry { username: "node".into(), ..Entry::default() }).unwrap().unwrap().into(),
         )]);
         let keyring = node.with_secrets(&[
             secret("dockerconfigjson", ".dockerconfigjson", new),
@@ -305,7 +343,7 @@ mod tests {
             secret("tls", ".dockercfg", old),
         ]);
         let found = keyring.matching(&parse_reference("r.example/team/app").unwrap());
-        assert_eq!(found.iter().map(|c| c.username.as_str()).collect::<Vec<_>>(), ["old", "new", "node"]);
+        assert_eq!(found.iter().map(|c| c.credential.username.as_str()).collect::<Vec<_>>(), ["old", "new", "node"]);
     }
 
     #[tokio::test]
@@ -326,7 +364,7 @@ mod tests {
         std::fs::write(home.join("config.json"), "not json hunter2").unwrap();
         let keyring = Keyring::load(&Pool::default(), &[root, home, dir.path().join("absent")]).await;
         let users = |image: &str| -> Vec<String> {
-            keyring.matching(&parse_reference(image).unwrap()).into_iter().map(|c| c.username).collect()
+            keyring.matching(&parse_reference(image).unwrap()).into_iter().map(|c| c.credential.username).collect()
         };
         assert_eq!(users("r.example/team/app"), ["u2", "u1"]);
         assert_eq!(users("r.example/other"), ["u1"]);
@@ -334,7 +372,7 @@ mod tests {
         assert_eq!(users("bare.example/a"), ["u4"], "without its padding");
         assert!(users("broken.example/a").is_empty() && users("unknown.example/a").is_empty());
         let token = keyring.matching(&parse_reference("token.example/a").unwrap());
-        assert_eq!(token[0].auth_config().identity_token, "t");
+        assert_eq!(token[0].credential.auth_config().identity_token, "t");
         assert!(!format!("{keyring:?}").contains("p2"));
     }
 }

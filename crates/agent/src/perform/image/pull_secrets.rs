@@ -23,6 +23,20 @@ impl CallExecutor {
         self.images.pull(image, uid, secrets, limit).await
     }
 
+    /// The image if it is present and the pod may use it. An image that it may not use counts as absent, so that the pod does not learn
+    /// that it exists (Go kubelet: `EnsureImageExists`).
+    pub(in crate::perform) async fn image_status(
+        &self,
+        uid: &PodUid,
+        pod: &Pod,
+        image: &str,
+        limit: Duration,
+    ) -> Result<Answer, CallError> {
+        let Some(facts) = self.images.status(image, limit).await? else { return Ok(Answer::Image(None)) };
+        let allowed = self.images.may_use(image, &facts.id, uid, async || self.pull_secrets(uid, pod).await).await?;
+        Ok(Answer::Image(allowed.then_some(facts)))
+    }
+
     async fn pull_secrets(&self, uid: &PodUid, pod: &Pod) -> Vec<Redacted<Secret>> {
         let named = pod.spec.iter().flat_map(|spec| spec.image_pull_secrets.iter().flatten());
         let names: Vec<&str> = named.map(|secret| secret.name.as_str()).filter(|name| !name.is_empty()).collect();

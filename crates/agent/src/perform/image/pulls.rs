@@ -19,8 +19,16 @@ use super::rate_limit::PullRateLimiter;
 /// Image and credentials.
 type Key = (String, Vec<Credential>);
 
-/// The image id, or why the pull failed.
-type PullResult = Result<String, PullFailure>;
+/// The image, or why the pull failed.
+type PullResult = Result<PulledImage, PullFailure>;
+
+/// A pulled image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PulledImage {
+    pub(super) id: String,
+    /// Position of the credential that worked; `None`: pulled anonymously.
+    pub(super) credential: Option<usize>,
+}
 
 /// All pulls of the node.
 pub(super) struct Pulls {
@@ -169,9 +177,9 @@ async fn attempt(service: &dyn ImageService, image: &str, credentials: &[Credent
     let candidates: Vec<Option<&Credential>> =
         if credentials.is_empty() { vec![None] } else { credentials.iter().map(Some).collect() };
     let mut failures = Vec::new();
-    for credential in candidates {
+    for (position, credential) in candidates.into_iter().enumerate() {
         match service.pull_image(request(credential.map(Credential::auth_config)), limit).await {
-            Ok(id) => return Ok(id),
+            Ok(id) => return Ok(PulledImage { id, credential: credential.map(|_| position) }),
             Err(error) => failures.push(error),
         }
     }

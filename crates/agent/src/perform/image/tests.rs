@@ -1,5 +1,8 @@
+use base64::Engine;
+use podwright_core::image_access::VerificationPolicy;
 use podwright_core::model::{Answer, Call, CallError, RuntimeCall};
 use podwright_cri::{Code, CriError, v1};
+use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -7,6 +10,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::objects::fake::FakeObjects;
 use crate::perform::fakes::Step;
 use crate::perform::tests::{Bench, LIMIT, image_facts, settle, web};
 use crate::translate::tests::pod;
@@ -161,6 +165,46 @@ async fn pull_failures_have_the_reasons_of_the_kubelet_and_are_not_in_doubt() {
     assert!(error.is_unavailable());
     let error = pull(&bench, "UPPER", &CancellationToken::new()).await.unwrap().unwrap_err();
     assert_eq!(error.reason().unwrap_or_default(), "InvalidImageName");
+}
+
+#[tokio::test]
+async fn an_image_pulled_with_the_secret_of_one_pod_is_not_used_by_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let records = PullRecords::new(dir.path(), VerificationPolicy::default(), Pool::default());
+    let mut bench = Bench::with(|config| config.pulls.records = Some(records));
+    let objects = FakeObjects::default();
+    for (name, user) in [("a", "alice"), ("b", "bob"), ("c", "alice")] {
+        let content = json!({"auths": {"r.example": {"username": user, "password": "p"}}}).to_string();
+        let data = base64::engine::general_purpose::STANDARD.encode(content);
+        let meta = json!({"name": name, "namespace": "default", "uid": name});
+        let secret =
+            json!({"metadata": meta, "type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": data}});
+        objects.secrets.lock().unwrap().insert(name.into(), serde_json::from_value(secret).unwrap());
+    }
+    let executor = Arc::into_inner(bench.executor).expect("the only reference");
+    bench.executor = Arc::new(executor.with_objects(Arc::new(objects)));
+    let spec = |secret: &str| {
+        let secrets: Vec<Value> =
+            Some(secret).filter(|s| !s.is_empty()).map(|name| json!({"name": name})).into_iter().collect();
+        json!({"containers": [{"name": "web"}], "imagePullSecrets": secrets})
+    };
+    let image = || "r.example/app".to_owned();
+    let status = async |secret: &str| {
+        let call = Call::Runtime(RuntimeCall::ImageStatus { name: "web".into(), image: image() });
+        matches!(bench.call(spec(secret), call).await, Ok(Answer::Image(Some(_))))
+    };
+    let found = v1::Image { id: "sha256:1".into(), ..Default::default() };
+    for name in ["r.example/app:latest", "id-of-r.example/app:latest"] {
+        bench.fake.images.lock().unwrap().insert(name.into(), found.clone());
+    }
+    assert!(status("").await, "nothing is recorded of a preloaded image");
+    let call = Call::Runtime(RuntimeCall::PullImage { name: "web".into(), image: image() });
+    bench.call(spec("a"), call.clone()).await.unwrap();
+    assert!(status("a").await);
+    assert!(status("c").await, "another secret with the same credential");
+    assert!(!status("b").await && !status("").await, "the registry has to decide");
+    bench.call(spec(""), call).await.unwrap();
+    assert!(status("b").await && status("").await, "the image can be pulled without a credential");
 }
 
 #[tokio::test]
