@@ -11,8 +11,6 @@ mod sysctl;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(crate) use extended::is_extended;
-
 use crate::config::NodeConfig;
 use crate::model::{Pod, PodUid, is_sidecar};
 use crate::qos::{Amounts, HUGEPAGES, pod_requests};

@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 
-use crate::admission::is_extended;
+use crate::qos::is_extended;
 use list::FIELDS;
 
 /// Support of a field, with a note.

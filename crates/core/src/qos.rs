@@ -16,7 +16,7 @@ pub use cgroup::{
 pub use class::{BEST_EFFORT, BURSTABLE, GUARANTEED, qos_class};
 pub use oom::oom_score_adj;
 pub use resources::{Amounts, amounts, container_requests, pod_limits, pod_requests};
-pub(crate) use resources::{HUGEPAGES, containers_limits, containers_requests, is_pod_level_resource};
+pub(crate) use resources::{HUGEPAGES, containers_limits, containers_requests, is_extended, is_pod_level_resource};
 
 #[cfg(test)]
 mod tests;

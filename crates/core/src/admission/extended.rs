@@ -3,7 +3,7 @@
 use super::Rejection;
 use crate::config::NodeConfig;
 use crate::model::{Pod, Source};
-use crate::qos::pod_requests;
+use crate::qos::{is_extended, pod_requests};
 use crate::static_pod::CONFIG_SOURCE;
 
 /// Rejects a pod that requests an extended resource, with the Go kubelet's message for a resource without healthy devices
@@ -26,9 +26,4 @@ pub(super) fn check(pod: &Pod, config: &NodeConfig) -> Result<(), Rejection> {
             "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices {name}, which is unexpected"
         ),
     })
-}
-
-/// A name with a domain that is not Kubernetes' own (Go: `IsExtendedResourceName`).
-pub(crate) fn is_extended(name: &str) -> bool {
-    name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
 }

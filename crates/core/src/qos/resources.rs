@@ -133,3 +133,8 @@ fn raise(to: &mut Amounts, other: &Amounts) {
 
 /// The prefix of huge page resources; the page size follows.
 pub(crate) const HUGEPAGES: &str = "hugepages-";
+
+/// A name with a domain that is not Kubernetes' own (Go: `IsExtendedResourceName`).
+pub(crate) fn is_extended(name: &str) -> bool {
+    name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
+}
