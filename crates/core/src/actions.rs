@@ -204,7 +204,12 @@ fn wants_sandbox(i: &Inputs<'_>, spec: &PodSpec) -> bool {
         _ => None,
     };
     let mut inits = spec.init_containers.iter().flatten();
-    if spec.restart_policy.as_deref() == Some("Never") && inits.clone().chain(&spec.containers).any(|c| fact(c).ran()) {
+    // A start that was interrupted is replaced whatever the policy: no process ran.
+    let ran = |c: &Container| match fact(c) {
+        Fact::Ended(exit) => exit.started_at.is_some() || !is_voided(i.record, &c.name, &exit.id),
+        fact => fact.ran(),
+    };
+    if spec.restart_policy.as_deref() == Some("Never") && inits.clone().chain(&spec.containers).any(ran) {
         return false;
     }
     let init_failed = inits.any(|c| !is_sidecar(c) && over(c).is_some_and(|code| code != 0));

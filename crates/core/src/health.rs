@@ -1,8 +1,9 @@
 //! Health of the runtime: when it is checked, and what the results mean for pods and for the node's readiness.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::model::{CallError, RuntimeReady, Time};
+use crate::model::{CallError, PodUid, RuntimeReady, Time};
 use crate::node_status::RuntimeFacts;
 
 /// The first repeat of a check that failed; doubled up to `CHECK_MAX`.
@@ -16,6 +17,8 @@ const CHECK_HEALTHY: Duration = Duration::from_secs(30);
 const CHECK_FOR_NODE: Duration = Duration::from_secs(10);
 /// A restart of the runtime takes a moment: the node becomes not ready after this time and two failed checks.
 const DOWN_AFTER: Duration = Duration::from_secs(5);
+/// Pods that find the runtime unavailable before it counts as down without a check.
+const SUSPECT_PODS: usize = 3;
 /// The kubelet's message.
 const DOWN: &str = "container runtime is down";
 
@@ -29,10 +32,16 @@ pub(crate) struct RuntimeHealth {
     pub(crate) outages: u64,
     /// For the Node object; without the images.
     facts: RuntimeFacts,
+    /// Pods for which it was unavailable since the last check that succeeded.
+    #[serde(default)]
+    unavailable_for: BTreeSet<PodUid>,
     /// When checks began to fail, and how many failed.
     failing: Option<(Time, u32)>,
     /// Start of the check in flight.
     checking: Option<Time>,
+    /// Start of the last check.
+    #[serde(default)]
+    asked: Time,
     next: Time,
     wait: Duration,
     every: Duration,
@@ -46,8 +55,10 @@ impl RuntimeHealth {
             name: "containerd".into(),
             outages: 0,
             facts: RuntimeFacts::unknown(),
+            unavailable_for: BTreeSet::new(),
             failing: None,
             checking: None,
+            asked: Time::ZERO,
             next: Time::ZERO,
             wait: CHECK_FIRST,
             every: if for_node { CHECK_FOR_NODE } else { CHECK_HEALTHY },
@@ -63,7 +74,19 @@ impl RuntimeHealth {
         &self.facts
     }
 
-    /// A call could not reach the runtime: it counts as down until the next check.
+    /// The runtime was unavailable for one pod, which may be that pod's own trouble, as when its shim is gone: a check decides. If
+    /// several pods find it unavailable it counts as down until then.
+    pub(crate) fn unavailable_for(&mut self, uid: &PodUid, now: Time) {
+        if self.unavailable_for.len() < SUSPECT_PODS {
+            self.unavailable_for.insert(uid.clone());
+        }
+        match self.unavailable_for.len() < SUSPECT_PODS {
+            true => self.check_now(now.max(self.asked + CHECK_SOON)),
+            false => self.suspect(now),
+        }
+    }
+
+    /// A request about the whole runtime could not reach it: it counts as down until the next check.
     pub(crate) fn suspect(&mut self, now: Time) {
         if self.up {
             self.up = false;
@@ -81,6 +104,7 @@ impl RuntimeHealth {
         let begin = self.checking.is_none() && self.next <= now;
         if begin {
             self.checking = Some(now);
+            self.asked = now;
         }
         begin
     }
@@ -91,6 +115,7 @@ impl RuntimeHealth {
         match result {
             Ok(answer) => {
                 self.failing = None;
+                self.unavailable_for.clear();
                 let (was_up, had_network) = (self.up, self.facts.network.is_none());
                 self.update_facts(answer);
                 if self.facts.ready.is_some() {

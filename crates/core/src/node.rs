@@ -62,33 +62,31 @@ impl Node {
         node
     }
 
-    /// Handles one event. The only entrance; the first event is [`Event::Wake`].
+    /// Handles one event, and panics if a pod's machine does. The first event is [`Event::Wake`].
     pub fn handle(&mut self, event: Event, now: Now, out: &mut Out) {
+        self.handle_event(event, now, out);
+        if let Some(caught) = self.pods.caught.pop() {
+            panic!("{}", caught.why);
+        }
+    }
+
+    fn handle_event(&mut self, event: Event, now: Now, out: &mut Out) {
         let touched = self.route(event, now, out);
         self.touched.extend(touched);
         self.settle_and_schedule(now, out);
     }
 
-    /// Follows a panic that was caught while an event was handled: the pod of the event is quarantined, and its half-finished
-    /// records and effects are taken out of `out`, which also has those of other pods. [`Node::settle_and_schedule`] does the rest
-    /// of the event.
-    pub fn quarantine_current(&mut self, why: &str, now: Now, out: &mut Out) -> Option<PodUid> {
+    /// Follows a panic that was caught outside of a pod's machine: the pod that was being handled is quarantined.
+    /// [`Node::settle_and_schedule`] does the rest of the event.
+    fn quarantine_current(&mut self, why: &str, now: Now, out: &mut Out) -> Option<PodUid> {
         let uid = self.pods.take_current()?;
-        let owners = &self.pods.sequences.owners;
-        out.records.retain(|record| !matches!(record, Record::Put(put) if put.uid == uid));
-        out.effects.retain(|effect| match effect {
-            Effect::Call { uid: of, .. } | Effect::Observe { uid: of, .. } => *of != uid,
-            Effect::StatusChanged(pod) => pod.uid != uid,
-            Effect::Cancel { id } => owners.get(id) != Some(&uid),
-            _ => true,
-        });
-        self.pods.workers.get_mut(&uid)?.quarantine(why, now, out);
+        self.pods.quarantine(&uid, why, now, out);
         Some(uid)
     }
 
     /// The second half of every event, also after a panic: steps the touched pods, and schedules the next observations and the
     /// next wake.
-    pub fn settle_and_schedule(&mut self, now: Now, out: &mut Out) {
+    fn settle_and_schedule(&mut self, now: Now, out: &mut Out) {
         self.settle(now, out);
         self.stores.sync_mirrors(&self.pods, now, out);
         self.schedule_observation(now, out);

@@ -124,7 +124,9 @@ impl Machine {
 
     fn advance(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
         let facts = &mut self.facts;
-        facts.calls.runtime_is_back(ctx.outages);
+        if facts.calls.runtime_is_back(ctx.outages) {
+            facts.observed.runtime_is_back();
+        }
         absorb::settle_doubts(facts, ctx);
         for id in absorb::settle_starts(facts, ctx.now) {
             self.progress.bring_up.start_settled(&id);

@@ -9,7 +9,7 @@ use crate::model::{
 pub(crate) enum Fact<'a> {
     /// No trace of it.
     Nothing,
-    /// Created, never started.
+    /// Created, and not started as far as is known.
     Created(&'a ContainerSeen),
     /// Its process runs.
     Running(&'a ContainerSeen),
@@ -31,7 +31,9 @@ pub(crate) enum Within<'a> {
 impl<'a> Fact<'a> {
     pub(crate) fn of(seen: &'a PodSeen, record: &PodRecord, name: &str, within: Within<'_>) -> Self {
         let memory = record.containers.get(name);
+        let undecided = |id: &ContainerId, started: bool| !started && is_start_undecided(record, memory, id);
         let remembered = memory.and_then(|m| m.exit.as_ref()).filter(|exit| within.holds(&exit.sandbox));
+        let remembered = remembered.filter(|exit| !undecided(&exit.id, exit.started_at.is_some()));
         let shown = match within {
             Within::Sandbox(id) => seen.newest_in(id, name),
             Within::Any => seen.newest(name),
@@ -50,6 +52,7 @@ impl<'a> Fact<'a> {
             RunState::Created | RunState::Exited => match (remembered, memory) {
                 (Some(exit), Some(m)) if exit.id != shown.id && m.restarts > shown.attempt => Self::Ended(exit.clone()),
                 _ if shown.state == RunState::Created => Self::Created(shown),
+                _ if undecided(&shown.id, shown.started_at.is_some()) => Self::Created(shown),
                 _ => Self::Ended(exit_of(shown)),
             },
         }
@@ -67,6 +70,12 @@ impl<'a> Fact<'a> {
     pub(crate) fn ran(&self) -> bool {
         matches!(self, Self::Running(_) | Self::Unknown(_) | Self::Ended(_))
     }
+}
+
+/// The start of this instance was sent and its result is not confirmed. If the agent died meanwhile the runtime may end the
+/// instance itself, without a process: such an exit says nothing about the container. In a terminating pod it does not matter.
+fn is_start_undecided(record: &PodRecord, memory: Option<&ContainerMemory>, id: &ContainerId) -> bool {
+    record.termination().is_none() && memory.is_some_and(|m| m.starting.as_ref() == Some(id))
 }
 
 impl Within<'_> {

@@ -20,9 +20,9 @@ impl Node {
     /// the others are handled.
     pub fn handle_guarded(&mut self, event: Event, now: Now, out: &mut Out) -> Vec<Caught> {
         let mut caught = Vec::new();
-        let mut handled = catch_unwind(AssertUnwindSafe(|| self.handle(event, now, out)));
+        let mut handled = catch_unwind(AssertUnwindSafe(|| self.handle_event(event, now, out)));
         while let Err(panic) = handled {
-            let why = message(&*panic);
+            let why = panic_message(&*panic);
             let uid = self.quarantine_current(&why, now, out);
             let about_a_pod = uid.is_some();
             caught.push(Caught { uid, why });
@@ -31,11 +31,12 @@ impl Node {
                 break;
             }
         }
+        caught.append(&mut self.pods.caught);
         caught
     }
 }
 
-fn message(panic: &(dyn Any + Send)) -> String {
+pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "unknown".into())
 }

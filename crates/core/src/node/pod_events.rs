@@ -32,7 +32,7 @@ impl Pods {
         let Some(machine) = self.workers.get(&uid) else { return BTreeSet::new() };
         let (first, name) = (machine.observed_at().is_none(), machine.full_name().clone());
         self.runtime.pleg.covered(&uid, covered);
-        self.runtime.note_result(&result, now.boot);
+        self.runtime.note_result(&uid, &result, now.boot);
         self.with(&uid, now, out, |machine, ctx, out| machine.observed(seq, result, ctx, out));
         // Other pods of this name may wait until it is known whether this one runs.
         let named = if first { self.workers.of_name(&name).to_vec() } else { vec![] };
@@ -56,7 +56,7 @@ impl Pods {
         out: &mut Out,
     ) -> BTreeSet<PodUid> {
         let Some(uid) = self.sequences.owners.remove(&id) else { return BTreeSet::new() };
-        self.runtime.note_result(&result, now.boot);
+        self.runtime.note_result(&uid, &result, now.boot);
         self.touch(uid, now, out, |machine, ctx, out| machine.done(id, result, ctx, out))
     }
 

@@ -1,13 +1,15 @@
 //! The desired and the known pods, with everything that a step of one pod reads.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use super::guard::{Caught, panic_message};
 use super::object_stores::warning;
 use super::runtime::RuntimeState;
 use crate::NodeConfig;
 use crate::health::RuntimeHealth;
-use crate::model::{CallId, Cause, Manifest, Now, Out, PodRecord, PodUid, Seq, Source, full_name};
+use crate::model::{CallId, Cause, Effect, Manifest, Now, Out, PodRecord, PodUid, Record, Seq, Source, full_name};
 use crate::pleg::{self, Pleg};
 use crate::pod::{Ctx, KillOptions, Machine, State};
 use crate::sources::{PodChanges, Sources, requires_recreation, uid_of};
@@ -22,6 +24,9 @@ pub(super) struct Pods {
     pub(super) sequences: Sequences,
     /// The pod whose event is being handled; a panic is attributed to it.
     current: Option<PodUid>,
+    /// Panics since the last event.
+    #[serde(skip)]
+    pub(super) caught: Vec<Caught>,
 }
 
 /// Numbers that were drawn for observations and calls.
@@ -44,6 +49,7 @@ impl Pods {
             runtime: RuntimeState { health, pleg },
             sequences: Sequences::default(),
             current: None,
+            caught: vec![],
         }
     }
 
@@ -70,9 +76,31 @@ impl Pods {
             outages: self.runtime.health.outages,
             source_not_synced: machine.facts().record().source == Source::Api && !api_synced,
         };
-        f(machine, &mut ctx, out);
+        // A panic costs this pod only: the event goes on to the other pods it concerns.
+        let result = catch_unwind(AssertUnwindSafe(|| f(machine, &mut ctx, out)));
+        if let Err(panic) = result {
+            let why = panic_message(&*panic);
+            self.quarantine(uid, &why, now, out);
+            self.caught.push(Caught { uid: Some(uid.clone()), why });
+        }
         self.current = before;
         true
+    }
+
+    /// Leaves a pod as it is after an internal error. What it has recorded and asked for in this event is not trusted and is taken
+    /// out of `out`, which also has what other pods asked for.
+    pub(super) fn quarantine(&mut self, uid: &PodUid, why: &str, now: Now, out: &mut Out) {
+        let owners = &self.sequences.owners;
+        out.records.retain(|record| !matches!(record, Record::Put(put) if put.uid == *uid));
+        out.effects.retain(|effect| match effect {
+            Effect::Call { uid: of, .. } | Effect::Observe { uid: of, .. } => of != uid,
+            Effect::StatusChanged(pod) => pod.uid != *uid,
+            Effect::Cancel { id } => owners.get(id) != Some(uid),
+            _ => true,
+        });
+        if let Some(machine) = self.workers.get_mut(uid) {
+            machine.quarantine(why, now, out);
+        }
     }
 
     /// A panic is attributed to this pod until the next call.

@@ -1,7 +1,7 @@
 //! The runtime as the node sees it: its health and the last relist.
 
 use crate::health::RuntimeHealth;
-use crate::model::{CallError, Effect, Listing, RuntimeReady, Seq, Time};
+use crate::model::{CallError, Effect, Listing, PodUid, RuntimeReady, Seq, Time};
 use crate::node_status::RuntimeFacts;
 use crate::pleg::Pleg;
 
@@ -25,10 +25,10 @@ impl RuntimeState {
         self.health.up && self.pleg.as_of.is_some()
     }
 
-    /// The result of any request to the runtime: one that could not reach it starts a check.
-    pub(super) fn note_result<T>(&mut self, result: &Result<T, CallError>, now: Time) {
+    /// The result of a request about one pod: one that could not reach the runtime starts a check.
+    pub(super) fn note_result<T>(&mut self, uid: &PodUid, result: &Result<T, CallError>, now: Time) {
         if result.as_ref().is_err_and(CallError::is_unavailable) {
-            self.health.suspect(now);
+            self.health.unavailable_for(uid, now);
         }
     }
 
@@ -48,7 +48,9 @@ impl RuntimeState {
 
     /// A relist finished. False if it failed.
     pub(super) fn on_listed(&mut self, seq: Seq, result: Result<Listing, CallError>, now: Time) -> bool {
-        self.note_result(&result, now);
+        if result.as_ref().is_err_and(CallError::is_unavailable) {
+            self.health.suspect(now);
+        }
         let listing = result.ok();
         let complete = listing.is_some();
         self.pleg.listed(seq, listing);

@@ -7,6 +7,7 @@ mod hooks;
 mod images;
 mod lab;
 mod object_stores;
+mod steadiness;
 mod troubles;
 mod turns;
 

@@ -155,11 +155,13 @@ impl Calls {
         self.retries.remove(&CallKey::Container(name.clone()));
     }
 
-    /// A runtime that was away and is back has a new chance at once: what it failed before says little about it now.
-    pub(crate) fn runtime_is_back(&mut self, outages: u64) {
-        if std::mem::replace(&mut self.outages, outages) != outages {
+    /// A runtime that returned from an outage is asked again at once: earlier failures say little about it now. True if it did.
+    pub(crate) fn runtime_is_back(&mut self, outages: u64) -> bool {
+        let back = std::mem::replace(&mut self.outages, outages) != outages;
+        if back {
             self.retries.retain(|key, _| !is_runtime(key));
         }
+        back
     }
 
     pub(crate) fn doubt(&mut self, sent: Sent, now: Time, lost: bool) {

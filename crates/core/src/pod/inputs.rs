@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use super::{Ctx, KillOptions, Machine, termination};
 use crate::actions::Waiting;
-use crate::model::{Call, CallError, Cause, Effect, Life, Name, Now, Out, PodSeen, PodSnapshot, Seq, Time, spec_of};
+use crate::model::{
+    Call, CallError, Cause, Effect, Life, Name, Now, Out, PodSeen, PodSnapshot, Record, Seq, Time, spec_of,
+};
 use crate::status;
 
 impl Machine {
@@ -99,7 +101,7 @@ impl Machine {
     pub(crate) fn observed(&mut self, seq: Seq, result: Result<PodSeen, CallError>, ctx: &Ctx<'_>, out: &mut Out) {
         let facts = &mut self.facts;
         if result.as_ref().is_err_and(CallError::is_unavailable) {
-            facts.observed.lost(seq);
+            facts.observed.lost(seq, ctx.now.boot);
             return;
         }
         let troubled = facts.observed.trouble().is_some();
@@ -129,6 +131,8 @@ impl Machine {
         let status = status::quarantined(facts.record.status.as_ref(), why, now.wall);
         facts.record.set(|r| &mut r.status, Some(status));
         out.effects.push(Effect::StatusChanged(Box::new(PodSnapshot::of(&facts.record))));
+        let history = &facts.history;
+        out.records.extend(facts.record.take_unsaved(|| history.tail()).map(Record::Put));
         let message = format!("an internal error was met: {why}; the pod is left as it is");
         facts.event(true, "Quarantined", None, message, out);
     }

@@ -21,6 +21,9 @@ pub(crate) struct Observed {
     /// A hint that is held back, until then.
     #[serde(default)]
     held: Option<Time>,
+    /// Queries in a row that found the runtime unavailable while it may answer others, and when to try again.
+    #[serde(default)]
+    unavailable: Option<(u32, Time)>,
     /// Looks that failed in a row, and when to try again.
     failed: Option<(u32, Time, String)>,
 }
@@ -60,12 +63,19 @@ impl Observed {
         }
     }
 
-    /// The runtime did not answer at all: that says nothing of this pod, and the look is repeated when it is back.
-    pub(crate) fn lost(&mut self, seq: Seq) {
+    /// The runtime was unavailable: that says nothing about this pod. The query is repeated with a growing delay, at once when the
+    /// runtime returns after an outage.
+    pub(crate) fn lost(&mut self, seq: Seq, now: Time) {
         if self.looking == Some(seq) {
             self.looking = None;
         }
+        let count = self.unavailable.map_or(0, |(count, _)| count) + 1;
+        self.unavailable = Some((count, now + Duration::from_millis(100) * 2u32.pow(count.min(8))));
         self.dirty = true;
+    }
+
+    pub(crate) fn runtime_is_back(&mut self) {
+        self.unavailable = None;
     }
 
     /// A list newer than all we know has nothing of this pod.
@@ -84,7 +94,7 @@ impl Observed {
         match result {
             Ok(seen) if self.at.is_none_or(|at| at < seq) => {
                 self.at = Some(seq);
-                self.failed = None;
+                (self.failed, self.unavailable) = (None, None);
                 let news = self.seen != seen;
                 self.seen = seen;
                 news
@@ -108,7 +118,8 @@ impl Observed {
     /// Ask for a look if one is wanted and none is under way.
     pub(crate) fn look(&mut self, uid: &PodUid, seq: &mut Seq, now: Time, out: &mut Vec<Effect>) {
         self.dirty |= self.held.is_some_and(|at| at <= now);
-        if !self.dirty || self.looking.is_some() || self.failed.as_ref().is_some_and(|f| f.1 > now) {
+        let wait = self.failed.as_ref().map(|f| f.1).max(self.unavailable.map(|u| u.1));
+        if !self.dirty || self.looking.is_some() || wait.is_some_and(|at| at > now) {
             return;
         }
         self.dirty = false;
@@ -120,7 +131,8 @@ impl Observed {
 
     /// When to look again. A moment that has passed waits for the runtime, whose return steps every pod.
     pub(crate) fn wake(&self, now: Time) -> Option<Time> {
-        let again = self.failed.as_ref().filter(|_| self.dirty && self.looking.is_none()).map(|f| f.1);
+        let wait = self.failed.as_ref().map(|f| f.1).max(self.unavailable.map(|u| u.1));
+        let again = wait.filter(|_| self.dirty && self.looking.is_none());
         again.into_iter().chain(self.held).filter(|at| *at > now).min()
     }
 }

@@ -79,12 +79,10 @@ impl Setup {
 
     // --- volumes ---
 
-    /// The pod changed: volumes that show it to its containers are set up again. What runs stays.
+    /// The pod changed: volumes that show it to its containers are set up again. A volume that stands is used as it is until then:
+    /// if an object that it also shows is gone, the restarts and probes of the pod go on.
     pub(super) fn pod_changed(&mut self, facts: &PodFacts) {
         let shown = volumes(facts, |v| v.downward_api.is_some() || v.projected.is_some());
-        for name in &shown {
-            self.volumes.remove(name);
-        }
         self.set_up_again(shown, facts);
     }
 

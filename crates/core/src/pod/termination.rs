@@ -111,7 +111,8 @@ impl ContainerStops {
             self.add(id, deadline, &why);
         }
         self.proceed(step);
-        let overdue = step.now().boot >= deadline + MIN_STOP_TIMEOUT;
+        let now = step.now().boot;
+        let overdue = now >= deadline + MIN_STOP_TIMEOUT && self.all_overdue(&alive, now);
         if (alive.is_empty() && step.facts.observed.fresh() && !step.facts.calls.starting()) || overdue {
             self.stop_all_sandboxes(step);
         }

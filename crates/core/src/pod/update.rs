@@ -12,6 +12,8 @@ use crate::status::external_status;
 impl Machine {
     /// The newest spec. A pod that runs takes it; a terminating one only takes an earlier deadline.
     pub(crate) fn update(&mut self, pod: Arc<Pod>, origin: Option<String>, ctx: &mut Ctx<'_>, out: &mut Out) {
+        #[cfg(test)]
+        assert!(!pod.metadata.annotations.iter().flatten().any(|(key, _)| key == "test/panic"), "requested by a test");
         let facts = &mut self.facts;
         // This is the spec of the instance that follows this one.
         if facts.record.restart_requested() && facts.is_static() {

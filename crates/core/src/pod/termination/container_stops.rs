@@ -34,6 +34,9 @@ struct Stop {
     /// The text of its Killing event; empty for the default.
     why: String,
     reported: bool,
+    /// When this process sent the first stop. After an outage that may be long after the deadline.
+    #[serde(default)]
+    sent_at: Option<Time>,
     /// When the runtime will send KILL, by the stop that is under way.
     kill_at: Option<Time>,
     /// A stop returned: the next one needs an observation in between.
@@ -47,6 +50,7 @@ impl ContainerStops {
             deadline,
             why: why.to_owned(),
             reported: false,
+            sent_at: None,
             kill_at: None,
             returned: false,
         });
@@ -81,7 +85,14 @@ impl ContainerStops {
     pub(in crate::pod) fn wake(&self, now: Time) -> Option<Time> {
         let moments = |s: &Stop| [s.deadline, s.deadline + MIN_STOP_TIMEOUT, s.deadline + OVERDUE];
         let sandbox = self.pod_deadline.map(|at| at + MIN_STOP_TIMEOUT);
-        self.stops.values().flat_map(moments).chain(sandbox).filter(|at| *at > now).min()
+        let sent = self.stops.values().filter_map(|s| s.sent_at).map(|at| at + MIN_STOP_TIMEOUT);
+        self.stops.values().flat_map(moments).chain(sent).chain(sandbox).filter(|at| *at > now).min()
+    }
+
+    /// Every container that still runs has had its time between TERM and KILL, also if its stop was sent late.
+    pub(super) fn all_overdue(&self, alive: &[ContainerId], now: Time) -> bool {
+        let overdue = |stop: &Stop| stop.sent_at.is_some_and(|sent| now >= sent.max(stop.deadline) + MIN_STOP_TIMEOUT);
+        alive.iter().all(|id| self.stops.get(id).is_some_and(overdue))
     }
 
     pub(in crate::pod) fn deadline_of(&self, id: &ContainerId) -> Option<Time> {
@@ -129,6 +140,7 @@ impl Stop {
         let call = RuntimeCall::StopContainer { name: container.name.clone(), id: container.id.clone(), timeout: left };
         if due && step.send(call, step.ctx.config.runtime_request_timeout + left) {
             self.kill_at = Some(now + left);
+            self.sent_at.get_or_insert(now);
         }
     }
 

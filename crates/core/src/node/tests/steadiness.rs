@@ -1,0 +1,267 @@
+//! Outages and interrupted calls that must not change the outcome of a pod, or disturb others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::lab::*;
+use crate::model::*;
+use crate::pod::State;
+
+fn never(manifest: &Manifest) -> Manifest {
+    let mut pod = Pod::clone(&manifest.pod);
+    pod.spec.as_mut().unwrap().restart_policy = Some("Never".into());
+    Manifest { pod: Arc::new(pod), origin: manifest.origin.clone() }
+}
+
+fn unavailable<T>() -> Result<T, CallError> {
+    Err(CallError::Unavailable { message: "connection refused".into() })
+}
+
+/// What containerd shows of a start that was cut off: exited, without a start time.
+fn cut_off() -> PodSeen {
+    let mut seen = seen(Some(RunState::Exited));
+    (seen.containers[0].started_at, seen.containers[0].exit_code) = (None, 128);
+    seen
+}
+
+fn created() -> PodSeen {
+    let mut made = seen(Some(RunState::Created));
+    made.containers[0].started_at = None;
+    made
+}
+
+/// A successor of an agent that died during StartContainer has sent the start again.
+fn start_repeated(manifest: &Manifest) -> Lab {
+    let lab = starting_of(manifest, &created());
+    let mut next = Lab::bare(lab.records.into_values().collect());
+    next.now = lab.now + Duration::from_secs(1);
+    next.bring_up(listing("1", "a"));
+    next.set(&[manifest]);
+    next.see(&created());
+    next.host_is_ready();
+    assert!(next.calls.iter().any(|(_, _, c)| matches!(c, Call::Runtime(RuntimeCall::StartContainer { .. }))));
+    next
+}
+
+fn is_creation(c: &Call) -> bool {
+    matches!(c, Call::Runtime(RuntimeCall::ImageStatus { .. } | RuntimeCall::CreateContainer { .. }))
+}
+
+#[test]
+fn a_cut_off_start_that_shows_before_its_answer_does_not_end_the_pod() {
+    let manifest = never(&pod("a", "1"));
+    let mut lab = start_repeated(&manifest);
+    lab.tell(Event::Hint { uid: "1".into() });
+    lab.now += Duration::from_secs(1);
+    lab.tell(Event::Wake);
+    assert_eq!(lab.see(&cut_off()), [], "the start is under way");
+    assert_eq!(lab.state("1"), Some(State::Syncing));
+    let failed = Err(CallError::failed("container is already stopped"));
+    lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::StartContainer { .. })), failed);
+    lab.see(&cut_off());
+    lab.now += Duration::from_secs(16);
+    let next = lab.tell(Event::Wake);
+    assert!(next.iter().any(is_creation), "it is replaced: {next:?}");
+    assert_eq!(lab.state("1"), Some(State::Syncing));
+}
+
+#[test]
+fn an_observation_that_misses_the_container_of_an_open_start_does_not_end_the_pod() {
+    let manifest = never(&pod("a", "1"));
+    let mut lab = start_repeated(&manifest);
+    for shown in [cut_off(), seen(None)] {
+        lab.tell(Event::Hint { uid: "1".into() });
+        lab.now += Duration::from_secs(1);
+        lab.tell(Event::Wake);
+        assert_eq!(lab.see(&shown), []);
+        assert_eq!(lab.state("1"), Some(State::Syncing));
+    }
+}
+
+#[test]
+fn an_interrupted_start_in_a_dead_sandbox_is_replaced() {
+    let manifest = never(&pod("a", "1"));
+    let mut lab = start_repeated(&manifest);
+    lab.answer(
+        |c| matches!(c, Call::Runtime(RuntimeCall::StartContainer { .. })),
+        Err(CallError::failed("container is already stopped")),
+    );
+    let mut dead = cut_off();
+    dead.sandboxes[0].ready = false;
+    lab.now += Duration::from_secs(10);
+    let next = lab.see(&dead);
+    assert_eq!(next, [Call::Runtime(RuntimeCall::StopSandbox { id: "sb".into() })], "a new sandbox follows");
+    assert_eq!(lab.state("1"), Some(State::Syncing));
+}
+
+#[test]
+fn an_init_container_whose_start_was_cut_off_does_not_fail_the_pod() {
+    let value = json!({"metadata": {"name": "a", "namespace": "default", "uid": "1"},
+        "spec": {"restartPolicy": "Never", "initContainers": [{"name": "c", "image": "img", "imagePullPolicy": "IfNotPresent"}],
+                 "containers": [{"name": "d", "image": "img", "imagePullPolicy": "IfNotPresent"}]}});
+    let manifest = Manifest { pod: Arc::new(serde_json::from_value(value).unwrap()), origin: "a.yaml".into() };
+    let mut lab = start_repeated(&manifest);
+    lab.tell(Event::Hint { uid: "1".into() });
+    lab.now += Duration::from_secs(1);
+    lab.tell(Event::Wake);
+    assert_eq!(lab.see(&cut_off()), []);
+    assert_eq!(lab.state("1"), Some(State::Syncing));
+}
+
+#[test]
+fn after_an_outage_beyond_the_deadline_a_container_still_has_its_two_seconds() {
+    let mut lab = running();
+    lab.set(&[]);
+    let mut next = Lab::bare(lab.records.into_values().collect());
+    next.now = lab.now + Duration::from_secs(33);
+    next.set(&[]);
+    next.bring_up(listing("1", "a"));
+    let stop = RuntimeCall::StopContainer { name: "c".into(), id: "id".into(), timeout: Duration::from_secs(2) };
+    assert_eq!(next.see(&seen(Some(RunState::Running))), [Call::Runtime(stop)], "TERM comes alone");
+    next.now += Duration::from_millis(1900);
+    assert_eq!(next.tell(Event::Wake), []);
+    let now = Now { boot: next.now, wall: wall(next.now) };
+    let wake = next.node.workers().machine(&PodUid::from("1")).unwrap().wake(now);
+    assert_eq!(wake, Some(next.now + Duration::from_millis(100)));
+    next.now += Duration::from_millis(100);
+    assert_eq!(next.tell(Event::Wake), [Call::Runtime(RuntimeCall::StopSandbox { id: "sb".into() })]);
+}
+
+#[test]
+fn one_pod_that_cannot_be_observed_neither_spins_nor_takes_the_runtime_down() {
+    let mut lab = running();
+    lab.tell(Event::Hint { uid: "1".into() });
+    let (mut looks, mut checks) = (0, 0);
+    for _ in 0..600 {
+        while let Some((uid, seq)) = lab.looks.pop() {
+            looks += 1;
+            let mut out = Out::default();
+            let now = Now { boot: lab.now, wall: wall(lab.now) };
+            let event = Event::Observed { uid, seq, result: unavailable(), covered: true };
+            lab.node.handle(event, now, &mut out);
+            assert!(!out.effects.iter().any(|e| matches!(e, Effect::List { .. })), "other pods are not disturbed");
+            assert!(lab.node.runtime_up());
+            checks += out.effects.iter().filter(|e| matches!(e, Effect::CheckRuntime)).count();
+        }
+        lab.tell(Event::Runtime { result: Ok(RuntimeReady { network: true, ..RuntimeReady::default() }) });
+        lab.now += Duration::from_millis(100);
+        lab.tell(Event::Wake);
+    }
+    assert!((3..=12).contains(&looks), "{looks} observations in a minute");
+    assert!((1..=looks).contains(&checks), "{checks} checks");
+}
+
+#[test]
+fn a_runtime_that_is_unavailable_for_several_pods_counts_as_down() {
+    let mut lab = Lab::new(Listing::default());
+    let pods: Vec<Manifest> = ["1", "2", "3"].iter().map(|uid| pod(&format!("p{uid}"), uid)).collect();
+    lab.set(&pods.iter().collect::<Vec<_>>());
+    for uid in ["1", "2", "3"] {
+        assert!(lab.node.runtime_up());
+        lab.tell(Event::Hint { uid: uid.into() });
+        let (uid, seq) = lab.looks.pop().unwrap();
+        lab.tell(Event::Observed { uid, seq, result: unavailable(), covered: true });
+    }
+    assert!(!lab.node.runtime_up());
+    lab.now += Duration::from_secs(1);
+    lab.tell(Event::Wake);
+    lab.tell(Event::Runtime { result: unavailable() });
+    lab.now += Duration::from_secs(1);
+    lab.tell(Event::Wake);
+    lab.tell(Event::Runtime { result: Ok(RuntimeReady { network: true, ..RuntimeReady::default() }) });
+    lab.tell(Event::Listed { seq: lab.node.pods.sequences.seq, result: Ok(Listing::default()) });
+    assert_eq!(lab.looks.len(), 3, "all are observed at once when it is back");
+}
+
+fn is_stuck(lab: &Lab) -> bool {
+    let status = lab.records[&PodUid::from("1")].status.clone().unwrap();
+    crate::status::stuck_for(&status).is_some()
+}
+
+#[test]
+fn a_failed_stop_of_a_container_that_exits_then_does_not_leave_the_pod_stuck() {
+    let mut lab = running();
+    lab.set(&[]);
+    lab.answer(
+        |c| matches!(c, Call::Runtime(RuntimeCall::StopContainer { .. })),
+        Err(CallError::failed("no such process")),
+    );
+    assert!(is_stuck(&lab), "it still runs");
+    lab.see(&seen(Some(RunState::Exited)));
+    assert!(!is_stuck(&lab));
+}
+
+#[test]
+fn the_failed_removal_of_an_old_sandbox_does_not_mean_that_the_pod_is_stuck() {
+    let mut lab = running();
+    let mut two = seen(Some(RunState::Running));
+    let mut old = sandbox(false);
+    old.id = "old".into();
+    (two.sandboxes[0].attempt, old.attempt) = (1, 0);
+    two.sandboxes.push(old);
+    lab.tell(Event::Hint { uid: "1".into() });
+    let calls = lab.see(&two);
+    assert_eq!(calls, [Call::Runtime(RuntimeCall::RemoveSandbox { id: "old".into() })]);
+    lab.answer(
+        |c| matches!(c, Call::Runtime(RuntimeCall::RemoveSandbox { .. })),
+        Err(CallError::failed("device or resource busy")),
+    );
+    assert!(!is_stuck(&lab));
+}
+
+#[test]
+fn a_label_change_whose_volume_cannot_be_written_does_not_stop_restarts() {
+    let labelled = |value: &str| {
+        let json = json!({"metadata": {"name": "a", "namespace": "default", "uid": "1", "labels": {"l": value}},
+            "spec": {"restartPolicy": "Always", "containers": [{"name": "c", "image": "img", "imagePullPolicy": "IfNotPresent"}],
+                     "volumes": [{"name": "v", "projected": {"sources": []}}]}});
+        Manifest { pod: Arc::new(serde_json::from_value(json).unwrap()), origin: "a.yaml".into() }
+    };
+    let is_mount = |c: &Call| matches!(c, Call::Host(HostCall::MountVolume { .. }));
+    let mut lab = Lab::new(Listing::default());
+    lab.set(&[&labelled("one")]);
+    lab.host_is_ready();
+    lab.ok(is_mount);
+    lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::RunSandbox { .. })), Ok(Answer::Sandbox("sb".into())));
+    lab.see(&seen(Some(RunState::Running)));
+    let mut changed = Pod::clone(&labelled("one").pod);
+    changed.metadata.labels = labelled("two").pod.metadata.labels.clone();
+    lab.set(&[&Manifest { pod: Arc::new(changed), origin: "a.yaml".into() }]);
+    lab.answer(is_mount, Err(CallError::failed("configmap not found")));
+    lab.tell(Event::Hint { uid: "1".into() });
+    let next = lab.see(&seen(Some(RunState::Exited)));
+    assert!(next.iter().any(is_creation), "it is restarted: {next:?} {:?}", lab.calls);
+}
+
+#[test]
+fn a_panic_in_one_pod_of_an_event_does_not_lose_the_others_and_its_condition_is_journaled() {
+    let uids = ["a", "b", "c"];
+    let mut lab = Lab::new(Listing::default());
+    lab.set(&uids.map(|uid| pod(uid, uid)).iter().collect::<Vec<_>>());
+    let changed = uids.map(|uid| {
+        let mut manifest = pod(uid, uid);
+        let pod = Arc::make_mut(&mut manifest.pod);
+        match uid {
+            "b" => pod.metadata.annotations = Some([("test/panic".to_owned(), String::new())].into()),
+            _ => pod.metadata.annotations = Some([("changed".to_owned(), String::new())].into()),
+        }
+        manifest
+    });
+    let mut out = Out::default();
+    let now = Now { boot: lab.now, wall: wall(lab.now) };
+    let change = SourceChange::Set { pods: changed.to_vec(), broken: vec![] };
+    let caught = lab.node.handle_guarded(Event::Source { source: Source::File, change }, now, &mut out);
+    assert_eq!(caught.len(), 1, "{caught:?}");
+    for uid in ["a", "c"] {
+        let pod = &lab.node.workers().get(&PodUid::from(uid)).unwrap().record().pod;
+        assert!(pod.metadata.annotations.as_ref().is_some_and(|a| a.contains_key("changed")), "pod {uid} is updated");
+    }
+    let journaled = out.records.iter().rev().find_map(|record| match record {
+        Record::Put(put) if put.uid.as_str() == "b" => put.status.clone(),
+        _ => None,
+    });
+    let conditions = journaled.and_then(|status| status.conditions).unwrap_or_default();
+    assert!(conditions.iter().any(|c| c.type_ == "podwright.dev/Quarantined"), "{conditions:?}");
+}
