@@ -243,7 +243,7 @@ async fn tunnel(
     let target = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     // It ends when the tunnel is dropped.
-    let _ = podwright_tasks::spawn("url-proxy-connection", connection.with_upgrades());
+    drop(podwright_tasks::spawn("url-proxy-connection", connection.with_upgrades()));
     let request = Request::connect(&target).header("host", &target).header("user-agent", AGENT);
     let mut request = request.body(Empty::<Bytes>::new()).expect("host and port of a parsed URL");
     request.headers_mut().extend(proxy.basic_auth().map(|auth| (PROXY_AUTHORIZATION, auth.clone())));
