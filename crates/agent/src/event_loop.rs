@@ -90,7 +90,7 @@ pub struct EventLoop {
     in_flight: InFlight,
     clock: Arc<dyn Clock>,
     committer: Committer,
-    inputs: Inputs,
+    inputs: LoopInputs,
     queries: mpsc::Receiver<Query>,
     wake: Option<Time>,
     state: Arc<AgentState>,
@@ -98,13 +98,13 @@ pub struct EventLoop {
 }
 
 /// What the loop receives: results of effects and hints, and the changes of the sources.
-pub struct Inputs {
+pub struct LoopInputs {
     sender: mpsc::Sender<Event>,
     events: mpsc::Receiver<Event>,
     sources: mpsc::Receiver<(Source, SourceChange)>,
 }
 
-impl Inputs {
+impl LoopInputs {
     /// With the changes of the sources. Their senders wait while the loop is busy.
     pub fn new(sources: mpsc::Receiver<(Source, SourceChange)>) -> Self {
         let (sender, events) = mpsc::channel(EVENTS_MAX);
@@ -120,7 +120,7 @@ impl Inputs {
 impl EventLoop {
     /// A loop around this node. `journal` is `None` only where nothing has to survive.
     pub fn new(
-        inputs: Inputs,
+        inputs: LoopInputs,
         node: Node,
         journal: Option<Journal>,
         executor: Arc<dyn Executor>,
@@ -131,7 +131,7 @@ impl EventLoop {
 
     /// The same, shown by state that others have already.
     pub fn with_state(
-        inputs: Inputs,
+        inputs: LoopInputs,
         state: Arc<AgentState>,
         node: Node,
         journal: Option<Journal>,

@@ -28,20 +28,32 @@ pub enum ImageGcError {
     #[error("{0}")]
     Runtime(#[from] CriError),
     /// The disk usage is unknown.
-    #[error("read the disk usage of {}: {why}", path.display())]
+    #[error("read the disk usage of {}: {source}", path.display())]
     Disk {
         /// The mount point.
         path: PathBuf,
         /// The error.
-        why: String,
+        source: MeasureError,
     },
     /// The runtime reports no image file system.
     #[error("the runtime reports no image file system")]
     NoImageFs,
 }
 
+/// A failed measurement of a file system.
+#[derive(Debug, thiserror::Error)]
+pub enum MeasureError {
+    /// No thread was free, or the call hangs.
+    #[error("{0}")]
+    Pool(#[from] PoolError),
+    /// statvfs failed.
+    #[error("{0}")]
+    Statvfs(#[from] rustix::io::Errno),
+}
+
 /// Reads the usage of the file system at a mount point.
-pub type Measure = Arc<dyn Fn(PathBuf) -> podwright_cri::BoxFuture<'static, Result<DiskUse, String>> + Send + Sync>;
+pub type Measure =
+    Arc<dyn Fn(PathBuf) -> podwright_cri::BoxFuture<'static, Result<DiskUse, MeasureError>> + Send + Sync>;
 
 /// The image garbage collector.
 pub struct ImageGc {
@@ -140,7 +152,7 @@ impl ImageGc {
         let info = self.images.image_fs_info(self.limit).await?;
         let first = info.image_filesystems.into_iter().find_map(|fs| fs.fs_id);
         let path = PathBuf::from(first.ok_or(ImageGcError::NoImageFs)?.mountpoint);
-        (self.measure)(path.clone()).await.map_err(|why| ImageGcError::Disk { path, why })
+        (self.measure)(path.clone()).await.map_err(|source| ImageGcError::Disk { path, source })
     }
 
     /// The event to report, with the Go kubelet's reasons. The first failure is not reported: the runtime may be starting.
@@ -193,8 +205,7 @@ pub fn measure(pool: Pool) -> Measure {
         let pool = pool.clone();
         Box::pin(async move {
             let key = format!("images {}", path.display());
-            let asked = pool.run(key, DISK_LIMIT, move || statvfs(&path)).await;
-            asked.map_err(|error: PoolError| error.to_string())?.map_err(|error| error.to_string())
+            Ok(pool.run(key, DISK_LIMIT, move || statvfs(&path)).await??)
         })
     })
 }

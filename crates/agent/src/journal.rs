@@ -29,7 +29,7 @@ pub use lock::{AgentLock, LockError};
 pub use warning::{Damage, JournalWarning};
 
 use frame::{Frame, Head, Header, Op};
-use replay::{ReadBack, Replay, Slot};
+use replay::{JournalReplay, ReadBack, Slot};
 
 /// A record was not written, or the journal can't be opened.
 #[derive(Debug, thiserror::Error)]
@@ -123,9 +123,9 @@ impl Journal {
         let _ = fs::remove_file(root_dir.join(NEW));
         let mut journal = Self { dir: root_dir.to_owned(), log: None, _lock: lock };
         let records = match replay::read(&journal.path()) {
-            Ok(Replay::Absent) => Vec::new(),
-            Ok(Replay::Read(read)) => journal.resume(read, &mut warnings),
-            Ok(Replay::Unusable(why)) => {
+            Ok(JournalReplay::Absent) => Vec::new(),
+            Ok(JournalReplay::Read(read)) => journal.resume(read, &mut warnings),
+            Ok(JournalReplay::Unusable(why)) => {
                 warnings.push(journal.rename_corrupt(why));
                 Vec::new()
             }

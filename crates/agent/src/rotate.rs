@@ -24,6 +24,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use jiff::Timestamp;
 use podwright_core::model::ContainerId;
+use podwright_cri::{Code, CriError};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -60,12 +61,12 @@ pub struct RunningContainer {
 #[derive(Debug, thiserror::Error)]
 pub enum RotateError {
     /// The runtime did not open a new file; the rename was undone.
-    #[error("reopen the log of container {id}: {message}")]
+    #[error("reopen the log of container {id}: {source}")]
     Reopen {
         /// The container's id.
         id: ContainerId,
         /// The runtime's error.
-        message: String,
+        source: CriError,
     },
     /// A file operation failed.
     #[error("{step} {}: {source}", path.display())]
@@ -90,7 +91,7 @@ pub enum RotateError {
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Calls the runtime's ReopenContainerLog.
-pub type Reopen = Arc<dyn Fn(ContainerId) -> BoxFuture<Result<(), String>> + Send + Sync>;
+pub type Reopen = Arc<dyn Fn(ContainerId) -> BoxFuture<Result<(), CriError>> + Send + Sync>;
 
 /// Lists the running containers.
 pub type ListRunning = Arc<dyn Fn() -> BoxFuture<Vec<RunningContainer>> + Send + Sync>;
@@ -142,16 +143,21 @@ pub async fn rotate(
         LogState::Renamed(to) => Some(to),
     };
     let answer = timeout(REOPEN_MAX, reopen(container.id.clone())).await;
-    if let Err(message) = answer.unwrap_or_else(|_| Err(format!("no response within {} s", REOPEN_MAX.as_secs()))) {
+    if let Err(source) = answer.unwrap_or_else(|_| Err(no_response())) {
         if let Some(to) = renamed {
             let log = container.log.clone();
             blocking(pool, &container.log, move || undo_rename(&to, &log)).await?;
         }
-        return Err(RotateError::Reopen { id: container.id.clone(), message });
+        return Err(RotateError::Reopen { id: container.id.clone(), source });
     }
     let log = container.log.clone();
     blocking(pool, &container.log, move || clean_up(&log, config.max_files)).await?;
     Ok(renamed.is_some())
+}
+
+fn no_response() -> CriError {
+    let message = format!("no response within {} s", REOPEN_MAX.as_secs());
+    CriError::new(Code::DeadlineExceeded, "ReopenContainerLog", message)
 }
 
 /// The actions on the rotated files of a log.

@@ -37,7 +37,7 @@ pub(crate) use facts::HostFacts;
 
 use diagnostics::Diagnostics;
 use file::KubeletFile;
-use inputs::Inputs;
+use inputs::ConfigInputs;
 
 /// Why there is no valid configuration.
 #[derive(Debug, thiserror::Error)]
@@ -218,7 +218,7 @@ impl AgentConfig {
         let (file, warnings) = KubeletFile::decode(document).map_err(invalid(&origin))?;
         let base = flags.config.as_deref().and_then(Path::parent).map(Path::to_owned).unwrap_or_default();
         let warnings = warnings.into_iter().map(|warning| format!("{origin}: {warning}")).collect();
-        let inputs = Inputs { flags, file, facts, base };
+        let inputs = ConfigInputs { flags, file, facts, base };
         reader::read(&inputs, Diagnostics { errors: Vec::new(), warnings }).map_err(invalid(&origin))
     }
 }

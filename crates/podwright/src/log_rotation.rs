@@ -14,7 +14,7 @@ pub(crate) async fn run(config: rotate::RotationConfig, runtime: Arc<RemoteRunti
         let runtime = runtime.clone();
         Arc::new(move |id| {
             let runtime = runtime.clone();
-            Box::pin(async move { runtime.reopen_container_log(id.as_str(), limit).await.map_err(|e| e.to_string()) })
+            Box::pin(async move { runtime.reopen_container_log(id.as_str(), limit).await })
         })
     };
     let logs = LogPaths::default();

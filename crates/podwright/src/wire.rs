@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use podwright_agent::empty_dirs::EmptyDirs;
-use podwright_agent::event_loop::{AgentState, Clock, EventLoop, Handle, Inputs};
+use podwright_agent::event_loop::{AgentState, Clock, EventLoop, Handle, LoopInputs};
 use podwright_agent::host::{Host, Pool, PoolLimits};
 use podwright_agent::images_gc::{self, ImageGc};
 use podwright_agent::journal::{Journal, JournalWarning};
@@ -111,7 +111,7 @@ impl Opened {
 /// The components, built and not yet running.
 struct Agent {
     node: Node,
-    inputs: Inputs,
+    inputs: LoopInputs,
     state: Arc<AgentState>,
     executor: Arc<NodeExecutor>,
     observer: Arc<Observer>,
@@ -125,7 +125,7 @@ impl Agent {
     async fn build(config: &AgentConfig, opened: &mut Opened, tasks: &Tasks) -> anyhow::Result<Self> {
         let (runtime, limit) = (&opened.runtime, config.node.runtime_request_timeout);
         let (changes, changed) = mpsc::channel(CHANGES_MAX);
-        let inputs = Inputs::new(changed);
+        let inputs = LoopInputs::new(changed);
         let pool = Pool::new(PoolLimits::default());
         let objects = cluster::objects(opened.cluster.as_ref(), inputs.sender(), tasks);
         let host_config = settings::host_config(config);

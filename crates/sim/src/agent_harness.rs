@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use podwright_agent::event_loop::{Clock, CorrelatedEvent, EventLoop, Handle, Inputs, PodsResponse};
+use podwright_agent::event_loop::{Clock, CorrelatedEvent, EventLoop, Handle, LoopInputs, PodsResponse};
 use podwright_agent::host::{Pool, PoolLimits};
 use podwright_agent::journal::Journal;
 use podwright_agent::observe::Observer;
@@ -104,7 +104,7 @@ impl AgentHarness {
         let features = SharedFeatures::default();
         let pool = Pool::new(PoolLimits::default());
         let limit = self.config.runtime_request_timeout;
-        let inputs = Inputs::new(mpsc::channel(1).1);
+        let inputs = LoopInputs::new(mpsc::channel(1).1);
         let paths = NodeSettings::default().paths;
         let observer = Observer::new(runtime.clone(), features.clone(), pool.clone(), paths, limit, inputs.sender());
         let observer = Arc::new(observer);

@@ -170,9 +170,14 @@ pub fn spawn<T: Send + 'static>(name: &'static str, work: impl Future<Output = T
     })
 }
 
-/// Runs `work` and turns a panic into its message.
-pub async fn catch<T>(work: impl Future<Output = T>) -> Result<T, String> {
-    AssertUnwindSafe(work).catch_unwind().await.map_err(|panic| panic_message(&*panic))
+/// The message of a panic that was caught.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Panicked(pub String);
+
+/// Runs `work` and catches a panic in it.
+pub async fn catch<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
+    AssertUnwindSafe(work).catch_unwind().await.map_err(|panic| Panicked(panic_message(&*panic)))
 }
 
 /// Debug builds only: the task named by `PODWRIGHT_TEST_KILL_TASK` panics shortly after its start, so that a test sees what

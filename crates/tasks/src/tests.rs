@@ -63,5 +63,5 @@ async fn the_stop_drops_services_and_waits_for_drained_ones() {
 async fn the_owner_of_work_sees_its_panic() {
     assert_eq!(spawn("sum", async { 3 }).await.expect("it ends well"), 3);
     assert!(spawn("sum", async { panic!("overflow") }).await.is_err_and(|error| error.is_panic()));
-    assert_eq!(catch(async { panic!("overflow") }).await, Err::<(), _>("overflow".to_owned()));
+    assert_eq!(catch(async { panic!("overflow") }).await, Err::<(), _>(Panicked("overflow".to_owned())));
 }

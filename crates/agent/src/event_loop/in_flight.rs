@@ -12,7 +12,7 @@ use podwright_core::model::{
     Seq, Source,
 };
 use podwright_cri::BoxFuture;
-use podwright_tasks::{catch, spawn};
+use podwright_tasks::{Panicked, catch, spawn};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -153,7 +153,7 @@ impl InFlight {
         let executor = Arc::clone(&self.executor);
         self.spawn("request object", async move {
             let answered = catch(async move { executor.request(store, request, limit).await }).await;
-            let panicked = |panic| {
+            let panicked = |panic: Panicked| {
                 let message = format!("internal error: the request panicked: {panic}");
                 Err(ObjectError::Unavailable { message, after: None })
             };
@@ -214,8 +214,8 @@ fn is_start(call: &Call) -> bool {
     )
 }
 
-/// Nobody knows how far it got.
-fn panicked(panic: &str) -> CallError {
+/// How far the call got is unknown.
+fn panicked(panic: &Panicked) -> CallError {
     CallError::InDoubt { reason: None, message: format!("internal error: the call panicked: {panic}") }
 }
 

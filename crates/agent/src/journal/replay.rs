@@ -24,7 +24,7 @@ pub(super) struct Slot {
 }
 
 /// The result of reading the file.
-pub(super) enum Replay {
+pub(super) enum JournalReplay {
     /// There is no journal.
     Absent,
     /// Its records, and the log to append to.
@@ -43,21 +43,21 @@ pub(super) struct ReadBack {
 }
 
 /// Reads the journal at this path.
-pub(super) fn read(path: &Path) -> io::Result<Replay> {
+pub(super) fn read(path: &Path) -> io::Result<JournalReplay> {
     let file = match OpenOptions::new().read(true).write(true).open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Replay::Absent),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(JournalReplay::Absent),
         Err(error) => return Err(error),
     };
     let size = file.metadata()?.len();
     if size < Header::SIZE {
-        return Ok(Replay::Unusable("it has no header".into()));
+        return Ok(JournalReplay::Unusable("it has no header".into()));
     }
     let mut head = [0; Header::SIZE as usize];
     let header = file.read_exact_at(&mut head, 0).ok().and_then(|()| Header::parse(&head));
     let version = header.map_or(VERSION, |header| header.version);
     if version.abs_diff(VERSION) > 1 {
-        return Ok(Replay::Unusable(format!(
+        return Ok(JournalReplay::Unusable(format!(
             "it has version {version}, this agent reads {VERSION} and the adjacent ones"
         )));
     }
@@ -68,7 +68,7 @@ pub(super) fn read(path: &Path) -> io::Result<Replay> {
     reader.read_frames()?;
     let read_nothing = reader.end == Header::SIZE;
     if header.is_none() && read_nothing {
-        return Ok(Replay::Unusable("its header is damaged and it has no readable record".into()));
+        return Ok(JournalReplay::Unusable("its header is damaged and it has no readable record".into()));
     }
     let (end, commit) = (reader.end, reader.commit);
     let base = header.map_or(Header::SIZE, |header| header.base);
@@ -92,7 +92,7 @@ pub(super) fn read(path: &Path) -> io::Result<Replay> {
             Err(source) => warnings.push(JournalWarning::Undecodable { uid, source }),
         }
     }
-    Ok(Replay::Read(ReadBack { log, version, records, damage, warnings }))
+    Ok(JournalReplay::Read(ReadBack { log, version, records, damage, warnings }))
 }
 
 /// The bytes of the journal.

@@ -37,7 +37,7 @@ pub(super) struct Url {
 
 /// The response.
 #[derive(Debug)]
-pub(super) struct HttpResponse {
+pub(super) struct HandlerResponse {
     pub(super) status: u16,
     /// The `Location` header.
     pub(super) location: Option<String>,
@@ -153,7 +153,7 @@ async fn get(
     url: &Url,
     headers: &[(String, String)],
     purpose: &str,
-) -> Result<HttpResponse, HttpError> {
+) -> Result<HandlerResponse, HttpError> {
     let headers = request_headers(url, headers, purpose)?;
     let address = url.authority();
     let connected = dialer.connect(&url.host, url.port).await;
@@ -172,7 +172,7 @@ async fn exchange(
     url: &Url,
     headers: HeaderMap,
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-) -> Result<HttpResponse, HttpError> {
+) -> Result<HandlerResponse, HttpError> {
     let failed = |source| HttpError::Exchange { url: url.to_string(), source };
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
     // The connection is closed with this exchange.
@@ -195,7 +195,7 @@ async fn exchange(
         }
     }
     body.truncate(BODY_BYTES_MAX);
-    Ok(HttpResponse { status, location, body })
+    Ok(HandlerResponse { status, location, body })
 }
 
 /// Sends a GET request and follows redirects on the same host. A redirect to another host is the result (Go kubelet:
@@ -205,7 +205,7 @@ pub(super) async fn follow(
     first: &Url,
     headers: &[(String, String)],
     purpose: &str,
-) -> Result<HttpResponse, HttpError> {
+) -> Result<HandlerResponse, HttpError> {
     let mut url = first.clone();
     for _ in 0..REDIRECTS_MAX {
         let response = get(dialer, &url, headers, purpose).await?;

@@ -70,7 +70,7 @@ struct Bench {
     dir: TempDir,
     container: RunningContainer,
     /// What the runtime answers, and how often it was asked.
-    answer: Arc<Mutex<(Result<bool, String>, usize)>>,
+    answer: Arc<Mutex<(Result<bool, CriError>, usize)>>,
 }
 
 impl Bench {
@@ -137,7 +137,7 @@ async fn logs_are_renamed_compressed_and_removed() {
 async fn the_rename_is_undone_if_the_reopen_fails() {
     let bench = Bench::new(200);
     let mut open = OpenOptions::new().append(true).open(&bench.container.log).unwrap();
-    bench.answer.lock().unwrap().0 = Err("no such container".into());
+    bench.answer.lock().unwrap().0 = Err(CriError::new(Code::NotFound, "ReopenContainerLog", "no such container"));
     let error = bench.rotate(0).await.unwrap_err();
     assert!(matches!(error, RotateError::Reopen { .. }), "{error}");
     assert_eq!(bench.files(), ["0.log"]);
@@ -155,7 +155,7 @@ async fn a_new_file_of_a_failed_reopen_is_kept() {
         let log = log.clone();
         Box::pin(async move {
             fs::write(&log, "new").unwrap();
-            Err("late".into())
+            Err(CriError::new(Code::DeadlineExceeded, "ReopenContainerLog", "late"))
         })
     });
     let config = RotationConfig { max_size: 100, max_files: 3, ..RotationConfig::default() };

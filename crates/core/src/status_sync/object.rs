@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::retry::Retry;
+use super::retry::ObjectRetry;
 use super::urgency::Urgency;
 use super::{LocalStatus, keep_final_terminations, merge, patch};
 use crate::model::{Pod, PodStatus, PodUid, RequestId, Source, is_older_version, is_terminal};
@@ -28,7 +28,7 @@ pub(super) struct TrackedObject {
     #[serde(skip)]
     pub(super) last_equal_status: Option<PodStatus>,
     pub(super) presence: Presence,
-    pub(super) retry: Retry,
+    pub(super) retry: ObjectRetry,
 }
 
 /// State of an object in its store.
@@ -87,7 +87,7 @@ impl Permit {
 impl TrackedObject {
     /// From the first watch event.
     pub(super) fn new(store: Source, uid: PodUid, object: &Pod, is_mirror: bool) -> Self {
-        let (last_seen, retry, presence) = (ObjectState::of(object), Retry::default(), Presence::Present);
+        let (last_seen, retry, presence) = (ObjectState::of(object), ObjectRetry::default(), Presence::Present);
         let (in_flight, permit, noop_patch, last_equal_status) = (None, Permit::default(), None, None);
         Self { store, uid, is_mirror, last_seen, in_flight, permit, noop_patch, last_equal_status, presence, retry }
     }
@@ -131,7 +131,7 @@ impl TrackedObject {
         object_state: Option<&Pod>,
         superseded: bool,
     ) {
-        self.retry = Retry::default();
+        self.retry = ObjectRetry::default();
         let Some((base, sent)) = sent else {
             self.presence = Presence::Gone;
             return;

@@ -18,7 +18,7 @@ const REFUSED: Duration = Duration::from_secs(60);
 
 /// Failures of one object's requests.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Retry {
+pub(super) struct ObjectRetry {
     pub(super) failures: u32,
     pub(super) retry_at: Option<Time>,
     /// The refused status; another one may be sent at once.
@@ -27,7 +27,7 @@ pub(super) struct Retry {
     pub(super) reported: bool,
 }
 
-impl Retry {
+impl ObjectRetry {
     pub(super) fn is_delayed(&self, status: &Arc<PodStatus>, now: Time) -> bool {
         let changed = self.refused.as_ref().is_some_and(|refused| refused != status);
         self.retry_at.is_some_and(|at| now < at) && !changed

@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{Client, ClientError, encode, find, pod_path};
 use crate::cli::ExecFlags;
-use spdy::{Frame, Sender, StreamId};
+use spdy::{Sender, SpdyFrame, StreamId};
 
 /// The exit code if the command could not be run, or its exit code is unknown.
 const NOT_RUN: u8 = 126;
@@ -105,19 +105,19 @@ async fn session(io: impl AsyncRead + AsyncWrite, stdin: bool, tty: bool) -> io:
         tokio::select! {
             () = &mut reader, if reading => reading = false,
             frame = received.recv() => match frame.transpose()?.flatten() {
-                Some(Frame::Data { stream, data, .. }) if stream == streams.error => error.extend_from_slice(&data),
-                Some(Frame::Data { stream, data, .. }) if stream == streams.stdout => {
+                Some(SpdyFrame::Data { stream, data, .. }) if stream == streams.error => error.extend_from_slice(&data),
+                Some(SpdyFrame::Data { stream, data, .. }) if stream == streams.stdout => {
                     out.write_all(&data).await?;
                     out.flush().await?;
                 }
-                Some(Frame::Data { stream, data, .. }) if Some(stream) == streams.stderr => {
+                Some(SpdyFrame::Data { stream, data, .. }) if Some(stream) == streams.stderr => {
                     err.write_all(&data).await?;
                     err.flush().await?;
                 }
-                Some(Frame::Ping(id)) => to.pong(id).await?,
-                Some(Frame::Reset { stream }) if Some(stream) == streams.stdin => open_input = None,
-                Some(Frame::Data { .. } | Frame::Reset { .. } | Frame::Other) => {}
-                Some(Frame::GoAway) | None => return Ok(command_exit(&error)),
+                Some(SpdyFrame::Ping(id)) => to.pong(id).await?,
+                Some(SpdyFrame::Reset { stream }) if Some(stream) == streams.stdin => open_input = None,
+                Some(SpdyFrame::Data { .. } | SpdyFrame::Reset { .. } | SpdyFrame::Other) => {}
+                Some(SpdyFrame::GoAway) | None => return Ok(command_exit(&error)),
             },
             read = input.read(&mut keys), if open_input.is_some() => {
                 let read = read?;

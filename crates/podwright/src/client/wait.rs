@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
-use super::watch_stream::WatchStream;
+use super::watch_stream::WatchReader;
 use super::{Client, ClientError, RETRY_DELAY, encode, find, path};
 use crate::cli::{WaitCondition, WaitFlags};
 
@@ -131,7 +131,7 @@ async fn follow(
     if let Some(name) = name {
         query.push_str(&format!("&fieldSelector=metadata.name%3D{}", encode(name)));
     }
-    let mut stream = WatchStream::new(client.follow(&format!("{}?{query}", path("pods", Some(namespace)))).await?);
+    let mut stream = WatchReader::new(client.follow(&format!("{}?{query}", path("pods", Some(namespace)))).await?);
     loop {
         match stream.next::<Pod>(client).await {
             Ok(Some((kind, pod))) if matches(&kind, &pod) => return Ok(Some(pod.metadata.name.unwrap_or_default())),

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::watch_stream::WatchStream;
+use super::watch_stream::WatchReader;
 use super::{Client, ClientError, RETRY_DELAY, WatchResume, encode, with_query};
 
 pub(super) struct ResumingWatch<'a> {
@@ -12,7 +12,7 @@ pub(super) struct ResumingWatch<'a> {
     path: String,
     /// The last seen resource version; empty: the watch begins with all existing objects.
     version: String,
-    stream: Option<WatchStream>,
+    stream: Option<WatchReader>,
 }
 
 impl<'a> ResumingWatch<'a> {
@@ -28,7 +28,7 @@ impl<'a> ResumingWatch<'a> {
             let stream = match &mut self.stream {
                 Some(stream) => stream,
                 none => {
-                    none.insert(WatchStream::new(self.client.follow(&watch_path(&self.path, &self.version)).await?))
+                    none.insert(WatchReader::new(self.client.follow(&watch_path(&self.path, &self.version)).await?))
                 }
             };
             match stream.next::<Value>(self.client).await {

@@ -13,7 +13,7 @@ use super::{Client, ClientError};
 const LINE_MAX: usize = 16 << 20;
 
 /// The lines of a streamed body.
-pub(super) struct WatchStream {
+pub(super) struct WatchReader {
     body: Incoming,
     rest: BytesMut,
 }
@@ -26,7 +26,7 @@ struct WatchEvent {
     object: Value,
 }
 
-impl WatchStream {
+impl WatchReader {
     pub(super) fn new(body: Incoming) -> Self {
         Self { body, rest: BytesMut::new() }
     }

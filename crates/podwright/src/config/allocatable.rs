@@ -5,7 +5,7 @@ use podwright_core::quantity::Amount;
 use podwright_linux::hugepages::HugePages;
 
 use super::diagnostics::Diagnostics;
-use super::inputs::{Inputs, text};
+use super::inputs::{ConfigInputs, text};
 use super::{Capacity, facts};
 
 impl Capacity {
@@ -15,7 +15,7 @@ impl Capacity {
     }
 }
 
-pub(super) fn capacity(inputs: &Inputs<'_>) -> Capacity {
+pub(super) fn capacity(inputs: &ConfigInputs<'_>) -> Capacity {
     let facts = &inputs.facts;
     let cpu_millis = i64::try_from(facts.cpus).unwrap_or(i64::MAX / 1000) * 1000;
     let huge_pages = facts.huge_pages.iter().map(|pages| (resource(pages.size), bytes(*pages))).collect();
@@ -24,7 +24,11 @@ pub(super) fn capacity(inputs: &Inputs<'_>) -> Capacity {
 
 /// The limits of the cgroup of all pods: what is allocatable, or the whole capacity if `enforceNodeAllocatable` does not name `pods`
 /// (Go kubelet: `enforceNodeAllocatableCgroups`).
-pub(super) fn enforced(inputs: &Inputs<'_>, allocatable: &Capacity, diagnostics: &mut Diagnostics) -> NodeAllocatable {
+pub(super) fn enforced(
+    inputs: &ConfigInputs<'_>,
+    allocatable: &Capacity,
+    diagnostics: &mut Diagnostics,
+) -> NodeAllocatable {
     const FIELD: &str = "enforceNodeAllocatable";
     let per_qos = inputs.file.cgroups_per_qos.unwrap_or(true);
     let given = &inputs.file.enforce_node_allocatable;
@@ -46,7 +50,7 @@ pub(super) fn enforced(inputs: &Inputs<'_>, allocatable: &Capacity, diagnostics:
 }
 
 /// The capacity without what is reserved for the system and the agent.
-pub(super) fn allocatable(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> Capacity {
+pub(super) fn allocatable(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnostics) -> Capacity {
     let reserved = reserved(inputs, diagnostics);
     let capacity = capacity(inputs);
     let mut left = |resource: &str, capacity: i64, reserved: i64| {
@@ -66,7 +70,7 @@ pub(super) fn allocatable(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) ->
 }
 
 /// The sum of `systemReserved` and `kubeReserved`.
-fn reserved(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> Capacity {
+fn reserved(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnostics) -> Capacity {
     let file = &inputs.file;
     let mut sum = Capacity::default();
     for (field, map) in [("systemReserved", &file.system_reserved), ("kubeReserved", &file.kube_reserved)] {

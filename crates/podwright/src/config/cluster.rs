@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Taint;
 
 use super::diagnostics::Diagnostics;
-use super::inputs::{Inputs, absolute};
+use super::inputs::{ConfigInputs, absolute};
 
 /// How the node takes part in a cluster.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,7 +28,7 @@ pub(crate) struct ClusterConfig {
 }
 
 /// `None`: the node is standalone.
-pub(super) fn read(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> Option<ClusterConfig> {
+pub(super) fn read(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnostics) -> Option<ClusterConfig> {
     let (flags, file) = (inputs.flags, &inputs.file);
     let taints = taints(inputs, diagnostics);
     let kubeconfig = absolute(flags.kubeconfig.as_deref()?);
@@ -56,7 +56,11 @@ pub(super) fn read(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> Option
 }
 
 /// Proxies are not supported; a user who has set one should know.
-pub(super) fn warn_about_proxies(inputs: &Inputs<'_>, is_set: impl Fn(&str) -> bool, diagnostics: &mut Diagnostics) {
+pub(super) fn warn_about_proxies(
+    inputs: &ConfigInputs<'_>,
+    is_set: impl Fn(&str) -> bool,
+    diagnostics: &mut Diagnostics,
+) {
     let names = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
     let set: Vec<&str> = names.into_iter().filter(|name| is_set(name)).collect();
     if inputs.flags.kubeconfig.is_some() && !set.is_empty() {
@@ -64,7 +68,7 @@ pub(super) fn warn_about_proxies(inputs: &Inputs<'_>, is_set: impl Fn(&str) -> b
     }
 }
 
-fn taints(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> Vec<Taint> {
+fn taints(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnostics) -> Vec<Taint> {
     if inputs.flags.register_with_taints.is_empty() {
         let taints = inputs.file.register_with_taints.clone().unwrap_or_default();
         for taint in taints.iter().filter(|taint| !EFFECTS.contains(&taint.effect.as_str())) {
@@ -85,7 +89,7 @@ fn taints(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> Vec<Taint> {
 }
 
 /// The labels every kubelet sets, and those of `--node-labels`.
-pub(super) fn labels(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> BTreeMap<String, String> {
+pub(super) fn labels(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnostics) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::from([
         ("kubernetes.io/os".to_owned(), "linux".to_owned()),
         ("kubernetes.io/arch".to_owned(), go_arch().to_owned()),

@@ -6,12 +6,12 @@ use podwright_core::image_access::{ImageAllowlist, VerificationPolicy};
 
 use super::ImageConfig;
 use super::diagnostics::Diagnostics;
-use super::inputs::{Inputs, period};
+use super::inputs::{ConfigInputs, period};
 
 /// Default of `maxParallelImagePulls`. The Go kubelet pulls one image at a time by default; a hung registry then blocks all pods.
 const PARALLEL_PULLS: usize = 5;
 
-pub(super) fn read(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> ImageConfig {
+pub(super) fn read(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnostics) -> ImageConfig {
     let file = &inputs.file;
     let serialize = file.serialize_image_pulls == Some(true);
     let parallel = diagnostics.integer("maxParallelImagePulls", file.max_parallel_image_pulls, PARALLEL_PULLS, 1, 1000);

@@ -8,7 +8,7 @@ use super::file::KubeletFile;
 use crate::run_flags::RunFlags;
 
 /// The flags override the file.
-pub(super) struct Inputs<'a> {
+pub(super) struct ConfigInputs<'a> {
     pub(super) flags: &'a RunFlags,
     pub(super) file: KubeletFile,
     pub(super) facts: HostFacts,
@@ -16,7 +16,7 @@ pub(super) struct Inputs<'a> {
     pub(super) base: PathBuf,
 }
 
-impl Inputs<'_> {
+impl ConfigInputs<'_> {
     /// The hostname, or `--hostname-override`, in lower case. It may not be valid as the name of a node.
     pub(super) fn hostname(&self) -> String {
         self.flags.hostname_override.as_deref().unwrap_or(&self.facts.hostname).trim().to_lowercase()

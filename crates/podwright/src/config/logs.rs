@@ -7,13 +7,13 @@ use podwright_core::quantity::Amount;
 
 use super::LoggingConfig;
 use super::diagnostics::Diagnostics;
-use super::inputs::{Inputs, absolute, text};
+use super::inputs::{ConfigInputs, absolute, text};
 use crate::run_flags::LogFormat;
 
 /// A smaller recording could not hold the state of many pods.
 const RECORDING_MIN: u64 = 1 << 20;
 
-pub(super) fn rotation(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> rotate::RotationConfig {
+pub(super) fn rotation(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnostics) -> rotate::RotationConfig {
     let (file, defaults) = (&inputs.file, rotate::RotationConfig::default());
     let max_size = match text(&file.container_log_max_size).map(str::parse::<Amount>) {
         None => defaults.max_size,
@@ -38,7 +38,7 @@ pub(super) fn rotation(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> ro
     rotate::RotationConfig { max_size, max_files, interval }
 }
 
-pub(super) fn logging(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> LoggingConfig {
+pub(super) fn logging(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnostics) -> LoggingConfig {
     let file = inputs.file.logging.clone().unwrap_or_default();
     let format = match text(&file.format) {
         None | Some("text") => LogFormat::Text,
@@ -56,7 +56,7 @@ pub(super) fn logging(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> Log
 }
 
 /// `None`: decisions are not recorded.
-pub(super) fn recording(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> Option<recorder::RecorderConfig> {
+pub(super) fn recording(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnostics) -> Option<recorder::RecorderConfig> {
     let path = absolute(inputs.flags.observability.record.as_deref()?);
     let size = inputs.flags.observability.record_max_size.parse::<Amount>();
     match size.map(|size| u64::try_from(size.value())) {

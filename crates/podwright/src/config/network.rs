@@ -4,9 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::DnsConfig;
 use super::diagnostics::Diagnostics;
-use super::inputs::{Inputs, text};
+use super::inputs::{ConfigInputs, text};
 
-pub(super) fn listen(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> Option<SocketAddr> {
+pub(super) fn listen(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnostics) -> Option<SocketAddr> {
     let port = diagnostics.integer("readOnlyPort", inputs.file.read_only_port, 0, 0, 65_535);
     let address = text(&inputs.file.address).unwrap_or("0.0.0.0");
     let from_file = match address.parse::<IpAddr>() {
@@ -32,7 +32,7 @@ pub(super) fn listen(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> Opti
     Some(listen)
 }
 
-pub(super) fn dns(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> DnsConfig {
+pub(super) fn dns(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnostics) -> DnsConfig {
     let file = &inputs.file;
     let servers = file.cluster_dns.clone().unwrap_or_default();
     for server in servers.iter().filter(|server| server.parse::<IpAddr>().is_err()) {

@@ -8,11 +8,11 @@ use podwright_core::NodeConfig;
 use podwright_core::model::Source;
 
 use super::diagnostics::Diagnostics;
-use super::inputs::{Inputs, period};
+use super::inputs::{ConfigInputs, period};
 use super::{Capacity, PodSources, cluster};
 
 pub(super) fn read(
-    inputs: &Inputs<'_>,
+    inputs: &ConfigInputs<'_>,
     pod_sources: &PodSources,
     allocatable: &Capacity,
     diagnostics: &mut Diagnostics,
@@ -44,7 +44,7 @@ pub(super) fn read(
     }
 }
 
-fn name(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> String {
+fn name(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnostics) -> String {
     let name = inputs.hostname();
     let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
     let is_label = |part: &str| {
@@ -60,7 +60,7 @@ fn name(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> String {
 }
 
 /// The addresses of the node: one, unless an IPv4 and an IPv6 address are given.
-fn addresses(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> Vec<String> {
+fn addresses(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnostics) -> Vec<String> {
     const FLAG: &str = "--node-ip";
     let mut parsed = Vec::new();
     for text in &inputs.flags.node_ip {
@@ -93,7 +93,7 @@ fn addresses(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> Vec<String> 
     chosen.map(ToString::to_string).into_iter().collect()
 }
 
-fn backoff_max(inputs: &Inputs<'_>, default: Duration, diagnostics: &mut Diagnostics) -> Duration {
+fn backoff_max(inputs: &ConfigInputs<'_>, default: Duration, diagnostics: &mut Diagnostics) -> Duration {
     let given = inputs.file.crash_loop_back_off.as_ref().and_then(|c| c.max_container_restart_period);
     let given = given.unwrap_or(default);
     if !(Duration::from_secs(1)..=default).contains(&given) {

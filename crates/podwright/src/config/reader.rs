@@ -5,14 +5,14 @@ use std::time::Duration;
 use podwright_agent::sources::Strictness;
 
 use super::diagnostics::Diagnostics;
-use super::inputs::{Inputs, absolute, text};
+use super::inputs::{ConfigInputs, absolute, text};
 use super::{
     AgentConfig, Capacity, CgroupConfig, Dirs, HostFeatures, RuntimeEndpoints, allocatable, cluster, images, logs,
     network, node, sources,
 };
 
 /// Returns the configuration with its warnings, or all errors.
-pub(super) fn read(inputs: &Inputs<'_>, mut diagnostics: Diagnostics) -> Result<AgentConfig, Vec<String>> {
+pub(super) fn read(inputs: &ConfigInputs<'_>, mut diagnostics: Diagnostics) -> Result<AgentConfig, Vec<String>> {
     let to = &mut diagnostics;
     for flag in &inputs.flags.ignored {
         to.warning(flag, "this kubelet flag is not supported yet and has no effect");
@@ -48,7 +48,7 @@ pub(super) fn read(inputs: &Inputs<'_>, mut diagnostics: Diagnostics) -> Result<
     Ok(AgentConfig { warnings: diagnostics.warnings, ..config })
 }
 
-fn runtime(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> RuntimeEndpoints {
+fn runtime(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnostics) -> RuntimeEndpoints {
     let (flags, file) = (inputs.flags, &inputs.file);
     let given = flags.container_runtime_endpoint.as_deref().or(text(&file.container_runtime_endpoint));
     let field = "containerRuntimeEndpoint (--container-runtime-endpoint)";
@@ -71,7 +71,7 @@ fn check_endpoint(field: &str, given: &str, diagnostics: &mut Diagnostics) -> St
     given.to_owned()
 }
 
-fn dirs(inputs: &Inputs<'_>) -> Dirs {
+fn dirs(inputs: &ConfigInputs<'_>) -> Dirs {
     let pod_logs = text(&inputs.file.pod_logs_dir).map(|dir| inputs.file_path(dir));
     Dirs {
         root: absolute(inputs.flags.root_dir()),
@@ -81,7 +81,7 @@ fn dirs(inputs: &Inputs<'_>) -> Dirs {
     }
 }
 
-fn cgroups(inputs: &Inputs<'_>, allocatable: &Capacity, diagnostics: &mut Diagnostics) -> CgroupConfig {
+fn cgroups(inputs: &ConfigInputs<'_>, allocatable: &Capacity, diagnostics: &mut Diagnostics) -> CgroupConfig {
     let file = &inputs.file;
     match text(&file.cgroup_driver).unwrap_or("cgroupfs") {
         "cgroupfs" => {}
@@ -108,7 +108,7 @@ fn cgroups(inputs: &Inputs<'_>, allocatable: &Capacity, diagnostics: &mut Diagno
     }
 }
 
-fn host_features(inputs: &Inputs<'_>) -> HostFeatures {
+fn host_features(inputs: &ConfigInputs<'_>) -> HostFeatures {
     HostFeatures {
         huge_page_sizes: inputs.facts.huge_pages.iter().map(|pages| pages.size).collect(),
         selinux: inputs.facts.selinux,
@@ -116,7 +116,7 @@ fn host_features(inputs: &Inputs<'_>) -> HostFeatures {
     }
 }
 
-fn check_swap(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) {
+fn check_swap(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnostics) {
     let swaps = inputs.facts.swaps.join(", ");
     if inputs.file.fail_swap_on.unwrap_or(true) && !swaps.is_empty() {
         let error = format!(

@@ -6,12 +6,12 @@ use podwright_agent::sources::{file as file_source, url as url_source};
 
 use super::PodSources;
 use super::diagnostics::Diagnostics;
-use super::inputs::{Inputs, absolute, period, text};
+use super::inputs::{ConfigInputs, absolute, period, text};
 
 /// Default of `fileCheckFrequency` and `httpCheckFrequency`.
 const CHECK_FREQUENCY: Duration = Duration::from_secs(20);
 
-pub(super) fn read(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> PodSources {
+pub(super) fn read(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnostics) -> PodSources {
     let (flags, file) = (inputs.flags, &inputs.file);
     let path = flags.pod_manifest_path.as_deref().map(absolute);
     let path = path.or_else(|| text(&file.static_pod_path).map(|path| inputs.file_path(path)));
@@ -24,7 +24,11 @@ pub(super) fn read(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> PodSou
     PodSources { file: file_source, url: url.and_then(|url| read_url(inputs, url, diagnostics)) }
 }
 
-fn read_url(inputs: &Inputs<'_>, url: &str, diagnostics: &mut Diagnostics) -> Option<url_source::UrlSourceConfig> {
+fn read_url(
+    inputs: &ConfigInputs<'_>,
+    url: &str,
+    diagnostics: &mut Diagnostics,
+) -> Option<url_source::UrlSourceConfig> {
     let file = &inputs.file;
     let from_file = || {
         let headers = file.static_pod_url_header.iter().flatten();

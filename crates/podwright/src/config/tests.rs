@@ -35,7 +35,7 @@ fn facts() -> HostFacts {
 
 fn load_with(flags: &RunFlags, facts: HostFacts, yaml: &str) -> Result<AgentConfig, Vec<String>> {
     let (file, warnings) = KubeletFile::decode(file::document(format!("{HEAD}{yaml}").as_bytes())?)?;
-    let inputs = Inputs { flags, file, facts, base: "/etc/podwright".into() };
+    let inputs = ConfigInputs { flags, file, facts, base: "/etc/podwright".into() };
     reader::read(&inputs, Diagnostics { errors: Vec::new(), warnings })
 }
 

@@ -70,11 +70,11 @@ pub(super) enum ScannedFile {
 }
 
 /// The pods of a file.
-pub(super) type ManifestResult = Result<Vec<Manifest>, ManifestError>;
+pub(super) type ManifestResult = Result<Vec<Manifest>, ManifestFileError>;
 
 /// A file without usable pods. Comparable, so that the same error is reported once.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum ManifestError {
+pub(super) enum ManifestFileError {
     /// The system's message.
     #[error("{0}")]
     Unreadable(String),
@@ -151,14 +151,14 @@ fn examine(path: &Path, known: KnownFile, decode: &Decode) -> Option<ScannedFile
     let own = match fs::symlink_metadata(path) {
         Ok(meta) => meta,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        Err(error) => return Some(broken(ManifestError::Unreadable(error.to_string()))),
+        Err(error) => return Some(broken(ManifestFileError::Unreadable(error.to_string()))),
     };
     let meta = match fs::metadata(path) {
         Ok(meta) => meta,
         // A link to a missing or inaccessible path, or to itself.
-        Err(error) if own.is_symlink() => return Some(broken(ManifestError::BrokenLink(error.to_string()))),
+        Err(error) if own.is_symlink() => return Some(broken(ManifestFileError::BrokenLink(error.to_string()))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        Err(error) => return Some(broken(ManifestError::Unreadable(error.to_string()))),
+        Err(error) => return Some(broken(ManifestFileError::Unreadable(error.to_string()))),
     };
     if !meta.is_file() {
         return None;
@@ -181,15 +181,18 @@ fn examine(path: &Path, known: KnownFile, decode: &Decode) -> Option<ScannedFile
             if known.hash == Some(hash) {
                 return Some(ScannedFile::Touched(stamp));
             }
-            let outcome = pods(&bytes, &origin, decode).map_err(ManifestError::Invalid);
+            let outcome = pods(&bytes, &origin, decode).map_err(ManifestFileError::Invalid);
             ScannedFile::Read { stamp: Some(stamp), hash: Some(hash), origin, outcome }
         }
-        Ok(Some((FileContent::TooLarge(size), stamp))) => {
-            ScannedFile::Read { stamp: Some(stamp), hash: None, origin, outcome: Err(ManifestError::TooLarge(size)) }
-        }
+        Ok(Some((FileContent::TooLarge(size), stamp))) => ScannedFile::Read {
+            stamp: Some(stamp),
+            hash: None,
+            origin,
+            outcome: Err(ManifestFileError::TooLarge(size)),
+        },
         // Modified during the read: it is read again after its writer closes it, or in the next scan.
         Ok(Some((FileContent::Changing, _))) => ScannedFile::Same,
-        Err(error) => broken(ManifestError::Unreadable(error.to_string())),
+        Err(error) => broken(ManifestFileError::Unreadable(error.to_string())),
     })
 }
 

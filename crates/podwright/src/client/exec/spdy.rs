@@ -25,7 +25,7 @@ pub(super) type StreamId = u32;
 
 /// A frame from the server.
 #[derive(Debug, PartialEq)]
-pub(super) enum Frame {
+pub(super) enum SpdyFrame {
     /// `last`: the server has closed its half of the stream.
     Data { stream: StreamId, data: Bytes, last: bool },
     /// The server has aborted the stream.
@@ -101,7 +101,7 @@ impl<W: AsyncWrite + Unpin> Sender<W> {
 }
 
 /// The next frame; `None` when the server has closed the connection.
-pub(super) async fn receive(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Frame>> {
+pub(super) async fn receive(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<SpdyFrame>> {
     let mut head = [0; 8];
     match from.read_exact(&mut head).await {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
@@ -117,15 +117,15 @@ pub(super) async fn receive(from: &mut (impl AsyncRead + Unpin)) -> io::Result<O
     let mut payload = vec![0; length];
     from.read_exact(&mut payload).await?;
     if first & 0x8000_0000 == 0 {
-        return Ok(Some(Frame::Data { stream: first, data: payload.into(), last: flags & FIN != 0 }));
+        return Ok(Some(SpdyFrame::Data { stream: first, data: payload.into(), last: flags & FIN != 0 }));
     }
     let number = |payload: &[u8]| payload.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
     let short = || io::Error::other("a frame is too short");
     Ok(Some(match (first & 0xffff) as u16 {
-        RST_STREAM => Frame::Reset { stream: number(&payload).ok_or_else(short)? },
-        PING => Frame::Ping(number(&payload).ok_or_else(short)?),
-        GOAWAY => Frame::GoAway,
-        _ => Frame::Other,
+        RST_STREAM => SpdyFrame::Reset { stream: number(&payload).ok_or_else(short)? },
+        PING => SpdyFrame::Ping(number(&payload).ok_or_else(short)?),
+        GOAWAY => SpdyFrame::GoAway,
+        _ => SpdyFrame::Other,
     }))
 }
 
@@ -154,7 +154,7 @@ mod tests {
         flate2::read::ZlibDecoder::new(&headers[..]).read_exact(&mut plain).unwrap();
         assert!(plain.ends_with(b"\0\0\0\x0astreamtype\0\0\0\x05stdin"), "{plain:?}");
         let frame = receive(&mut rest).await.unwrap();
-        assert_eq!(frame, Some(Frame::Data { stream: 3, data: "hello".into(), last: true }));
+        assert_eq!(frame, Some(SpdyFrame::Data { stream: 3, data: "hello".into(), last: true }));
         assert_eq!(receive(&mut rest).await.unwrap(), None);
     }
 
@@ -163,6 +163,6 @@ mod tests {
         assert!(receive(&mut &[0x80, 3, 0, 6, 0, 0xff, 0xff, 0xff][..]).await.is_err(), "too long");
         assert!(receive(&mut &[0x80, 3, 0, 6, 0, 0, 0, 2, 1, 2][..]).await.is_err(), "too short for a ping");
         assert!(receive(&mut &[0, 0, 0, 1, 0, 0, 0, 9, 1][..]).await.is_err(), "cut off");
-        assert_eq!(receive(&mut &[0x80, 3, 0, 4, 0, 0, 0, 1, 7][..]).await.unwrap(), Some(Frame::Other));
+        assert_eq!(receive(&mut &[0x80, 3, 0, 4, 0, 0, 0, 1, 7][..]).await.unwrap(), Some(SpdyFrame::Other));
     }
 }
