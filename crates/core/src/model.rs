@@ -1,4 +1,4 @@
-//! The words of core: ids, time, what was seen, what is remembered, what happened, what to do about it.
+//! Types of core: ids, time, observations, records, events, effects.
 
 mod call;
 mod call_error;

@@ -192,9 +192,9 @@ impl Set {
             }
             return;
         }
-        let anew = source.is_static() && !may_update_in_place(&had.pod, &manifest.pod);
+        let recreate = source.is_static() && !may_update_in_place(&had.pod, &manifest.pod);
         self.pods.insert(uid.clone(), manifest.clone());
-        if anew {
+        if recreate {
             // A change that an API server would reject: the pod is terminated and recreated under the same UID.
             out.remove.push(uid);
             out.add.push(manifest);

@@ -59,7 +59,7 @@ pub struct Supervisor {
 /// A supervised task failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TaskFailure {
-    /// A service returned although nobody requested a stop.
+    /// A service returned although no stop was requested.
     #[error("task {name} ended unexpectedly")]
     Ended {
         /// The task's name.

@@ -22,9 +22,9 @@ fn init_containers_and_sidecars_follow_the_reference_model() {
         let mut world = World::new(&mut random);
         for step in 0..STEPS {
             let plan = world.plan();
-            let told = Wish::from(&plan);
+            let planned = Wish::from(&plan);
             let truth = world.truth.wish();
-            assert_eq!(told, truth, "seed {seed} step {step}: {:#?}\n{:#?}", world.truth, world.seen);
+            assert_eq!(planned, truth, "seed {seed} step {step}: {:#?}\n{:#?}", world.truth, world.seen);
             plans += 1;
             if truth.over {
                 break;

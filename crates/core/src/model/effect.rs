@@ -1,4 +1,4 @@
-//! What core wants done: effects for the hands, records for the journal, words for people.
+//! Output of core: effects for executors, records for the journal, events for users.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,77 +9,77 @@ use super::{
     Call, CallId, FullName, Name, Now, ObjectRequest, Pod, PodRecord, PodSnapshot, PodUid, RequestId, Seq, Source, Time,
 };
 
-/// What to do about it. Performed in order, none before the records of the same turn are on disk.
+/// One thing to do. Performed in order, none before the records of the same turn are on disk.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// One call on one foreign thing, for one pod.
+    /// One call on one foreign object, for one pod.
     Call {
-        /// Comes back in [`super::Event::Done`].
+        /// Returned in [`super::Event::Done`].
         id: CallId,
-        /// For whom.
+        /// UID of the pod.
         uid: PodUid,
         /// The spec to use.
         pod: Arc<Pod>,
-        /// What to do.
+        /// The call.
         call: Call,
-        /// How long it may take; then it is in doubt.
+        /// Timeout; after it the call is in doubt.
         limit: Duration,
     },
-    /// Interrupt a call: pulls, hooks, probes and volume work end early; runtime calls go on and answer late.
+    /// Cancels a call: pulls, hooks, probes and volume work end early; runtime calls continue and return late.
     Cancel {
-        /// Which call.
+        /// The id of the call.
         id: CallId,
     },
-    /// Ask the runtime about one pod.
+    /// Observes one pod in the runtime.
     Observe {
-        /// Which pod.
+        /// UID of the pod.
         uid: PodUid,
-        /// Comes back in [`super::Event::Observed`].
+        /// Returned in [`super::Event::Observed`].
         seq: Seq,
     },
-    /// Ask the runtime for the outline of everything.
+    /// Lists all pods of the runtime.
     List {
-        /// Comes back in [`super::Event::Listed`].
+        /// Returned in [`super::Event::Listed`].
         seq: Seq,
     },
-    /// Ask the runtime how it is.
+    /// Reads the status of the runtime.
     CheckRuntime,
-    /// Look for cgroups, directories and logs of pods on this machine.
+    /// Searches for cgroups, directories and logs of pods on this host.
     FindLeftovers {
-        /// Comes back in [`super::Event::Leftovers`].
+        /// Returned in [`super::Event::Leftovers`].
         seq: Seq,
     },
-    /// Remove what is left of a pod nobody knows: cgroup, mounts, directories, logs. No answer: the next look tells.
+    /// Removes the leftovers of an unknown pod: cgroup, mounts, directories, logs. No event follows: the next search shows the result.
     Sweep {
-        /// Whose.
+        /// UID of the pod.
         uid: PodUid,
     },
-    /// Write this record of a pod in quarantine aside, for whoever looks for the bug. No answer: nothing depends on it.
+    /// Saves the record of a quarantined pod for the investigation of the bug. No event follows: nothing depends on it.
     KeepAside {
-        /// The record as it was when the bug was met.
+        /// The record at the time of the panic.
         record: Box<PodRecord>,
     },
-    /// The kill this one waited for is done, or there is nothing to kill.
+    /// The pod of a kill request has terminated, or does not exist.
     Released {
-        /// As given in [`super::Event::Kill`].
+        /// The waiter of [`super::Event::Kill`].
         waiter: u64,
     },
-    /// Send [`super::Event::Wake`] then. A later effect of this kind replaces an earlier one.
+    /// Sends [`super::Event::Wake`] at this time. A later effect of this kind replaces an earlier one.
     WakeAt(Time),
-    /// Send one request to an object store.
+    /// Sends one request to an object store.
     RequestObject {
-        /// Comes back in [`super::Event::ObjectAnswered`].
+        /// Returned in [`super::Event::ObjectAnswered`].
         id: RequestId,
-        /// Which store: the source whose objects it has.
+        /// The source whose objects the store has.
         store: Source,
-        /// What is asked.
+        /// The request.
         request: ObjectRequest,
-        /// How long it may take.
+        /// Timeout.
         limit: Duration,
     },
-    /// Tell people.
+    /// Reports a Kubernetes event.
     Event(KubeEvent),
-    /// What is known of the runtime changed (it can be asked of the node): the node's own status follows.
+    /// `Node::runtime_facts` changed: the status of the Node object follows.
     RuntimeChanged,
     /// The status of a pod changed, or another part of it that clients see.
     StatusChanged(Box<PodSnapshot>),
@@ -97,13 +97,13 @@ pub struct KubeEvent {
     pub uid: Option<PodUid>,
     /// Name of the pod. For the node: its name without a namespace.
     pub pod: FullName,
-    /// The container it is about.
+    /// The container; `None`: the pod as a whole.
     pub container: Option<Name>,
     /// Warning, or Normal.
     pub warning: bool,
     /// `Pulled`, `Created`, `BackOff`, …
     pub reason: &'static str,
-    /// What happened.
+    /// Text of the event.
     pub message: String,
 }
 
@@ -117,28 +117,28 @@ impl KubeEvent {
 /// A change that must be on disk before the effects of its turn are performed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Record {
-    /// This pod's record is now this.
+    /// The new record of a pod.
     Put(Box<PodRecord>),
-    /// This pod is forgotten.
+    /// The record of this pod is removed.
     Forget(PodUid),
 }
 
-/// What a turn brought: first the records, then the effects.
+/// Output of one turn: the records are committed, then the effects are performed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Out {
-    /// To be committed first.
+    /// Committed first.
     pub records: Vec<Record>,
-    /// To be performed then.
+    /// Performed afterwards, in this order.
     pub effects: Vec<Effect>,
 }
 
-/// One line of a pod's story.
+/// One line of a pod's history.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Transition {
-    /// When.
+    /// When it happened.
     pub at: Now,
     /// What changed.
     pub what: String,
-    /// Why.
+    /// The cause; may be empty.
     pub cause: String,
 }

@@ -1,7 +1,7 @@
-//! What happened: the only words that core hears from its hands and sources.
+//! Events: the only input of core, from executors and sources.
 //!
-//! An effect is one call on one foreign thing; its result is one event. Every call that goes out comes back exactly once as
-//! [`Event::Done`], also when it was cancelled or its deadline passed.
+//! An effect is one call on one foreign object; its result is one event. Every call returns exactly once as [`Event::Done`], also
+//! when it was cancelled or its deadline passed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,124 +11,124 @@ use serde::{Deserialize, Serialize};
 
 use super::{Answer, CallError, CallId, Listing, Name, ObjectResult, Pod, PodSeen, PodUid, RequestId, Seq, Source};
 
-/// What happened.
+/// One input of core.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Event {
-    /// A source speaks.
+    /// A source reports a change.
     Source {
-        /// Which one.
+        /// The source.
         source: Source,
-        /// What it says.
+        /// The change.
         change: SourceChange,
     },
-    /// The answer to [`super::Effect::List`].
+    /// Result of [`super::Effect::List`].
     Listed {
-        /// As drawn for the effect.
+        /// The sequence number of the effect.
         seq: Seq,
-        /// The outline, or why there is none.
+        /// All pods in the runtime in short, or the error.
         result: Result<Listing, CallError>,
     },
-    /// The answer to [`super::Effect::Observe`].
+    /// Result of [`super::Effect::Observe`].
     Observed {
-        /// Which pod.
+        /// UID of the pod.
         uid: PodUid,
-        /// As drawn for the effect.
+        /// The sequence number of the effect.
         seq: Seq,
-        /// What is there, or why it could not be seen.
+        /// The observed state, or the error.
         result: Result<PodSeen, CallError>,
-        /// Every running container of the pod is watched by a pidfd, so that the list may run less often.
+        /// Every running container of the pod is watched by a pidfd, so that the relist may run less often.
         covered: bool,
     },
-    /// Something may have changed in this pod. Never truth, only a reason to look.
+    /// Something may have changed in this pod: a reason to observe it, never the truth.
     Hint {
-        /// Which pod.
+        /// UID of the pod.
         uid: PodUid,
     },
-    /// The runtime's event stream came up or was lost.
+    /// The runtime's event stream was connected or lost.
     EventStream {
-        /// It is there now.
+        /// It is connected.
         up: bool,
     },
-    /// The answer to [`super::Effect::CheckRuntime`].
+    /// Result of [`super::Effect::CheckRuntime`].
     Runtime {
-        /// `Ok(network ready?)`, or why the runtime does not answer.
+        /// The runtime's status, or the error.
         result: Result<RuntimeReady, CallError>,
     },
-    /// The call with this id came back.
+    /// A call returned.
     Done {
-        /// As given in [`super::Effect::Call`].
+        /// The id of [`super::Effect::Call`].
         id: CallId,
-        /// How it ended.
+        /// The result of the call.
         result: Result<Answer, CallError>,
     },
-    /// Someone asks for a pod's end: eviction, shutdown, the command line.
+    /// A termination is requested: eviction, shutdown, the command line.
     Kill {
-        /// Which pod.
+        /// UID of the pod.
         uid: PodUid,
-        /// A shorter time than the pod's own.
+        /// A shorter grace period than the pod's own.
         grace: Option<Duration>,
         /// Eviction: the reason and message of the Failed status.
         evicted: Option<(String, String)>,
-        /// Someone waits for the end and is told by [`super::Effect::Released`].
+        /// The caller that waits for the end; [`super::Effect::Released`] notifies it.
         waiter: Option<u64>,
     },
-    /// A person asks for a container to be restarted now, backoff skipped; `None` is every container.
+    /// A user requests the restart of a container now, without back-off; `None`: of every container.
     Restart {
-        /// Which pod.
+        /// UID of the pod.
         uid: PodUid,
-        /// Which container.
+        /// The container.
         container: Option<Name>,
     },
-    /// The answer to [`super::Effect::FindLeftovers`].
+    /// Result of [`super::Effect::FindLeftovers`].
     Leftovers {
-        /// As drawn for the effect.
+        /// The sequence number of the effect.
         seq: Seq,
-        /// Pods that have cgroups, directories or logs on this machine.
+        /// Pods that have cgroups, directories or logs on this host.
         found: Result<BTreeSet<PodUid>, CallError>,
     },
-    /// The answer to [`super::Effect::RequestObject`].
+    /// Result of [`super::Effect::RequestObject`].
     ObjectAnswered {
-        /// As given in the effect.
+        /// The id of the effect.
         id: RequestId,
-        /// What the store said.
+        /// The store's response.
         result: ObjectResult,
     },
-    /// The Node object is there, with this UID; or it is going, and nothing may belong to it any more.
+    /// The Node object was read; without a UID it is being deleted, and nothing may be owned by it.
     NodeKnown {
-        /// Its UID.
+        /// UID of the Node object.
         uid: Option<String>,
-        /// Its labels, which others set too; `None`: not known.
+        /// Its labels, which others set too; `None`: unknown.
         #[serde(default)]
         labels: Option<BTreeMap<String, String>>,
     },
-    /// Something outside of the pod that its volumes show has changed: a ConfigMap, a Secret, a token that was renewed.
+    /// An object that the pod's volumes show changed: a ConfigMap, a Secret, a renewed token.
     ObjectsChanged {
-        /// Whose volumes.
+        /// UID of the pod.
         uid: PodUid,
     },
     /// The journal could not be written (`Some`) or works again (`None`).
     Journal {
-        /// What is wrong.
+        /// The error.
         error: Option<String>,
     },
-    /// The time asked for with [`super::Effect::WakeAt`] has come.
+    /// The time of [`super::Effect::WakeAt`] has come.
     Wake,
 }
 
-/// The runtime's own word on its health.
+/// Status of the runtime, as it reports it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RuntimeReady {
-    /// Its name, which container ids in statuses begin with.
+    /// Name of the runtime: the prefix of container ids in statuses.
     pub name: String,
-    /// Its release.
+    /// Version of the runtime.
     #[serde(default)]
     pub version: String,
-    /// Why nothing can be asked of it, though it answers.
+    /// Why it is not ready, although it answers.
     #[serde(default)]
     pub not_ready: Option<String>,
-    /// Pods with a network of their own can be made.
+    /// The pod network is ready.
     pub network: bool,
-    /// What it says if the network isn't ready.
+    /// Its message if the network is not ready.
     pub message: String,
     /// Handlers a RuntimeClass may name.
     #[serde(default)]
@@ -149,27 +149,27 @@ pub struct RuntimeHandler {
     pub user_namespaces: bool,
 }
 
-/// What a source says.
+/// A change of a source.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum SourceChange {
-    /// Everything it has.
+    /// All pods of the source.
     Set {
-        /// The good pods, in the order of their files.
+        /// The valid pods, in the order of their files.
         pods: Vec<Manifest>,
-        /// Files that can't be read or parsed: their pods stay as they last were.
+        /// Files that cannot be read or parsed, with the reason: their pods stay unchanged.
         broken: Vec<(String, String)>,
     },
     /// One pod is new or changed.
     Put(Manifest),
-    /// One pod is gone.
+    /// One pod was removed.
     Remove(PodUid),
-    /// It can be reached again, and goes on where it was.
+    /// The source is reachable again and continues where it was.
     Reconnected,
-    /// Its history was set back, by a restored backup: versions that it gave before mean nothing. What it has comes next.
+    /// Its history was reset by a restored backup: earlier resource versions are void. A SET follows.
     HistoryReset,
 }
 
-/// A pod and the place it was read from.
+/// A pod and its origin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// The pod, decoded, defaulted, with its UID.

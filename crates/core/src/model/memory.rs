@@ -181,14 +181,14 @@ pub struct Backoff {
 pub enum Cause {
     /// It has a deletionTimestamp.
     Deleted,
-    /// The node needed its room.
+    /// The node was short of resources.
     Evicted,
-    /// Its source has it no more.
+    /// Its source no longer has it.
     Removed,
     /// All its containers ended, or its time was up.
     Ended,
-    /// The runtime has it and nobody knows why.
+    /// Only the runtime has it: no source wants it.
     Orphan,
-    /// A person asked for its end. It stays ended until it leaves config, or a person asks for a new life.
+    /// A user stopped it. It stays stopped until its source removes it, or a user restarts it.
     Stopped,
 }

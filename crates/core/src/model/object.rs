@@ -1,6 +1,6 @@
-//! Words about pod objects that somebody else keeps: the API server, or this node's own store behind the local API.
+//! Requests to the stores of pod objects: the API server, and the node's own store behind the local API.
 //!
-//! Both are asked alike: a status is patched, a finished pod's object is deleted. Only the API server has mirrors.
+//! Both get the same requests: a status is patched, the object of a finished pod is deleted. Only the API server has mirror pods.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,67 +9,67 @@ use serde::{Deserialize, Serialize};
 
 use super::{FullName, Pod, PodStatus, PodUid};
 
-/// The number of one question to a store.
+/// The number of one request to a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RequestId(pub u64);
 
 /// One object: its name, and the UID without which a name may mean another one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectRef {
-    /// Its name.
+    /// Namespace and name.
     pub full_name: FullName,
     /// The object's own UID: of a static pod, its mirror's.
     pub uid: PodUid,
 }
 
-/// One question to the store of pod objects.
+/// One request to a store of pod objects.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ObjectRequest {
-    /// Make the object's status this: only what differs from `base` is sent, and the UID with it.
+    /// Patches the status: only the difference from `base` is sent, with the UID as precondition.
     PatchStatus {
-        /// Which object.
+        /// The object.
         object: ObjectRef,
         /// The newest status the store is known to have.
         base: Arc<PodStatus>,
-        /// The status it is to have. Conditions and fields that are not ours are in it as they are in `base`.
+        /// The new status. Conditions and fields of other writers are those of `base`.
         status: Arc<PodStatus>,
-        /// The end of a pod, or a change of readiness: before all others.
+        /// The end of a pod, or a change of readiness: sent before all others.
         urgent: bool,
     },
-    /// The pod is finished: delete with grace 0 and its UID as precondition.
+    /// Deletes the object of a finished pod: grace period 0, the UID as precondition.
     Delete {
-        /// Which object.
+        /// The object.
         object: ObjectRef,
     },
-    /// Show a static pod in the API.
+    /// Creates the mirror pod of a static pod.
     CreateMirror {
-        /// The mirror, ready to be sent.
+        /// The complete mirror pod.
         pod: Arc<Pod>,
     },
-    /// Remove a mirror: grace 0, its UID as precondition.
+    /// Deletes a mirror pod: grace period 0, the UID as precondition.
     DeleteMirror {
-        /// Which object.
+        /// The object.
         object: ObjectRef,
     },
 }
 
-/// The store's answer: the object as it has it now, if it has one.
+/// The store's response: the object after the request, if it exists.
 pub type ObjectResult = Result<Option<Arc<Pod>>, ObjectError>;
 
-/// Why a store did not do it.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ObjectError {
-    /// There is no such object.
+    /// The object does not exist.
     NotFound,
-    /// An object of this name is there, and it is another one.
+    /// The object of this name has another UID.
     OtherUid,
-    /// The store won't, and would say the same again soon.
+    /// The store refuses the request; a retry soon would be refused too.
     Refused(String),
-    /// It could not be asked, or is busy, or nobody knows whether it was done.
+    /// The store is unreachable or busy, or the result is unknown.
     Unavailable {
-        /// What was seen.
+        /// The error.
         message: String,
-        /// How long it wants to be left alone.
+        /// `Retry-After`, if the store sent one.
         after: Option<Duration>,
     },
 }

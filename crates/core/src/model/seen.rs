@@ -91,7 +91,7 @@ pub struct ContainerSeen {
     pub finished_at: Option<Timestamp>,
     /// Its exit code, once exited.
     pub exit_code: i32,
-    /// The runtime's word for the end: `Completed`, `Error`, `OOMKilled`, …
+    /// The runtime's reason for the exit: `Completed`, `Error`, `OOMKilled`, …
     pub reason: String,
     /// The termination message, already read from its file, or the runtime's message.
     pub message: String,
@@ -99,11 +99,11 @@ pub struct ContainerSeen {
     pub image: String,
     /// The image's id or digest reference for the status.
     pub image_id: String,
-    /// The grace period written at its creation, for pods whose spec nobody knows any more.
+    /// The grace period written at its creation, for pods whose spec is unknown.
     pub grace: Option<Duration>,
     /// The preStop hook written at its creation, as JSON, likewise.
     pub pre_stop: Option<String>,
-    /// The user it runs as, where the runtime tells (uid, gid, groups).
+    /// The user it runs as, if the runtime reports it (uid, gid, groups).
     pub user: Option<(i64, i64, Vec<i64>)>,
 }
 

@@ -17,7 +17,7 @@ pub struct Now {
     pub wall: Timestamp,
 }
 
-/// A deadline that outlives the agent: it has passed if the machine was booted anew.
+/// A deadline that outlives the agent: after a reboot of the host it has passed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedTime {
     /// The kernel's boot id when it was written.

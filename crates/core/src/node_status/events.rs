@@ -18,12 +18,12 @@ pub struct NodeEvent {
 /// Readiness is reported when it changes, pressures also when they were unset before (Kubernetes: ReadyCondition,
 /// MemoryPressureCondition, MachineInfo).
 pub fn changes(name: &str, had: Option<&NodeStatus>, wanted: &NodeStatus) -> Vec<NodeEvent> {
-    let mut told = vec![];
+    let mut events = vec![];
     let boot = |status: &NodeStatus| status.node_info.as_ref().map(|info| info.boot_id.clone()).unwrap_or_default();
     let (had_boot, boot) = (had.map(boot).unwrap_or_default(), boot(wanted));
     if !had_boot.is_empty() && had_boot != boot {
         let message = format!("Node {name} has been rebooted, boot id: {boot}");
-        told.push(NodeEvent { warning: true, reason: "Rebooted", message });
+        events.push(NodeEvent { warning: true, reason: "Rebooted", message });
     }
     let said = |status: &NodeStatus, kind: &str| {
         status.conditions.iter().flatten().find(|c| c.type_ == kind).map(|c| c.status.clone())
@@ -31,16 +31,16 @@ pub fn changes(name: &str, had: Option<&NodeStatus>, wanted: &NodeStatus) -> Vec
     for (kind, reason) in FINE {
         let fine = |status: &NodeStatus| said(status, kind).is_some_and(|status| status == "False");
         if fine(wanted) && !had.is_some_and(fine) {
-            told.push(now(name, reason));
+            events.push(now(name, reason));
         }
     }
     let ready = |status: &NodeStatus| said(status, "Ready");
     if let (Some(before), Some(after)) = (had.and_then(ready), ready(wanted))
         && before != after
     {
-        told.push(now(name, if after == "True" { "NodeReady" } else { "NodeNotReady" }));
+        events.push(now(name, if after == "True" { "NodeReady" } else { "NodeNotReady" }));
     }
-    told
+    events
 }
 
 /// Reports a change of `spec.unschedulable`; an unknown node counts as schedulable.
@@ -90,9 +90,9 @@ mod tests {
             (Some(status("a", "False", "True")), vec!["Rebooted"]),
             (Some(status("", "False", "True")), vec![]),
         ];
-        for (had, told) in cases {
+        for (had, expected) in cases {
             let reasons: Vec<&str> = changes("n", had.as_ref(), &wanted).iter().map(|event| event.reason).collect();
-            assert_eq!(reasons, told, "{had:?}");
+            assert_eq!(reasons, expected, "{had:?}");
         }
         let down = changes("n", Some(&wanted), &status("b", "False", "False"));
         assert_eq!(down[0].message, "Node n status is now: NodeNotReady");
@@ -105,9 +105,9 @@ mod tests {
             ..Node::default()
         };
         let mut was = false;
-        let mut told = |closed| schedulable("n", &mut was, &node(closed)).map(|event| event.reason);
+        let mut event_of = |closed| schedulable("n", &mut was, &node(closed)).map(|event| event.reason);
         assert_eq!(
-            [None, Some(true), Some(true), None].map(&mut told),
+            [None, Some(true), Some(true), None].map(&mut event_of),
             [None, Some("NodeNotSchedulable"), None, Some("NodeSchedulable")]
         );
     }

@@ -60,12 +60,12 @@ pub fn record_in_short(record: &Record) -> String {
     if let Some(ending) = record.termination() {
         text.push_str(&format!(", ending ({:?}) by {:.1}", ending.cause, ending.deadline.boot.as_secs_f64()));
     }
-    for (is, word) in [
+    for (is, text_of_flag) in [
         (record.is_terminated(), ", terminated"),
         (record.is_finished(), ", finished"),
         (record.restart_requested(), ", to begin again"),
     ] {
-        text.push_str(if is { word } else { "" });
+        text.push_str(if is { text_of_flag } else { "" });
     }
     if let Some(cursor) = &record.cursor {
         text.push_str(&format!(", sandbox {} init {}", brief(cursor.sandbox.as_str()), cursor.done));

@@ -210,8 +210,8 @@ fn initialized(
     }
     // True as well if app containers ran, unless init runs again in a new sandbox.
     let began = |c: &Container| statuses.app(&c.name).is_some_and(|s| !is_waiting(s));
-    let anew = current_sandbox(i.seen, i.record).is_some() && !statuses.initialized;
-    if statuses.initialized || (!anew && spec.containers.iter().any(began)) {
+    let reruns_init = current_sandbox(i.seen, i.record).is_some() && !statuses.initialized;
+    if statuses.initialized || (!reruns_init && spec.containers.iter().any(began)) {
         return ConditionValue::yes();
     }
     let done = |c: &Container, s: &ContainerStatus| if is_sidecar(c) { s.started == Some(true) } else { s.ready };

@@ -184,8 +184,8 @@ impl<'a> View<'a> {
         let memory = self.i.record.containers.get(c.name.as_str());
         let open = exit.started_at.is_none() && memory.is_some_and(|m| m.starting.as_ref() == Some(&exit.id));
         let replaced = open || is_voided(self.i.record, &c.name, &exit.id);
-        let anew = matches!(kind, Kind::Init(_)) && self.sandbox.is_some_and(|id| *id != exit.sandbox);
-        !self.ending && kind != Kind::Ephemeral && (replaced || anew)
+        let reruns_init = matches!(kind, Kind::Init(_)) && self.sandbox.is_some_and(|id| *id != exit.sandbox);
+        !self.ending && kind != Kind::Ephemeral && (replaced || reruns_init)
     }
 
     /// Sets `state.waiting` if a reason is known. In a terminating pod an exited container shows its termination instead.

@@ -13,7 +13,7 @@ pub fn validate_pod_update(new: &Pod, old: &Pod) -> Vec<FieldError> {
     errors
 }
 
-/// The changes from `old` to `new` that are not allowed; neither is validated by itself.
+/// The changes from `old` to `new` that are not allowed; neither pod is validated alone.
 pub fn validate_change(new: &Pod, old: &Pod) -> Vec<FieldError> {
     let mut errors = FieldErrors { errors: Vec::new() };
     let empty = PodSpec::default();
@@ -65,7 +65,7 @@ fn same_rest(new: &PodSpec, old: &PodSpec, errors: &mut FieldErrors) {
         &mut paths,
     );
     for path in paths {
-        errors.add(path, format!("{MAY_CHANGE}: delete the pod and create it anew"));
+        errors.add(path, format!("{MAY_CHANGE}: delete the pod and create it again"));
     }
 }
 

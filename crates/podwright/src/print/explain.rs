@@ -264,11 +264,11 @@ fn merge_repeats(lines: Vec<(Timestamp, String)>) -> Vec<(Timestamp, String)> {
 
 /// Shortens container and sandbox ids to the length that crictl prints.
 fn shorten_ids(text: &str) -> String {
-    let hex = |word: &str| word.len() == ID_LENGTH && word.bytes().all(|b| b.is_ascii_hexdigit());
+    let hex = |id: &str| id.len() == ID_LENGTH && id.bytes().all(|b| b.is_ascii_hexdigit());
     let parts = text.split_inclusive(|c: char| !c.is_ascii_alphanumeric());
     let short = |part: &str| {
-        let word = part.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
-        if hex(word) { format!("{}{}", &word[..ID_SHOWN], &part[word.len()..]) } else { part.to_owned() }
+        let id = part.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+        if hex(id) { format!("{}{}", &id[..ID_SHOWN], &part[id.len()..]) } else { part.to_owned() }
     };
     parts.map(short).collect()
 }

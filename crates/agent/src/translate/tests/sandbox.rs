@@ -99,7 +99,7 @@ fn dns_policies() {
     }
     let many: Vec<String> = (0..40).map(|n| format!("{n:02}{}", "d".repeat(98))).collect();
     let cut = dns(&settings(), json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": [], "searches": many}}));
-    assert_eq!(cut.searches.len(), 20, "32 paths at most, of 2048 characters node_allocatable");
+    assert_eq!(cut.searches.len(), 20, "at most 32 paths and 2048 characters in total");
 }
 
 #[test]
