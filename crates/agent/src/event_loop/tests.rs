@@ -49,7 +49,7 @@ fn event_loop() -> (EventLoop, Handle, mpsc::Sender<(Source, SourceChange)>) {
     let (changes, changed) = mpsc::channel(16);
     let node = Node::new(NodeConfig::default(), vec![]);
     let clock = Arc::new(crate::node_executor::SystemClock);
-    let (event_loop, handle) = EventLoop::new(Inputs::new(changed), node, None, Arc::new(Idle), clock);
+    let (event_loop, handle) = EventLoop::new(LoopInputs::new(changed), node, None, Arc::new(Idle), clock);
     (event_loop, handle, changes)
 }
 
