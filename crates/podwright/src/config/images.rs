@@ -42,7 +42,7 @@ pub(super) fn read(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnostics) -> 
     }
 }
 
-fn verification(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> VerificationPolicy {
+fn verification(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnostics) -> VerificationPolicy {
     let file = &inputs.file;
     let patterns = file.preloaded_images_verification_allowlist.as_deref().unwrap_or_default();
     let policy = file.image_pull_credentials_verification_policy.as_deref().filter(|policy| !policy.is_empty());
