@@ -101,3 +101,18 @@ async fn a_token_server_that_misbehaves_is_an_error_and_gets_no_second_chance() 
     }
     assert_eq!(elsewhere.requests().len(), 0);
 }
+
+#[tokio::test]
+async fn a_mirror_that_asks_for_the_registrys_password_does_not_get_it() {
+    let image = two_layers("app:1");
+    let upstream = FakeRegistry::with(&[&image]).await;
+    let mirror = FakeRegistry::start(|_| unauthorized("Basic realm=\"r\"".into())).await;
+    let config = tempfile::tempdir().unwrap();
+    let dir = config.path().join(&upstream.address);
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("hosts.toml"), format!("[host.\"http://{}\"]\n", mirror.address)).unwrap();
+    let bed = Bed::with(ImageLimits::default(), Some(config.path().to_owned()));
+    bed.puller.pull(&upstream.reference("app:1"), basic("geheim")).await.unwrap();
+    assert!(mirror.requests().len() >= 4);
+    assert!(mirror.requests().iter().all(|got| got.header("authorization").is_empty()));
+}
