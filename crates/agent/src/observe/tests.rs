@@ -291,7 +291,7 @@ async fn a_termination_message_is_read_only_from_the_file_that_was_created_for_i
         });
         bench.seen("u-1").await.containers[0].message.clone()
     };
-    assert_eq!(message(&[secret.clone()]).await, "");
+    assert_eq!(message(std::slice::from_ref(&secret)).await, "");
     assert_eq!(message(&[other.join("0badcafe")]).await, "");
     assert_eq!(message(&[own_dir.join("../../../../shadow")]).await, "");
     assert_eq!(message(&[secret, own_dir.join("0badcafe")]).await, "own");

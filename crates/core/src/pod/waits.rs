@@ -216,9 +216,7 @@ mod tests {
     fn a_crash_loop_ends_when_its_wait_is_over() {
         let mut m = machine();
         m.progress.bring_up.waiting.insert("c".into(), waiting("CrashLoopBackOff"));
-        let mut memory = crate::model::ContainerMemory::default();
-        memory.backoff = Some(Backoff { delay: Duration::from_secs(20), since: now(0).wall });
-        memory.exit = Some(Exit {
+        let exit = Exit {
             id: "x".into(),
             attempt: 0,
             sandbox: "s".into(),
@@ -231,8 +229,11 @@ mod tests {
             image: String::new(),
             image_id: String::new(),
             hash: None,
+        };
+        let backoff = Backoff { delay: Duration::from_secs(20), since: now(0).wall };
+        m.facts.record.edit_container(&"c".into(), |memory| {
+            (memory.backoff, memory.exit) = (Some(backoff), Some(exit));
         });
-        m.facts.record.edit_container(&"c".into(), |m| *m = memory);
         assert_eq!(m.waits(now(6))[0].until, Some(now(25).wall));
         assert_eq!(m.waits(now(26))[0].until, None, "what is over is not promised");
     }
