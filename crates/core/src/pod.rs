@@ -126,6 +126,7 @@ impl Machine {
         let facts = &mut self.facts;
         if facts.calls.runtime_is_back(ctx.outages) {
             facts.observed.runtime_is_back();
+            self.progress.stops.runtime_is_back();
         }
         absorb::settle_doubts(facts, ctx);
         for id in absorb::settle_starts(facts, ctx.now) {

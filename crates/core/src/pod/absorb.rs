@@ -71,7 +71,10 @@ pub(super) fn settle_starts(facts: &mut PodFacts, now: Now) -> Vec<ContainerId> 
         }
         start_is_settled(facts, &name);
         settled.push(id.clone());
-        if state == Some((RunState::Exited, false)) {
+        // The runtime may have removed it meanwhile: then its exit is in the record.
+        let exit = facts.record.containers.get(&name).and_then(|memory| memory.exit.as_ref());
+        let never_started = exit.is_some_and(|exit| exit.id == id && exit.started_at.is_none());
+        if state == Some((RunState::Exited, false)) || (state.is_none() && never_started) {
             facts.history.record(now, &format!("container {name} is replaced"), "its start was interrupted");
             facts.record.edit_container(&name, |memory| memory.voided = Some(id));
         }

@@ -100,13 +100,15 @@ impl Machine {
 
     pub(crate) fn observed(&mut self, seq: Seq, result: Result<PodSeen, CallError>, ctx: &Ctx<'_>, out: &mut Out) {
         let facts = &mut self.facts;
-        if result.as_ref().is_err_and(CallError::is_unavailable) {
-            facts.observed.lost(seq, ctx.now.boot);
-            return;
-        }
         let troubled = facts.observed.trouble().is_some();
-        if facts.observed.observed(seq, result.map_err(|e| e.message().to_owned()), ctx.now.boot) {
-            self.progress.absorb(facts, ctx.now);
+        match result {
+            Err(error) if error.is_unavailable() => facts.observed.lost(seq, error.message(), ctx.now.boot),
+            result => {
+                let result = result.map_err(|error| error.message().to_owned());
+                if facts.observed.observed(seq, result, ctx.now.boot) {
+                    self.progress.absorb(facts, ctx.now);
+                }
+            }
         }
         if let Some((2, message)) = facts.observed.trouble() {
             let message = format!("the runtime does not report this pod: {message}");

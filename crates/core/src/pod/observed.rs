@@ -23,7 +23,7 @@ pub(crate) struct Observed {
     held: Option<Time>,
     /// Queries in a row that found the runtime unavailable while it may answer others, and when to try again.
     #[serde(default)]
-    unavailable: Option<(u32, Time)>,
+    unavailable: Option<(u32, Time, String)>,
     /// Looks that failed in a row, and when to try again.
     failed: Option<(u32, Time, String)>,
 }
@@ -65,12 +65,13 @@ impl Observed {
 
     /// The runtime was unavailable: that says nothing about this pod. The query is repeated with a growing delay, at once when the
     /// runtime returns after an outage.
-    pub(crate) fn lost(&mut self, seq: Seq, now: Time) {
+    pub(crate) fn lost(&mut self, seq: Seq, message: &str, now: Time) {
         if self.looking == Some(seq) {
             self.looking = None;
         }
-        let count = self.unavailable.map_or(0, |(count, _)| count) + 1;
-        self.unavailable = Some((count, now + Duration::from_millis(100) * 2u32.pow(count.min(8))));
+        let count = self.unavailable.as_ref().map_or(0, |(count, ..)| *count) + 1;
+        let again = now + Duration::from_millis(100) * 2u32.pow(count.min(8));
+        self.unavailable = Some((count, again, message.to_owned()));
         self.dirty = true;
     }
 
@@ -112,13 +113,21 @@ impl Observed {
 
     /// Why the pod can't be seen, if that has happened more than once.
     pub(crate) fn trouble(&self) -> Option<(u32, &str)> {
-        self.failed.as_ref().map(|(count, _, message)| (*count, message.as_str()))
+        let failed = self.failed.as_ref().map(|(count, _, message)| (*count, message.as_str()));
+        // A restart of the runtime makes it unavailable for a moment: three in a row are this pod's own trouble.
+        let unavailable = self.unavailable.as_ref().filter(|(count, ..)| *count > 2);
+        failed.or_else(|| unavailable.map(|(count, _, message)| (count - 1, message.as_str())))
+    }
+
+    fn retry_at(&self) -> Option<Time> {
+        let failed = self.failed.as_ref().map(|(_, at, _)| *at);
+        failed.max(self.unavailable.as_ref().map(|(_, at, _)| *at))
     }
 
     /// Ask for a look if one is wanted and none is under way.
     pub(crate) fn look(&mut self, uid: &PodUid, seq: &mut Seq, now: Time, out: &mut Vec<Effect>) {
         self.dirty |= self.held.is_some_and(|at| at <= now);
-        let wait = self.failed.as_ref().map(|f| f.1).max(self.unavailable.map(|u| u.1));
+        let wait = self.retry_at();
         if !self.dirty || self.looking.is_some() || wait.is_some_and(|at| at > now) {
             return;
         }
@@ -131,8 +140,7 @@ impl Observed {
 
     /// When to look again. A moment that has passed waits for the runtime, whose return steps every pod.
     pub(crate) fn wake(&self, now: Time) -> Option<Time> {
-        let wait = self.failed.as_ref().map(|f| f.1).max(self.unavailable.map(|u| u.1));
-        let again = wait.filter(|_| self.dirty && self.looking.is_none());
+        let again = self.retry_at().filter(|_| self.dirty && self.looking.is_none());
         again.into_iter().chain(self.held).filter(|at| *at > now).min()
     }
 }

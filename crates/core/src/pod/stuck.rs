@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::termination::ContainerStops;
 use super::{PodFacts, State};
 use crate::actions::Waiting;
-use crate::model::{Call, CallKey, Now, PodSeen, RuntimeCall, Time};
+use crate::model::{Call, CallKey, Now, RuntimeCall, Time};
 
 /// This long after its deadline a container that still runs is stuck: the two seconds a stop may overrun, and the runtime's own time.
 pub(super) const OVERDUE: Duration = Duration::from_secs(5);
@@ -27,7 +27,7 @@ pub(super) fn stuck(facts: &PodFacts, stops: &ContainerStops, now: Now) -> Optio
     if facts.state() >= State::Terminated {
         return None;
     }
-    let failed = facts.calls.retries().find(|(key, _)| is_stop_of_running(key, &facts.observed.seen));
+    let failed = facts.calls.retries().find(|(key, _)| is_stop_of_running(key, facts, stops));
     let failed =
         failed.and_then(|(_, retry)| retry.message.as_ref()).map(|why| format!("the pod can't be stopped: {why}"));
     let message = failed.or_else(|| overdue(facts, stops, now.boot)).or_else(|| slow_sandbox(facts, now.boot))?;
@@ -53,11 +53,17 @@ pub(super) fn sandbox_stops(facts: &PodFacts) -> impl Iterator<Item = Time> {
     stops.map(|(_, at)| at + SANDBOX)
 }
 
-/// What a retry is to stop still runs. The removal of a dead sandbox has the same key as its stop, and holds nothing up.
-fn is_stop_of_running(key: &CallKey, seen: &PodSeen) -> bool {
+/// What a retry is to stop still runs, or its network is not released yet. The removal of an old sandbox has the same key as its
+/// stop, and holds nothing up.
+fn is_stop_of_running(key: &CallKey, facts: &PodFacts, stops: &ContainerStops) -> bool {
+    let seen = &facts.observed.seen;
     match key {
         CallKey::Stop(id) => seen.container(id).is_some_and(|c| c.state.may_run()),
-        CallKey::Sandbox(id) => seen.sandboxes.iter().any(|s| s.id == *id && s.ready),
+        CallKey::Sandbox(id) => {
+            let newest = seen.sandbox().is_some_and(|s| s.id == *id);
+            let unreleased = !stops.is_sandbox_stopped(id) && (newest || facts.record.termination().is_some());
+            seen.sandboxes.iter().any(|s| s.id == *id && (s.ready || unreleased))
+        }
         _ => false,
     }
 }

@@ -78,6 +78,10 @@ fn an_observation_that_misses_the_container_of_an_open_start_does_not_end_the_po
         assert_eq!(lab.see(&shown), []);
         assert_eq!(lab.state("1"), Some(State::Syncing));
     }
+    let gone = Err(CallError::failed("container not found"));
+    lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::StartContainer { .. })), gone);
+    lab.see(&seen(None));
+    assert_eq!(lab.state("1"), Some(State::Syncing), "it is replaced");
 }
 
 #[test]
@@ -127,6 +131,53 @@ fn after_an_outage_beyond_the_deadline_a_container_still_has_its_two_seconds() {
     assert_eq!(wake, Some(next.now + Duration::from_millis(100)));
     next.now += Duration::from_millis(100);
     assert_eq!(next.tell(Event::Wake), [Call::Runtime(RuntimeCall::StopSandbox { id: "sb".into() })]);
+}
+
+#[test]
+fn after_an_outage_of_the_runtime_the_stop_is_sent_again_before_the_sandbox_is_stopped() {
+    let mut lab = running();
+    lab.set(&[]);
+    lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::StopContainer { .. })), unavailable());
+    lab.tell(Event::Runtime { result: unavailable() });
+    assert!(!lab.node.runtime_up());
+    lab.now += Duration::from_secs(33);
+    for (uid, seq) in std::mem::take(&mut lab.looks) {
+        lab.tell(Event::Observed { uid, seq, result: unavailable(), covered: true });
+    }
+    let back = RuntimeReady { network: true, ..RuntimeReady::default() };
+    assert_eq!(lab.tell(Event::Runtime { result: Ok(back) }), [], "the container has not had its time");
+    lab.tell(Event::Listed { seq: lab.node.pods.sequences.seq, result: Ok(listing("1", "a")) });
+    let stop = RuntimeCall::StopContainer { name: "c".into(), id: "id".into(), timeout: Duration::from_secs(2) };
+    assert_eq!(lab.see(&seen(Some(RunState::Running))), [Call::Runtime(stop)]);
+}
+
+#[test]
+fn a_pod_that_is_unavailable_for_long_says_so() {
+    let mut lab = running();
+    lab.tell(Event::Hint { uid: "1".into() });
+    for n in 1..=3 {
+        let (uid, seq) = lab.looks.pop().unwrap();
+        lab.events.clear();
+        lab.tell(Event::Observed { uid, seq, result: unavailable(), covered: true });
+        assert_eq!(lab.events.iter().any(|e| e.reason == "FailedSync"), n == 3, "observation {n}");
+        lab.now += Duration::from_secs(30);
+        lab.tell(Event::Wake);
+    }
+    assert!(is_stuck(&lab));
+}
+
+#[test]
+fn a_sandbox_whose_network_cannot_be_released_makes_the_pod_stuck() {
+    let mut lab = running();
+    lab.set(&[]);
+    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopContainer { .. })));
+    let mut dead = seen(Some(RunState::Exited));
+    dead.sandboxes[0].ready = false;
+    lab.see(&dead);
+    let failed = Err(CallError::failed("cni: plugin failed"));
+    lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::StopSandbox { .. })), failed);
+    lab.see(&dead);
+    assert!(is_stuck(&lab));
 }
 
 #[test]

@@ -34,7 +34,7 @@ struct Stop {
     /// The text of its Killing event; empty for the default.
     why: String,
     reported: bool,
-    /// When this process sent the first stop. After an outage that may be long after the deadline.
+    /// When this process sent the first stop since the last outage of the runtime. That may be long after the deadline.
     #[serde(default)]
     sent_at: Option<Time>,
     /// When the runtime will send KILL, by the stop that is under way.
@@ -67,6 +67,11 @@ impl ContainerStops {
         if let Some(stop) = self.stops.get_mut(id) {
             (stop.kill_at, stop.returned) = (None, true);
         }
+    }
+
+    /// The runtime returned from an outage: a stop that was sent before may never have reached it.
+    pub(in crate::pod) fn runtime_is_back(&mut self) {
+        self.stops.values_mut().for_each(|stop| stop.sent_at = None);
     }
 
     pub(in crate::pod) fn sandbox_stopped(&mut self, id: SandboxId) {
