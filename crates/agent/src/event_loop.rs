@@ -232,18 +232,27 @@ impl EventLoop {
             out.effects.append(&mut own.effects);
         }
         self.state.heartbeat(self.clock.now());
+        self.state.set_runtime_up(self.node.runtime_up());
+        // A timer needs no record: on a disk that hangs it would delay the kills it is set for.
+        out.effects.retain(|effect| match effect {
+            Effect::WakeAt(at) => {
+                self.wake = Some(*at);
+                false
+            }
+            _ => true,
+        });
         if let Some(effects) = self.committer.commit(out) {
             self.perform(effects);
         }
     }
 
     fn committed(&mut self, done: committer::Committed) {
+        self.perform(done.effects);
         if let Some(error) = done.health_change {
             tracing::warn!(error = error.as_deref().unwrap_or("none"), "the journal's health changed");
             self.state.set_journal_error(error.clone());
             self.turn(vec![Event::Journal { error }]);
         }
-        self.perform(done.effects);
     }
 
     fn perform(&mut self, effects: Vec<Effect>) {

@@ -16,6 +16,8 @@ use std::time::Duration;
 use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::proto::op::Query;
+use hickory_resolver::proto::rr::{Name, RecordType};
 use hickory_resolver::{Hosts, TokioResolver, system_conf};
 use podwright_tasks::Pool;
 use tokio::net::TcpStream;
@@ -70,10 +72,15 @@ impl NameResolver {
     /// With this name server and no hosts file.
     #[cfg(test)]
     pub(crate) fn of_server(server: SocketAddr) -> Self {
+        Self::of_server_and_hosts(server, Hosts::default())
+    }
+
+    #[cfg(test)]
+    fn of_server_and_hosts(server: SocketAddr, hosts: Hosts) -> Self {
         let mut name_server = NameServerConfig::udp(server.ip());
         name_server.connections.iter_mut().for_each(|connection| connection.port = server.port());
         let config = ResolverConfig::from_parts(None, vec![], vec![name_server]);
-        let settings = ResolverSettings { config, options: ResolverOpts::default(), hosts: Arc::default() };
+        let settings = ResolverSettings { config, options: ResolverOpts::default(), hosts: Arc::new(hosts) };
         Self::new(Settings::Fixed(Arc::new(settings)))
     }
 
@@ -98,7 +105,12 @@ impl NameResolver {
         let work = async {
             let permits = self.permits(owner);
             let _permit = permits.acquire().await.expect("the semaphore is never closed");
-            let resolver = self.settings().await.resolver();
+            let settings = self.settings().await;
+            let listed = settings.in_hosts_file(host);
+            if !listed.is_empty() {
+                return Ok(listed);
+            }
+            let resolver = settings.resolver();
             let failed = |source| LookupError::Failed { host: host.to_owned(), source };
             match resolver.map_err(failed)?.lookup_ip(host).await {
                 Ok(found) => Ok(found.iter().collect()),
@@ -163,6 +175,17 @@ impl ResolverSettings {
         Self { config, options: ResolverOpts::default(), hosts: Arc::default() }
     }
 
+    /// The addresses of a name in the hosts file, which is complete for the names it has: the resolver would also ask the name
+    /// servers, for the other address family and with the search domains.
+    fn in_hosts_file(&self, host: &str) -> Vec<IpAddr> {
+        let Ok(name) = Name::from_utf8(host) else { return vec![] };
+        let of_type = |kind| self.hosts.lookup_static_host(&Query::query(name.clone(), kind));
+        let found = [RecordType::A, RecordType::AAAA].into_iter().filter_map(of_type);
+        found
+            .flat_map(|lookup| lookup.answers().iter().filter_map(|record| record.data.ip_addr()).collect::<Vec<_>>())
+            .collect()
+    }
+
     /// A resolver for one lookup. Its sockets and tasks end with it.
     fn resolver(&self) -> Result<TokioResolver, NetError> {
         let mut builder = TokioResolver::builder_with_config(self.config.clone(), TokioRuntimeProvider::default());
@@ -171,11 +194,9 @@ impl ResolverSettings {
         options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
         options.attempts = options.attempts.min(ATTEMPTS_MAX);
         options.cache_size = 0;
-        // They are read with the rest, and not on this thread.
+        // See `in_hosts_file`.
         options.use_hosts_file = ResolveHosts::Never;
-        let mut resolver = builder.build()?;
-        resolver.set_hosts(Arc::clone(&self.hosts));
-        Ok(resolver)
+        builder.build()
     }
 }
 

@@ -20,6 +20,8 @@ use crate::perform;
 
 /// Time limit for work that belongs to no call: finding and removing leftovers, writing quarantined records.
 const SWEEP_LIMIT: Duration = Duration::from_secs(60);
+/// A pod that comes back waits for the removal of its leftovers: one that is abandoned half-way would go on in its directories.
+const REMOVAL_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Performs effects on the container runtime, the host and the object stores.
 pub struct NodeExecutor {
@@ -71,7 +73,7 @@ impl Executor for NodeExecutor {
         let host = self.host.clone();
         let span = info_span!("sweep", %uid);
         let sweep = async move {
-            match host.remove_leftovers(uid.as_str(), SWEEP_LIMIT).await {
+            match host.remove_leftovers(uid.as_str(), REMOVAL_LIMIT).await {
                 Ok(()) => tracing::info!("leftovers of an unknown pod removed"),
                 Err(error) => tracing::warn!(error = error.message(), "removal of leftovers of an unknown pod failed"),
             }

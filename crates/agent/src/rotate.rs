@@ -25,6 +25,7 @@ use flate2::write::GzEncoder;
 use jiff::Timestamp;
 use podwright_core::model::ContainerId;
 use podwright_cri::{Code, CriError};
+use podwright_tasks::PoolKey;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -298,7 +299,8 @@ async fn blocking<T: Send + 'static>(
     log: &Path,
     work: impl FnOnce() -> Result<T, RotateError> + Send + 'static,
 ) -> Result<T, RotateError> {
-    let key = format!("log {}", log.display());
+    // One owner: at most a few are compressed at a time.
+    let key = PoolKey::new("log rotation", format!("log {}", log.display()));
     let done = pool.run_to_end(key, work).await;
     done.unwrap_or_else(|source| Err(RotateError::Pool { path: log.to_owned(), source }))
 }

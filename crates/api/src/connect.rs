@@ -95,7 +95,7 @@ impl Service<Name> for HostLookup {
         let pool = self.0.clone();
         Box::pin(async move {
             let lookup = move || (name.as_str(), 0).to_socket_addrs();
-            Ok(pool.run("name lookup of the API server", CONNECT_TIMEOUT, lookup).await??)
+            Ok(pool.run("name lookup of the API server", HANDSHAKE_TIMEOUT, lookup).await??)
         })
     }
 }
@@ -162,9 +162,9 @@ where
     }
 }
 
-/// The name lookup, and TCP.
+/// TCP.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// TCP and TLS.
+/// The name lookup, TCP and TLS. The C library asks the second name server after five seconds.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const PING_INTERVAL: Duration = Duration::from_secs(15);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);

@@ -49,7 +49,7 @@ pub async fn run(
         changes,
         backoff: RetryBackoff::new(RETRY_FIRST, RETRY_MAX),
         freshness: Freshness::default(),
-        cached: Some(recorded.unwrap_or(0)),
+        cached: recorded,
     };
     while !pods.changes.is_closed() {
         let version = pods.list().await;
@@ -64,7 +64,8 @@ struct PodSource {
     position: PodPosition,
     backoff: RetryBackoff,
     freshness: Freshness,
-    /// Until the first list: the version from which on a list of the server's cache is accepted.
+    /// Until the first list: the version from which on a list of the server's cache is accepted. Without recorded pods there is
+    /// nothing to compare it with, and the list must be consistent: pods that run and are missing in an old list would be stopped.
     cached: Option<u64>,
 }
 

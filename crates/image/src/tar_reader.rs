@@ -99,6 +99,9 @@ pub struct TarReader<R> {
     entries_max: u64,
 }
 
+/// No file is larger; the sum with its padding can't overflow.
+const SIZE_MAX: u64 = 1 << 60;
+
 /// What extension headers say about the entry that follows them.
 #[derive(Default)]
 struct Extensions {
@@ -128,7 +131,8 @@ impl<R: Read> TarReader<R> {
                 EntryType::GNULongLink => extensions.link = Some(self.text(&header, "link name", NAME_BYTES_MAX)?),
                 EntryType::XHeader => {
                     let records = self.text(&header, "pax header", PAX_BYTES_MAX)?;
-                    extensions.pax.extend(self.records(&records)?);
+                    // The last one counts, as in Go: the sum of all would not be bounded.
+                    extensions.pax = self.records(&records)?;
                 }
                 // Defaults for all entries: a comment of git, in practice.
                 EntryType::XGlobalHeader => drop(self.text(&header, "pax header", PAX_BYTES_MAX)?),
@@ -161,12 +165,17 @@ impl<R: Read> TarReader<R> {
             Some(size) => size.map_err(|()| self.invalid("size"))?,
             None => header.entry_size().map_err(|_| self.invalid("size"))?,
         };
+        if size > SIZE_MAX {
+            return Err(self.invalid("size"));
+        }
         let kind = self.kind(header, &path, link, &pax)?;
         // A link may announce the size of its target; no content follows it then.
         (self.content, self.padding) = if kind == TarKind::File { (size, padding(size)) } else { (0, 0) };
         let id = |key: &'static str, raw: &[u8], read: io::Result<u64>| {
             let id = number(&pax, key).unwrap_or_else(|| or_blank(raw, read));
-            id.and_then(|id| u32::try_from(id).map_err(drop)).map_err(|()| self.invalid(key))
+            // The last number means "unchanged" to chown.
+            let id = id.and_then(|id| u32::try_from(id).map_err(drop)).map_err(|()| self.invalid(key))?;
+            if id == u32::MAX { Err(self.invalid(key)) } else { Ok(id) }
         };
         let fields = header.as_old();
         let (uid, gid) = (id("uid", &fields.uid, header.uid())?, id("gid", &fields.gid, header.gid())?);

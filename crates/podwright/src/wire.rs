@@ -167,10 +167,11 @@ impl Agent {
     /// Starts every task of the agent.
     fn start(self, config: AgentConfig, opened: Opened, tasks: &Tasks, stop: &CancellationToken) -> anyhow::Result<()> {
         let Self { node, inputs, state, executor, observer, store, changes, pull_records, pool } = self;
-        let Opened { journal, socket, listener, runtime, images, cluster, .. } = opened;
+        let Opened { journal, journal_losses, socket, listener, runtime, images, cluster, .. } = opened;
         let (limit, node_name) = (config.node.runtime_request_timeout, config.node.node_name.clone());
         let (feed, pods) = (Arc::clone(state.feed()), node.workers().iter().count());
-        let recorded_version = recorded_version(&node);
+        // Lost records may have been newer than those that are left.
+        let recorded_version = recorded_version(&node).filter(|_| journal_losses.is_empty());
         let (event_loop, handle) =
             EventLoop::with_state(inputs, state, node, Some(journal), executor, Arc::new(SystemClock));
         let event_loop = record_to_file(event_loop, config.record.clone())?;

@@ -164,6 +164,10 @@ impl InFlight {
     /// No event follows: the next search for leftovers shows the result.
     pub(super) fn sweep(&mut self, uid: PodUid) {
         self.sweeps.retain(|_, ended| !ended.is_cancelled());
+        // A search that began before its end finds the same leftovers again.
+        if self.sweeps.contains_key(&uid) {
+            return;
+        }
         let ended = CancellationToken::new();
         self.sweeps.insert(uid.clone(), ended.clone());
         let sweep = self.executor.sweep(uid);

@@ -1,6 +1,7 @@
 //! Queries to the event loop, and the state it publishes for readers that do not wait for it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use podwright_core::Node;
@@ -104,6 +105,7 @@ pub struct AgentState {
     events: Mutex<EventCorrelator>,
     event_feed: EventFeed,
     heartbeat: Mutex<Option<Now>>,
+    runtime_up: AtomicBool,
     observation: Mutex<Option<Now>>,
     journal: Mutex<Option<String>>,
     waiters: Mutex<BTreeMap<u64, oneshot::Sender<()>>>,
@@ -131,6 +133,11 @@ impl AgentState {
     /// When the event loop last finished a batch.
     pub fn last_heartbeat(&self) -> Option<Now> {
         *self.heartbeat.lock().expect("no panic under this lock")
+    }
+
+    /// The container runtime answered its last check.
+    pub fn runtime_up(&self) -> bool {
+        self.runtime_up.load(Ordering::Relaxed)
     }
 
     /// When the runtime was last listed or a pod last observed, successfully.
@@ -175,6 +182,10 @@ impl AgentState {
 
     pub(super) fn observed(&self, now: Now) {
         *self.observation.lock().expect("no panic under this lock") = Some(now);
+    }
+
+    pub(super) fn set_runtime_up(&self, up: bool) {
+        self.runtime_up.store(up, Ordering::Relaxed);
     }
 
     pub(super) fn set_journal_error(&self, error: Option<String>) {

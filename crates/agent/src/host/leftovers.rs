@@ -8,6 +8,9 @@ use podwright_core::model::PodUid;
 use super::{Host, HostError, logs};
 use crate::pod_spec::is_plain_name;
 
+/// Processes that do not end in this time keep their cgroup; the rest is removed all the same.
+const CGROUP_LIMIT: Duration = Duration::from_secs(30);
+
 impl Host {
     /// The pods that have cgroups, directories or logs on the node.
     pub(crate) async fn list_leftovers(&self, limit: Duration) -> Result<BTreeSet<PodUid>, HostError> {
@@ -27,7 +30,7 @@ impl Host {
         let deadline = Instant::now() + limit;
         let remaining = || deadline.saturating_duration_since(Instant::now());
         // Processes first: their open files keep mounts busy and logs growing.
-        let cgroup = self.cgroups.remove(uid, remaining() / 2).await;
+        let cgroup = self.cgroups.remove(uid, remaining().min(CGROUP_LIMIT)).await;
         let volumes = self.volumes.remove(uid, remaining()).await;
         // Fails, without harm, while something is still mounted there.
         let dirs = self.dirs.remove(uid, remaining()).await;

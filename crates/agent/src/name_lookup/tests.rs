@@ -47,6 +47,18 @@ async fn names_are_looked_up_and_addresses_are_not() {
 }
 
 #[tokio::test]
+async fn a_name_in_the_hosts_file_needs_no_name_server() {
+    let dead = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let mut hosts = Hosts::default();
+    hosts.read_hosts_conf(&b"192.0.2.7 db db.example.com"[..]).unwrap();
+    let names = NameResolver::of_server_and_hosts(dead.local_addr().unwrap(), hosts);
+    for host in ["db", "db.example.com", "db.example.com."] {
+        let found = timeout(Duration::from_secs(1), names.lookup("pod", host)).await.expect("it is in the file");
+        assert_eq!(found.unwrap(), ["192.0.2.7".parse::<IpAddr>().unwrap()], "{host}");
+    }
+}
+
+#[tokio::test]
 async fn a_pod_that_waits_for_a_dead_name_server_delays_no_other_pod() {
     // Bound and never read: queries are neither answered nor refused.
     let dead = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();

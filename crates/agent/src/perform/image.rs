@@ -31,6 +31,7 @@ pub use pull_records::PullRecords;
 
 use credentials::{Keyring, TrackedCredential};
 use known::KnownImages;
+use pull_records::RecordsError;
 use pulls::Pulls;
 
 /// Limits of pulls, and where credentials are.
@@ -99,6 +100,7 @@ impl Images {
         let Some(records) = &self.records else { return Ok(true) };
         let history = match records.history(image, id).await {
             Ok(history) => history,
+            Err(RecordsError::Pool(error)) => return Err(CallError::failed(error.to_string())),
             Err(error) => {
                 tracing::warn!(image, %error, "records of image pulls can't be read, the image is pulled");
                 return Ok(false);

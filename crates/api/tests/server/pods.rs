@@ -138,6 +138,16 @@ async fn the_first_list_is_cached_and_not_used_if_it_is_older_than_the_records()
 }
 
 #[tokio::test]
+async fn without_records_the_first_list_is_consistent() {
+    let (_keep, stream) = watch_of(vec![]);
+    let mut test = PodSourceTest::start(vec![ok(list(10, &[pod("a", 5)]))], vec![stream]).await;
+    assert_eq!(test.next().await, "set a");
+    let lists = test.server.requests("GET", "/api/v1/pods").into_iter().map(|seen| seen.path);
+    let lists: Vec<_> = lists.filter(|path| !path.contains("watch=true")).collect();
+    assert!(!lists[0].contains("resourceVersion=0"), "an old list would stop pods that run: {lists:?}");
+}
+
+#[tokio::test]
 async fn a_disconnected_watch_resumes_at_its_last_version() {
     let cut = line("MODIFIED", &pod("a", 13)).slice(..20);
     let (keep, stream) = watch_of(vec![line("ADDED", &pod("b", 11)), bookmark(12), cut]);

@@ -50,7 +50,7 @@ impl AgentStatus for Monitor {
         Box::pin(async {
             let now = podwright_linux::clock::boot_time();
             let mut not_ready: Vec<String> = self.handle.state().journal_error().into_iter().collect();
-            if !self.handle.pods().await.is_some_and(|shown| shown.runtime_up) {
+            if !self.handle.state().runtime_up() {
                 not_ready.push("the container runtime does not answer".into());
             }
             let unobserved = self.handle.state().last_observation().map(|at| now.saturating_sub(at.boot));

@@ -126,9 +126,10 @@ impl Pulls {
             (Arc::clone(&self.service), Arc::clone(&self.permits), self.rate_limit.clone());
         let (full, credentials) = key.clone();
         let task = podwright_tasks::spawn("image-pull", async move {
-            let _host = host.acquire().await.expect("the semaphore is never closed");
+            // The pod's own first: a pull that waits for it must not hold a permit of the registry.
             let _pod = first_permit(pod, &mut joining).await;
             drop(joining);
+            let _host = host.acquire().await.expect("the semaphore is never closed");
             let _permit = permits.acquire().await.expect("the semaphore is never closed");
             if let Some(rate_limit) = rate_limit {
                 rate_limit.acquire().await;
