@@ -126,10 +126,8 @@ impl Pulls {
             (Arc::clone(&self.service), Arc::clone(&self.permits), self.rate_limit.clone());
         let (full, credentials) = key.clone();
         let task = podwright_tasks::spawn("image-pull", async move {
-            // The pod's own first: a pull that waits for it must not hold a permit of the registry.
-            let _pod = first_permit(pod, &mut joining).await;
+            let _held = pod_and_host(vec![pod], &mut joining, &host).await;
             drop(joining);
-            let _host = host.acquire().await.expect("the semaphore is never closed");
             let _permit = permits.acquire().await.expect("the semaphore is never closed");
             if let Some(rate_limit) = rate_limit {
                 rate_limit.acquire().await;
@@ -142,16 +140,39 @@ impl Pulls {
     }
 }
 
+/// A permit of a pod and one of the registry. A pull that waits for one of them does not hold the other: neither a slow registry
+/// nor a pod with many pulls keeps others from starting.
+async fn pod_and_host(
+    mut pods: Vec<Arc<Semaphore>>,
+    joining: &mut mpsc::UnboundedReceiver<Arc<Semaphore>>,
+    host: &Arc<Semaphore>,
+) -> (OwnedSemaphorePermit, OwnedSemaphorePermit) {
+    loop {
+        let pod = first_permit(&mut pods, joining).await;
+        if let Ok(host) = Arc::clone(host).try_acquire_owned() {
+            return (pod, host);
+        }
+        drop(pod);
+        let host = Arc::clone(host).acquire_owned().await.expect("the semaphore is never closed");
+        if let Some(pod) = pods.iter().find_map(|pod| Arc::clone(pod).try_acquire_owned().ok()) {
+            return (pod, host);
+        }
+    }
+}
+
 /// A permit of any pod that waits for the pull: a pod must not wait for the permits of another that asked for the image first.
 async fn first_permit(
-    first: Arc<Semaphore>,
+    pods: &mut Vec<Arc<Semaphore>>,
     joining: &mut mpsc::UnboundedReceiver<Arc<Semaphore>>,
 ) -> OwnedSemaphorePermit {
-    let mut permits = FuturesUnordered::from_iter([first.acquire_owned()]);
+    let mut permits: FuturesUnordered<_> = pods.iter().map(|pod| Arc::clone(pod).acquire_owned()).collect();
     loop {
         tokio::select! {
             Some(permit) = permits.next() => return permit.expect("the semaphore is never closed"),
-            Some(other) = joining.recv() => permits.push(other.acquire_owned()),
+            Some(other) = joining.recv() => {
+                pods.push(Arc::clone(&other));
+                permits.push(other.acquire_owned());
+            }
         }
     }
 }

@@ -234,6 +234,24 @@ async fn credentials_are_tried_in_order_and_never_appear_in_errors() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_waits_for_its_own_pulls_holds_no_permit_of_a_registry() {
+    let bench = Bench::with(|config| (config.pulls.parallel, config.pulls.parallel_per_host) = (5, 2));
+    let never = CancellationToken::new();
+    for _ in 0..4 {
+        bench.fake.next("PullImage", Step::Hang);
+    }
+    let images = ["tarpit-a.example/1", "tarpit-a.example/2", "tarpit-b.example/1", "tarpit-b.example/2"];
+    let slow = images.into_iter().chain(["hub.example/1", "hub.example/2"]).map(|image| pull(&bench, image, &never));
+    let slow: Vec<_> = slow.collect();
+    settle().await;
+    let began = tokio::time::Instant::now();
+    let other = pull_for("u-2", &bench, "hub.example/3", &never).await.unwrap();
+    assert_eq!(other, present("id-of-hub.example/3:latest"));
+    assert!(began.elapsed() < Duration::from_millis(100));
+    slow.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_with_many_slow_pulls_leaves_a_permit_to_others() {
     let bench = Bench::with(|config| (config.pulls.parallel, config.pulls.parallel_per_host) = (3, 3));
     let never = CancellationToken::new();
