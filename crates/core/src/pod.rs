@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Nothing here waits, and no step number is kept: each event changes what is known ([`PodFacts`]), then the plan of the state
-//! ([`progress`]) compares what is wanted with what was observed and asks for the calls that are missing. The state itself is part
-//! of the durable record ([`journaled`]), so that a restarted agent continues where the former one was.
+//! (`progress`) compares what is wanted with what was observed and asks for the calls that are missing. The state itself is part
+//! of the durable record (`journaled`), so that a restarted agent continues where the former one was.
 
 mod absorb;
 mod bring_up;

@@ -6,7 +6,7 @@ use super::documents;
 use crate::fields::MAX_PATH;
 use crate::model::Pod;
 
-/// Paths of the fields of a pod's document that decoding dropped, such as `spec.containers[0].foo`, at most [`MAX_FINDINGS`]. The pod
+/// Paths of the fields of a pod's document that decoding dropped, such as `spec.containers[0].foo`, at most `MAX_FINDINGS`. The pod
 /// may have got its node and defaults since.
 pub fn unknown_fields(document: &Value, pod: &Pod) -> Vec<String> {
     let known = serde_json::to_value(pod).unwrap_or_default();

@@ -96,7 +96,7 @@ impl PullRecords {
         Self { files: Arc::new(files), policy, pool }
     }
 
-    /// Removes the records of images that are gone, and turns pulls of former agent processes into records, every [`PERIOD`].
+    /// Removes the records of images that are gone, and turns pulls of former agent processes into records, every five minutes.
     pub async fn watch(self, images: Arc<dyn ImageService>, limit: Duration) {
         loop {
             let started = SystemTime::now();
