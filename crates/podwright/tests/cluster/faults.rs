@@ -214,10 +214,11 @@ fn large_unusual_and_foreign_pods_are_handled() {
         }
     });
     proxy.cut();
-    // As large as etcd accepts; every string fits the kernel's limit for arguments.
+    // As large as etcd accepts; every string fits the kernel's limit for arguments, and environment and arguments fit ours.
     let mut large = one(&sleeper("c"));
-    let env: Vec<Value> = (0..12).map(|i| json!({"name": format!("E{i}"), "value": "x".repeat(115_000)})).collect();
+    let env: Vec<Value> = (0..8).map(|i| json!({"name": format!("E{i}"), "value": "x".repeat(115_000)})).collect();
     large["containers"][0]["env"] = json!(env);
+    large["containers"][0]["args"] = json!(vec!["x".repeat(115_000); 4]);
     node.put("large", &large);
     node.put("strange", &one(&sleeper("c")));
     for name in ["large", "strange"] {
