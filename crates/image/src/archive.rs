@@ -25,14 +25,16 @@ use serde::Deserialize;
 use crate::compression::decompress;
 use crate::content::{ContentError, ExpectedContent};
 use crate::digest::{Digest, excerpt};
-use crate::durable::{FileError, failed};
+use crate::durable::{DurableFileError, failed};
 use crate::images::ImageRecord;
 use crate::layers::LayerError;
 use crate::leases::ContentLease;
-use crate::manifest::{Descriptor, Document, ImageConfiguration, ImageIndex, ImageManifest, ManifestError};
+use crate::manifest::{
+    Descriptor, ImageConfiguration, ImageIndex, ImageManifest, ImageManifestError, ManifestDocument,
+};
 use crate::manifest::{OCI_CONFIG, OCI_LAYER};
 use crate::reference::{ImageReference, ReferenceError};
-use crate::store::{ImageStore, NewImage, StoreError, layer_records};
+use crate::store::{ImageStore, ImageStoreError, NewImage, layer_records};
 use crate::tar_reader::{TarError, TarKind, TarReader};
 
 /// Why an archive was not loaded or written.
@@ -43,7 +45,7 @@ pub enum ArchiveError {
     Tar(#[from] TarError),
     /// The source can't be read.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] DurableFileError),
     /// The archive can't be written.
     #[error("write the archive")]
     Write(#[source] io::Error),
@@ -81,7 +83,7 @@ pub enum ArchiveError {
     Name(#[source] ReferenceError),
     /// A document of the image can't be used.
     #[error(transparent)]
-    Manifest(#[from] ManifestError),
+    Manifest(#[from] ImageManifestError),
     /// Content could not be stored or read.
     #[error(transparent)]
     Content(#[from] ContentError),
@@ -90,7 +92,7 @@ pub enum ArchiveError {
     Layer(#[from] LayerError),
     /// The store failed otherwise.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] ImageStoreError),
 }
 
 impl ImageStore {
@@ -245,12 +247,12 @@ impl Loader<'_> {
         for _ in 0..=limits.index_depth {
             self.fetch(&next, limits.manifest_bytes, file, lease)?;
             let bytes = self.store.content().read(next.digest, limits.manifest_bytes)?;
-            match Document::parse(&bytes, &next.media_type, limits)? {
-                Document::Manifest(manifest) => return Ok(Some((next.digest, manifest))),
-                Document::Index(index) => next = index.choose(self.store.platform())?.clone(),
+            match ManifestDocument::parse(&bytes, &next.media_type, limits)? {
+                ManifestDocument::Manifest(manifest) => return Ok(Some((next.digest, manifest))),
+                ManifestDocument::Index(index) => next = index.choose(self.store.platform())?.clone(),
             }
         }
-        Err(ManifestError::Depth(limits.index_depth).into())
+        Err(ImageManifestError::Depth(limits.index_depth).into())
     }
 
     fn docker(
@@ -280,7 +282,7 @@ impl Loader<'_> {
             let manifest = ImageManifest { config: find(&image.config, OCI_CONFIG)?, layers };
             let json = manifest.to_json();
             // The bounds of a manifest hold for one that is made here, too.
-            Document::parse(&json, "", self.store.limits())?;
+            ManifestDocument::parse(&json, "", self.store.limits())?;
             lease.hold_blob(Digest::of(&json));
             let digest = self.store.content().write(&json)?;
             let mut names = BTreeMap::new();

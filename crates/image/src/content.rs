@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::digest::{ContentHasher, Digest};
 use crate::disk::{DiskError, DiskReserve};
-use crate::durable::{FileError, failed, sync_dir};
+use crate::durable::{DurableFileError, failed, sync_dir};
 use crate::leases::ContentLease;
 use crate::limits::ImageLimits;
 
@@ -63,7 +63,7 @@ pub enum ContentError {
     Disk(#[from] DiskError),
     /// A file operation failed.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] DurableFileError),
 }
 
 /// What is known about content before it arrives.
@@ -77,7 +77,7 @@ pub enum ExpectedContent {
 
 impl ContentStore {
     /// Opens or creates the store. Unfinished content of earlier processes is removed.
-    pub(crate) fn open(dir: &Path, limits: &ImageLimits) -> Result<Self, FileError> {
+    pub(crate) fn open(dir: &Path, limits: &ImageLimits) -> Result<Self, DurableFileError> {
         let (blobs, ingest) = (dir.join("blobs/sha256"), dir.join("ingest"));
         fs::create_dir_all(&blobs).map_err(failed("create", &blobs))?;
         fs::create_dir_all(&ingest).map_err(failed("create", &ingest))?;
@@ -154,7 +154,7 @@ impl ContentStore {
     }
 
     /// All blobs with their sizes.
-    pub(crate) fn list(&self) -> Result<Vec<(Digest, u64)>, FileError> {
+    pub(crate) fn list(&self) -> Result<Vec<(Digest, u64)>, DurableFileError> {
         let entries = fs::read_dir(&self.blobs).map_err(failed("read", &self.blobs))?.flatten();
         let blob = |entry: fs::DirEntry| {
             let digest = Digest::from_hex(entry.file_name().to_str()?)?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::statvfs;
 
-use crate::durable::{FileError, failed};
+use crate::durable::{DurableFileError, failed};
 use crate::limits::ImageLimits;
 
 /// Checks the free space of one file system.
@@ -31,7 +31,7 @@ pub enum DiskError {
     },
     /// The file system does not answer.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] DurableFileError),
 }
 
 impl DiskReserve {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::chain::ChainId;
 use crate::digest::Digest;
-use crate::durable::{self, FileError, failed};
+use crate::durable::{self, DurableFileError, failed};
 use crate::reference::ImageReference;
 
 /// One image of the store.
@@ -88,7 +88,7 @@ struct ImagesFile {
 
 impl ImageTable {
     /// Reads the file. A damaged one is renamed (`images.json.corrupt-<n>`) and reported: images are pulled again then.
-    pub(crate) fn open(path: &Path) -> Result<Self, FileError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, DurableFileError> {
         let text = match fs::read(path) {
             Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -127,7 +127,7 @@ impl ImageTable {
     }
 
     /// Adds an image. Its names are taken from the images that had them; names it has already stay.
-    pub(crate) fn put(&mut self, mut image: ImageRecord) -> Result<ImageRecord, FileError> {
+    pub(crate) fn put(&mut self, mut image: ImageRecord) -> Result<ImageRecord, DurableFileError> {
         let id = image.id;
         self.change(|images| {
             for other in images.values_mut() {
@@ -143,14 +143,14 @@ impl ImageTable {
     }
 
     /// Removes an image with all its names; `None` if there is no such image.
-    pub(crate) fn remove(&mut self, id: Digest) -> Result<Option<ImageRecord>, FileError> {
+    pub(crate) fn remove(&mut self, id: Digest) -> Result<Option<ImageRecord>, DurableFileError> {
         let Some(found) = self.images.get(&id).cloned() else { return Ok(None) };
         self.change(|images| drop(images.remove(&id)))?;
         Ok(Some(found))
     }
 
     /// Changes one image, if it is there.
-    pub(crate) fn edit(&mut self, id: Digest, edit: impl FnOnce(&mut ImageRecord)) -> Result<bool, FileError> {
+    pub(crate) fn edit(&mut self, id: Digest, edit: impl FnOnce(&mut ImageRecord)) -> Result<bool, DurableFileError> {
         if !self.images.contains_key(&id) {
             return Ok(false);
         }
@@ -163,7 +163,7 @@ impl ImageTable {
     }
 
     /// On disk first: after a failure nothing has changed.
-    fn change(&mut self, change: impl FnOnce(&mut BTreeMap<Digest, ImageRecord>)) -> Result<(), FileError> {
+    fn change(&mut self, change: impl FnOnce(&mut BTreeMap<Digest, ImageRecord>)) -> Result<(), DurableFileError> {
         let mut images = self.images.clone();
         change(&mut images);
         let file = ImagesFile { version: VERSION, images: images.values().cloned().collect() };

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::chain::ChainId;
 use crate::content::{ContentError, ContentStore};
 use crate::disk::DiskReserve;
-use crate::durable::{FileError, failed, replace};
+use crate::durable::{DurableFileError, failed, replace};
 use crate::images::LayerRecord;
 use crate::limits::ImageLimits;
 use crate::unpack::{UnpackError, UnpackRequest, unpack};
@@ -41,7 +41,7 @@ pub enum LayerError {
     NoParent(ChainId),
     /// A file operation failed.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] DurableFileError),
     /// Leftovers could not be removed.
     #[error(transparent)]
     Remove(#[from] RemoveError),
@@ -185,7 +185,7 @@ impl LayerStore {
     }
 
     /// Moves a layer out of the store; the caller deletes it. Missing is fine.
-    pub(crate) fn move_to(&self, chain: ChainId, trash: &Path) -> Result<(), FileError> {
+    pub(crate) fn move_to(&self, chain: ChainId, trash: &Path) -> Result<(), DurableFileError> {
         let mut table = self.table();
         let Some(layer) = table.layers.get(&chain) else { return Ok(()) };
         let path = self.numbered(layer.number);

@@ -36,13 +36,14 @@ pub use chain::ChainId;
 pub use content::{ContentError, ContentStore, ExpectedContent, Ingest};
 pub use digest::{ContentHasher, Digest, DigestError};
 pub use disk::DiskError;
-pub use durable::FileError;
+pub use durable::DurableFileError;
 pub use images::{ImageRecord, LayerRecord};
 pub use layers::LayerError;
 pub use leases::ContentLease;
 pub use limits::ImageLimits;
 pub use manifest::{
-    ContainerDefaults, Descriptor, Document, ImageConfiguration, ImageIndex, ImageManifest, ManifestError, RootFs,
+    ContainerDefaults, Descriptor, ImageConfiguration, ImageIndex, ImageManifest, ImageManifestError, ManifestDocument,
+    RootFs,
 };
 pub use platform::Platform;
 pub use progress::{LayerProgress, ProgressSnapshot, PullProgress};
@@ -51,7 +52,7 @@ pub use reference::{ImageReference, ReferenceError, Version};
 pub use registry::{
     HostsTomlError, RegistryCredentials, RegistryError, RegistryHost, RegistryOptions, parse_hosts_toml,
 };
-pub use store::{GcReport, GcRoots, ImageStore, StoreError, StoreUsage};
+pub use store::{GcReport, GcRoots, ImageStore, ImageStoreError, StoreUsage};
 pub use tar_reader::{TarEntry, TarError, TarKind, TarReader};
 pub use unpack::UnpackError;
 

@@ -5,7 +5,7 @@
 //!       └─▶ index (bounded depth)      └─▶ layers (compressed tars)
 //! ```
 //!
-//! [`Document::parse`] and [`ImageConfiguration::parse`] take bytes of any origin and are entry points for fuzzing.
+//! [`ManifestDocument::parse`] and [`ImageConfiguration::parse`] take bytes of any origin and are entry points for fuzzing.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ pub struct Descriptor {
 
 /// What a registry serves under a tag or digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Document {
+pub enum ManifestDocument {
     /// Manifests for several platforms.
     Index(ImageIndex),
     /// One image.
@@ -114,7 +114,7 @@ pub struct ContainerDefaults {
 
 /// Why a document can't be used.
 #[derive(Debug, thiserror::Error)]
-pub enum ManifestError {
+pub enum ImageManifestError {
     /// The bytes are no JSON of the expected form.
     #[error("{what} is malformed")]
     Malformed {
@@ -198,14 +198,14 @@ pub enum ManifestError {
     Depth(u32),
 }
 
-impl Document {
+impl ManifestDocument {
     /// Reads a manifest or an index. `media_type` is what the registry or the descriptor said; the document's own field wins.
-    pub fn parse(bytes: &[u8], media_type: &str, limits: &ImageLimits) -> Result<Self, ManifestError> {
+    pub fn parse(bytes: &[u8], media_type: &str, limits: &ImageLimits) -> Result<Self, ImageManifestError> {
         check_size("manifest", bytes, limits.manifest_bytes)?;
-        let malformed = |what| move |source| ManifestError::Malformed { what, source };
+        let malformed = |what| move |source| ImageManifestError::Malformed { what, source };
         let head: Head = serde_json::from_slice(bytes).map_err(malformed("manifest"))?;
         if head.schema_version == Some(1) || media_type.contains("docker.distribution.manifest.v1+") {
-            return Err(ManifestError::SchemaOne);
+            return Err(ImageManifestError::SchemaOne);
         }
         let media_type = head.media_type.as_deref().filter(|kind| !kind.is_empty()).unwrap_or(media_type);
         // Both at once is a document that two tools would read differently (CVE-2021-41190).
@@ -214,7 +214,7 @@ impl Document {
             OCI_INDEX | DOCKER_LIST if !layers => {}
             OCI_MANIFEST | DOCKER_MANIFEST if !manifests => {}
             "" | "application/json" | "application/octet-stream" | "text/plain" if manifests != layers => {}
-            other => return Err(ManifestError::MediaType(excerpt(other))),
+            other => return Err(ImageManifestError::MediaType(excerpt(other))),
         }
         if manifests {
             let index: ImageIndex = serde_json::from_slice(bytes).map_err(malformed("image index"))?;
@@ -228,7 +228,7 @@ impl Document {
 
 impl ImageIndex {
     /// The manifest or nested index for this host. Attestations (`unknown/unknown`) are never chosen.
-    pub fn choose(&self, host: &Platform) -> Result<&Descriptor, ManifestError> {
+    pub fn choose(&self, host: &Platform) -> Result<&Descriptor, ImageManifestError> {
         let unknown =
             |d: &&Descriptor| d.annotations.get(ATTESTATION).is_none_or(|kind| kind != "attestation-manifest");
         let candidates: Vec<&Descriptor> = self.manifests.iter().filter(unknown).collect();
@@ -239,7 +239,7 @@ impl ImageIndex {
         };
         // The first of equals: the index is in the order of preference.
         let ranked = candidates.iter().rev().filter_map(|d| Some((rank(d)?, *d)));
-        let no_platform = || ManifestError::NoPlatform {
+        let no_platform = || ImageManifestError::NoPlatform {
             wanted: host.clone(),
             available: candidates.iter().filter_map(|d| d.platform.clone()).take(PLATFORMS_SHOWN_MAX).collect(),
         };
@@ -249,30 +249,30 @@ impl ImageIndex {
 
 impl ImageManifest {
     /// The kinds, number and sizes of its parts.
-    fn check(&self, limits: &ImageLimits) -> Result<(), ManifestError> {
+    fn check(&self, limits: &ImageLimits) -> Result<(), ImageManifestError> {
         let config = &self.config;
         if config.size > limits.config_bytes {
             let (size, max) = (config.size, limits.config_bytes);
-            return Err(ManifestError::TooLarge { what: "image configuration", size, max });
+            return Err(ImageManifestError::TooLarge { what: "image configuration", size, max });
         }
         if !matches!(config.media_type.as_str(), "" | OCI_CONFIG | DOCKER_CONFIG | "application/octet-stream") {
-            return Err(ManifestError::Artifact(excerpt(&config.media_type)));
+            return Err(ImageManifestError::Artifact(excerpt(&config.media_type)));
         }
         if self.layers.len() > limits.layers {
-            return Err(ManifestError::LayerCount { count: self.layers.len(), max: limits.layers });
+            return Err(ImageManifestError::LayerCount { count: self.layers.len(), max: limits.layers });
         }
         for layer in &self.layers {
             let media_type = layer.media_type.as_str();
             if media_type.contains("foreign") || media_type.contains("nondistributable") {
                 let media_type = excerpt(media_type);
-                return Err(ManifestError::ForeignLayer { digest: layer.digest, media_type });
+                return Err(ImageManifestError::ForeignLayer { digest: layer.digest, media_type });
             }
             if !LAYER_TYPES.contains(&media_type) {
-                return Err(ManifestError::LayerType { digest: layer.digest, media_type: excerpt(media_type) });
+                return Err(ImageManifestError::LayerType { digest: layer.digest, media_type: excerpt(media_type) });
             }
             if layer.size > limits.layer_bytes {
                 let (size, max) = (layer.size, limits.layer_bytes);
-                return Err(ManifestError::LayerSize { digest: layer.digest, size, max });
+                return Err(ImageManifestError::LayerSize { digest: layer.digest, size, max });
             }
         }
         Ok(())
@@ -289,22 +289,22 @@ impl ImageManifest {
 
 impl ImageConfiguration {
     /// Reads an image configuration.
-    pub fn parse(bytes: &[u8], limits: &ImageLimits) -> Result<Self, ManifestError> {
+    pub fn parse(bytes: &[u8], limits: &ImageLimits) -> Result<Self, ImageManifestError> {
         const WHAT: &str = "image configuration";
         check_size(WHAT, bytes, limits.config_bytes)?;
-        serde_json::from_slice(bytes).map_err(|source| ManifestError::Malformed { what: WHAT, source })
+        serde_json::from_slice(bytes).map_err(|source| ImageManifestError::Malformed { what: WHAT, source })
     }
 
     /// It runs on this host and fits its manifest.
-    pub fn check(&self, manifest: &ImageManifest, host: &Platform) -> Result<(), ManifestError> {
+    pub fn check(&self, manifest: &ImageManifest, host: &Platform) -> Result<(), ImageManifestError> {
         // Old tools leave the platform out; then the image is for the platform it was pulled for.
         let unnamed = self.platform.os.is_empty() && self.platform.architecture.is_empty();
         if !unnamed && host.rank(&self.platform).is_none() {
             let available = vec![self.platform.clone()];
-            return Err(ManifestError::NoPlatform { wanted: host.clone(), available });
+            return Err(ImageManifestError::NoPlatform { wanted: host.clone(), available });
         }
         let (layers, diff_ids) = (manifest.layers.len(), self.rootfs.diff_ids.len());
-        if layers != diff_ids { Err(ManifestError::DiffIdCount { layers, diff_ids }) } else { Ok(()) }
+        if layers != diff_ids { Err(ImageManifestError::DiffIdCount { layers, diff_ids }) } else { Ok(()) }
     }
 }
 
@@ -324,9 +324,9 @@ struct Head {
     config: Option<serde::de::IgnoredAny>,
 }
 
-fn check_size(what: &'static str, bytes: &[u8], max: u64) -> Result<(), ManifestError> {
+fn check_size(what: &'static str, bytes: &[u8], max: u64) -> Result<(), ImageManifestError> {
     let size = bytes.len() as u64;
-    if size > max { Err(ManifestError::TooLarge { what, size, max }) } else { Ok(()) }
+    if size > max { Err(ImageManifestError::TooLarge { what, size, max }) } else { Ok(()) }
 }
 
 /// Go writes empty lists and maps as `null`.

@@ -24,11 +24,11 @@ use crate::flights::Flights;
 use crate::images::{ImageRecord, LayerRecord};
 use crate::layers::LayerError;
 use crate::leases::ContentLease;
-use crate::manifest::{Descriptor, Document, ImageConfiguration, ImageManifest, ManifestError};
+use crate::manifest::{Descriptor, ImageConfiguration, ImageManifest, ImageManifestError, ManifestDocument};
 use crate::progress::{ProgressSnapshot, PullProgress, SharedProgress};
 use crate::reference::{ImageReference, Version};
 use crate::registry::{RegistryClient, RegistryCredentials, RegistryError, RegistryOptions, RepositorySession};
-use crate::store::{ImageStore, NewImage, StoreError, layer_records};
+use crate::store::{ImageStore, ImageStoreError, NewImage, layer_records};
 use crate::unpack::UnpackError;
 
 /// Pulls images; one per store.
@@ -75,7 +75,7 @@ pub enum PullProblem {
     Registry(#[from] RegistryError),
     /// A document of the image can't be used.
     #[error(transparent)]
-    Manifest(#[from] ManifestError),
+    Manifest(#[from] ImageManifestError),
     /// Content could not be stored.
     #[error(transparent)]
     Content(#[from] ContentError),
@@ -84,7 +84,7 @@ pub enum PullProblem {
     Layer(#[from] LayerError),
     /// The store failed otherwise.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] ImageStoreError),
     /// A blocking thread panicked; the log has its message.
     #[error("{0} panicked")]
     Panicked(&'static str),
@@ -265,21 +265,21 @@ impl PullRun {
         let mut target = None;
         for _ in 0..=limits.index_depth {
             let fetched = session.manifest(&version.0, version.1, limits.manifest_bytes).await?;
-            let document = Document::parse(&fetched.bytes, &fetched.media_type, limits)?;
+            let document = ManifestDocument::parse(&fetched.bytes, &fetched.media_type, limits)?;
             let digest = fetched.digest;
             lease.hold_blob(digest);
             let store = Arc::clone(&self.store);
             blocking("content store", move || store.content().write(&fetched.bytes)).await??;
             let target = *target.get_or_insert(digest);
             match document {
-                Document::Manifest(manifest) => return Ok((target, digest, manifest)),
-                Document::Index(index) => {
+                ManifestDocument::Manifest(manifest) => return Ok((target, digest, manifest)),
+                ManifestDocument::Index(index) => {
                     let chosen = index.choose(self.store.platform())?.digest;
                     version = (chosen.to_string(), Some(chosen));
                 }
             }
         }
-        Err(ManifestError::Depth(limits.index_depth).into())
+        Err(ImageManifestError::Depth(limits.index_depth).into())
     }
 
     async fn configuration(

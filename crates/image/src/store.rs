@@ -27,12 +27,12 @@ use rustix::io::Errno;
 use crate::chain::ChainId;
 use crate::content::{ContentError, ContentStore};
 use crate::digest::Digest;
-use crate::durable::{FileError, failed};
+use crate::durable::{DurableFileError, failed};
 use crate::images::{ImageRecord, ImageTable, LayerRecord};
 use crate::layers::{LayerError, LayerStore};
 use crate::leases::{ContentLease, Leases};
 use crate::limits::ImageLimits;
-use crate::manifest::{ImageConfiguration, ImageManifest, ManifestError};
+use crate::manifest::{ImageConfiguration, ImageManifest, ImageManifestError};
 use crate::platform::Platform;
 use crate::reference::{ImageReference, ReferenceError};
 
@@ -67,7 +67,7 @@ pub struct StoreUsage {
 
 /// Why the store could not do what was requested.
 #[derive(Debug, thiserror::Error)]
-pub enum StoreError {
+pub enum ImageStoreError {
     /// Another process uses this directory.
     #[error("{} is in use by process {pid}", path.display())]
     Locked {
@@ -84,7 +84,7 @@ pub enum StoreError {
     Reference(#[from] ReferenceError),
     /// A document of the image can't be used.
     #[error(transparent)]
-    Manifest(#[from] ManifestError),
+    Manifest(#[from] ImageManifestError),
     /// Content could not be read or written.
     #[error(transparent)]
     Content(#[from] ContentError),
@@ -93,7 +93,7 @@ pub enum StoreError {
     Layer(#[from] LayerError),
     /// A file operation failed.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] DurableFileError),
     /// Something could not be deleted.
     #[error(transparent)]
     Remove(#[from] RemoveError),
@@ -101,7 +101,7 @@ pub enum StoreError {
 
 impl ImageStore {
     /// Opens or creates the store and locks it. What earlier processes left unfinished is removed.
-    pub fn open(dir: &Path, limits: ImageLimits, platform: Platform) -> Result<Arc<Self>, StoreError> {
+    pub fn open(dir: &Path, limits: ImageLimits, platform: Platform) -> Result<Arc<Self>, ImageStoreError> {
         let create = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
         create.map_err(failed("create", dir))?;
         // An existing directory may have been made by someone less careful.
@@ -147,35 +147,35 @@ impl ImageStore {
     }
 
     /// The configuration of an image.
-    pub fn configuration(&self, image: &ImageRecord) -> Result<ImageConfiguration, StoreError> {
+    pub fn configuration(&self, image: &ImageRecord) -> Result<ImageConfiguration, ImageStoreError> {
         let bytes = self.content.read(image.id, self.limits.config_bytes)?;
         Ok(ImageConfiguration::parse(&bytes, &self.limits)?)
     }
 
     /// The directories of its unpacked layers from the topmost to the lowest, as overlayfs wants them.
-    pub fn lower_dirs(&self, image: &ImageRecord) -> Result<Vec<PathBuf>, StoreError> {
-        let missing = |chain| StoreError::Layer(LayerError::NoParent(chain));
+    pub fn lower_dirs(&self, image: &ImageRecord) -> Result<Vec<PathBuf>, ImageStoreError> {
+        let missing = |chain| ImageStoreError::Layer(LayerError::NoParent(chain));
         image.chain().into_iter().rev().map(|chain| self.layers.path(chain).ok_or_else(|| missing(chain))).collect()
     }
 
     /// Removes an image with all its names. Its content goes with the next [`ImageStore::collect_garbage`], unless something else
     /// uses it.
-    pub fn remove_image(&self, id: Digest) -> Result<Option<ImageRecord>, StoreError> {
+    pub fn remove_image(&self, id: Digest) -> Result<Option<ImageRecord>, ImageStoreError> {
         Ok(self.table().remove(id)?)
     }
 
     /// Adds a name to an image; another image may lose it.
-    pub fn tag(&self, id: Digest, name: ImageReference) -> Result<ImageRecord, StoreError> {
+    pub fn tag(&self, id: Digest, name: ImageReference) -> Result<ImageRecord, ImageStoreError> {
         let mut table = self.table();
-        let Some(mut image) = table.by_id(id).cloned() else { return Err(StoreError::NoImage(id.to_string())) };
+        let Some(mut image) = table.by_id(id).cloned() else { return Err(ImageStoreError::NoImage(id.to_string())) };
         image.names = BTreeMap::from([(name, image.manifest)]);
         Ok(table.put(image)?)
     }
 
     /// Exempts an image from removal by [`GcRoots::disk_max`], or ends the exemption.
-    pub fn pin(&self, id: Digest, pinned: bool) -> Result<(), StoreError> {
+    pub fn pin(&self, id: Digest, pinned: bool) -> Result<(), ImageStoreError> {
         let found = self.table().edit(id, |image| image.pinned = pinned)?;
-        if found { Ok(()) } else { Err(StoreError::NoImage(id.to_string())) }
+        if found { Ok(()) } else { Err(ImageStoreError::NoImage(id.to_string())) }
     }
 
     /// A lease that holds nothing yet.
@@ -184,14 +184,14 @@ impl ImageStore {
     }
 
     /// What the store uses now.
-    pub fn usage(&self) -> Result<StoreUsage, StoreError> {
+    pub fn usage(&self) -> Result<StoreUsage, ImageStoreError> {
         let blob_bytes = self.content.list()?.into_iter().map(|(_, size)| size).sum();
         let layer_bytes = self.layers.list().into_iter().map(|(_, size)| size).sum();
         Ok(StoreUsage { blob_bytes, layer_bytes })
     }
 
     /// Makes unpacked layers survive a power loss; called after a pull, off its path.
-    pub fn sync(&self) -> Result<(), StoreError> {
+    pub fn sync(&self) -> Result<(), ImageStoreError> {
         Ok(self.layers.sync()?)
     }
 
@@ -223,7 +223,7 @@ impl ImageStore {
     }
 
     /// Makes a complete image visible: its content is verified and its layers are unpacked.
-    pub(crate) fn add(&self, image: NewImage) -> Result<ImageRecord, StoreError> {
+    pub(crate) fn add(&self, image: NewImage) -> Result<ImageRecord, ImageStoreError> {
         let NewImage { names, manifest, id, layers } = image;
         let record = ImageRecord { id, names, manifest, layers, stored_at: Timestamp::now(), pinned: false };
         debug_assert!(record.chain().iter().all(|chain| self.is_unpacked(*chain)));
@@ -254,7 +254,7 @@ pub(crate) fn layer_records(manifest: &ImageManifest, configuration: &ImageConfi
     pairs.map(|(layer, diff_id)| LayerRecord { blob: layer.digest, size: layer.size, diff_id: *diff_id }).collect()
 }
 
-fn lock(path: &Path) -> Result<File, StoreError> {
+fn lock(path: &Path) -> Result<File, ImageStoreError> {
     let mut options = File::options();
     let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
     let mut file = file.map_err(failed("open", path))?;
@@ -264,7 +264,7 @@ fn lock(path: &Path) -> Result<File, StoreError> {
             let mut pid = String::new();
             let _ = file.take(20).read_to_string(&mut pid);
             let pid = if pid.trim().is_empty() { "unknown".to_owned() } else { pid.trim().to_owned() };
-            return Err(StoreError::Locked { path: path.to_owned(), pid });
+            return Err(ImageStoreError::Locked { path: path.to_owned(), pid });
         }
         Err(e) => return Err(failed("lock", path)(e.into()).into()),
     }

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use podwright_image::{Document, ImageConfiguration, ImageLimits, ImageReference, TarReader, parse_hosts_toml};
+use podwright_image::{ImageConfiguration, ImageLimits, ImageReference, ManifestDocument, TarReader, parse_hosts_toml};
 
 /// xorshift64: the same inputs in every run.
 struct Noise(u64);
@@ -57,7 +57,7 @@ fn no_manifest_or_configuration_panics() {
     let config = format!(r#"{{"os": "linux", "config": {{"Env": null}}, "rootfs": {{"diff_ids": ["{DIGEST}"]}}}}"#);
     let limits = ImageLimits::default();
     check(&[manifest.into(), index.into(), config.into()], |bytes| {
-        let _ = Document::parse(bytes, "", &limits);
+        let _ = ManifestDocument::parse(bytes, "", &limits);
         let _ = ImageConfiguration::parse(bytes, &limits);
     });
 }

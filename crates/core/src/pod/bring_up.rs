@@ -165,7 +165,7 @@ impl BringUp {
     }
 }
 
-/// Another instance was told to start and its result is unknown: nothing replaces it before it is removed. A runtime does not
+/// Another instance was sent a start and its result is unknown: nothing replaces it before it is removed. A runtime does not
 /// remove what it is starting, nor start what it has removed.
 fn may_start_late(facts: &PodFacts, name: &Name, instead: Option<&ContainerId>) -> bool {
     let starting = facts.record.containers.get(name).and_then(|m| m.starting.as_ref());

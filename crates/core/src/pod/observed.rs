@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::model::{Effect, PodSeen, PodUid, Seq, Time};
 use crate::mutate::{self, Mutant};
 
-/// So long a hint waits for the end of a call that is at work on the pod, which asks for a look anyway.
+/// How long a hint waits for the end of a call that is at work on the pod, which requests an observation anyway.
 const HOLD: Duration = Duration::from_millis(20);
 
 /// The newest look at one pod.

@@ -240,6 +240,6 @@ fn runtime_busy(call: Call, error: &CallError, step: &mut PodStep<'_, '_>) {
         return;
     }
     step.history(&format!("{key} failed"), error.message());
-    step.warn("FailedSync", None, format!("the runtime does not let go of an earlier call: {}", error.message()));
+    step.warn("FailedSync", None, format!("the runtime still holds the name of an earlier call: {}", error.message()));
     absorb::leave_behind(step.facts, call);
 }

@@ -10,7 +10,7 @@ use super::{Machine, PodFacts, State};
 use crate::backoff;
 use crate::model::{Call, CallKey, Cause, HookKind, HostCall, Name, Now, RuntimeCall, Time};
 
-/// A call that takes longer than this is worth a word.
+/// A call that takes longer than this is listed.
 const SLOW: Duration = Duration::from_secs(1);
 
 /// One thing a pod waits for.
@@ -98,7 +98,7 @@ fn waits_for_calls(facts: &PodFacts, now: Now, waits: &mut Vec<Wait>) {
         }
     }
     for (key, retry) in facts.calls.retries().filter(|(_, retry)| retry.at > now.boot) {
-        // Told as the container's own wait.
+        // Listed as the container's own wait.
         if matches!(key, CallKey::Container(_) | CallKey::Instance(_)) {
             continue;
         }

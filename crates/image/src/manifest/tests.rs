@@ -8,8 +8,8 @@ fn digest(n: u8) -> Digest {
     Digest::of(&[n])
 }
 
-fn parse(value: &Value, media_type: &str) -> Result<Document, ManifestError> {
-    Document::parse(value.to_string().as_bytes(), media_type, &ImageLimits::default())
+fn parse(value: &Value, media_type: &str) -> Result<ManifestDocument, ImageManifestError> {
+    ManifestDocument::parse(value.to_string().as_bytes(), media_type, &ImageLimits::default())
 }
 
 fn manifest() -> Value {
@@ -28,19 +28,22 @@ fn entry(n: u8, platform: &str) -> Value {
 
 #[test]
 fn a_manifest_is_read_in_both_forms() {
-    let Document::Manifest(read) = parse(&manifest(), "").unwrap() else { panic!("no manifest") };
+    let ManifestDocument::Manifest(read) = parse(&manifest(), "").unwrap() else { panic!("no manifest") };
     assert_eq!((read.config.digest, read.layers[0].digest), (digest(0), digest(1)));
     let docker = json!({
         "schemaVersion": 2,
         "config": {"mediaType": DOCKER_CONFIG, "digest": digest(0), "size": 7},
         "layers": [{"mediaType": LAYER_TYPES[4], "digest": digest(1), "size": 9}],
     });
-    assert!(matches!(parse(&docker, DOCKER_MANIFEST), Ok(Document::Manifest(_))));
-    assert!(matches!(parse(&manifest(), OCI_MANIFEST), Ok(Document::Manifest(_))));
+    assert!(matches!(parse(&docker, DOCKER_MANIFEST), Ok(ManifestDocument::Manifest(_))));
+    assert!(matches!(parse(&manifest(), OCI_MANIFEST), Ok(ManifestDocument::Manifest(_))));
     let signed = "application/vnd.docker.distribution.manifest.v1+prettyjws";
-    assert!(matches!(parse(&json!({}), signed), Err(ManifestError::SchemaOne)));
+    assert!(matches!(parse(&json!({}), signed), Err(ImageManifestError::SchemaOne)));
     // A manifest of ours, as it is stored.
-    assert_eq!(Document::parse(&read.to_json(), "", &ImageLimits::default()).unwrap(), Document::Manifest(read));
+    assert_eq!(
+        ManifestDocument::parse(&read.to_json(), "", &ImageLimits::default()).unwrap(),
+        ManifestDocument::Manifest(read)
+    );
 }
 
 #[test]
@@ -76,8 +79,8 @@ fn bad_manifests_are_refused_and_the_error_names_the_field() {
         assert!(error.contains(message), "{error:?} lacks {message:?}");
     }
     let large = vec![b' '; (4 << 20) + 1];
-    let error = Document::parse(&large, "", &ImageLimits::default()).unwrap_err();
-    assert!(matches!(error, ManifestError::TooLarge { what: "manifest", .. }));
+    let error = ManifestDocument::parse(&large, "", &ImageLimits::default()).unwrap_err();
+    assert!(matches!(error, ImageManifestError::TooLarge { what: "manifest", .. }));
 }
 
 #[test]
@@ -86,7 +89,7 @@ fn the_index_entry_of_the_host_is_chosen() {
         entry(1, "linux/arm/v6"), entry(2, "linux/arm/v7"), entry(3, "linux/amd64"), entry(4, "unknown/unknown"),
         entry(5, "linux/amd64"),
     ]});
-    let Document::Index(index) = parse(&index, OCI_INDEX).unwrap() else { panic!("no index") };
+    let ManifestDocument::Index(index) = parse(&index, OCI_INDEX).unwrap() else { panic!("no index") };
     let chosen = |os: &str, architecture: &str, variant: Option<&str>| {
         let variant = variant.map(str::to_owned);
         index.choose(&Platform { os: os.into(), architecture: architecture.into(), variant }).map(|d| d.digest)
@@ -101,7 +104,7 @@ fn the_index_entry_of_the_host_is_chosen() {
 
 #[test]
 fn a_configuration_must_fit_manifest_and_host() {
-    let Document::Manifest(manifest) = parse(&manifest(), "").unwrap() else { panic!("no manifest") };
+    let ManifestDocument::Manifest(manifest) = parse(&manifest(), "").unwrap() else { panic!("no manifest") };
     let read = |value: Value| ImageConfiguration::parse(value.to_string().as_bytes(), &ImageLimits::default());
     let host = Platform { os: "linux".into(), architecture: "amd64".into(), variant: None };
     let good = read(json!({
@@ -116,6 +119,6 @@ fn a_configuration_must_fit_manifest_and_host() {
     let error = other.check(&manifest, &host).unwrap_err().to_string();
     assert_eq!(error, "no image for platform linux/amd64; there are linux/arm64");
     let fewer = ImageConfiguration { rootfs: RootFs::default(), ..good };
-    assert!(matches!(fewer.check(&manifest, &host), Err(ManifestError::DiffIdCount { layers: 1, diff_ids: 0 })));
+    assert!(matches!(fewer.check(&manifest, &host), Err(ImageManifestError::DiffIdCount { layers: 1, diff_ids: 0 })));
     assert!(read(json!({"os": "linux"})).is_err(), "rootfs is missing");
 }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::auth::{Challenge, RegistryCredentials, TokenRequest, TokenResponse, challenge};
 use super::hosts_toml::{RegistryHost, registry_hosts};
 use super::tls::client_config;
-use super::transport::{Fetch, HttpClient, http_client, read_bounded, shown, status_error};
+use super::transport::{Fetch, RegistryHttpClient, http_client, read_bounded, shown, status_error};
 use super::{RegistryError, RegistryOptions};
 use crate::digest::Digest;
 use crate::manifest::ACCEPTED;
@@ -25,7 +25,7 @@ use crate::reference::ImageReference;
 #[derive(Debug)]
 pub(crate) struct RegistryClient {
     options: RegistryOptions,
-    plain: HttpClient,
+    plain: RegistryHttpClient,
     tokens: Mutex<BTreeMap<TokenKey, (HeaderValue, Instant)>>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct RepositorySession {
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) host: RegistryHost,
-    http: HttpClient,
+    http: RegistryHttpClient,
 }
 
 /// A manifest or index as a registry sent it.

@@ -21,7 +21,7 @@ use http::{HeaderName, HeaderValue, Uri};
 use toml::{Table, Value};
 
 use crate::digest::excerpt;
-use crate::durable::{FileError, failed};
+use crate::durable::{DurableFileError, failed};
 
 /// A host that serves a registry.
 #[derive(Clone, PartialEq)]
@@ -53,7 +53,7 @@ pub struct RegistryHost {
 pub enum HostsTomlError {
     /// The file can't be read.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] DurableFileError),
     /// The text is no TOML.
     #[error("invalid TOML: {0}")]
     Syntax(String),

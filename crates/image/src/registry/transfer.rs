@@ -202,7 +202,7 @@ fn write(
 /// The writer's thread is gone without a result, which only a panic does.
 fn interrupted() -> ContentError {
     let source = std::io::Error::other("the writer stopped");
-    crate::durable::FileError { action: "write", path: "content/ingest".into(), source }.into()
+    crate::durable::DurableFileError { action: "write", path: "content/ingest".into(), source }.into()
 }
 
 /// Chunks between network and disk; one has at most what is read from a socket at once.

@@ -18,10 +18,10 @@ use super::RegistryError;
 use crate::digest::excerpt;
 
 /// Connections to any host, with one set of certificates.
-pub(super) type HttpClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+pub(super) type RegistryHttpClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
 /// A client with these certificates. Does not connect yet.
-pub(super) fn http_client(tls: rustls::ClientConfig) -> HttpClient {
+pub(super) fn http_client(tls: rustls::ClientConfig) -> RegistryHttpClient {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -48,9 +48,9 @@ pub(super) struct Fetch<'a> {
     /// 0: every redirect is refused.
     pub(super) redirects_max: usize,
     /// Its certificates are for the first host only.
-    pub(super) client: &'a HttpClient,
+    pub(super) client: &'a RegistryHttpClient,
     /// For other hosts.
-    pub(super) plain_client: &'a HttpClient,
+    pub(super) plain_client: &'a RegistryHttpClient,
     pub(super) limit: Duration,
 }
 

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use podwright_linux::beneath::remove_path;
 
-use super::{ImageStore, StoreError};
+use super::{ImageStore, ImageStoreError};
 use crate::chain::ChainId;
 use crate::digest::Digest;
 use crate::durable::failed;
@@ -41,7 +41,7 @@ pub struct GcReport {
 
 impl ImageStore {
     /// Deletes what nothing refers to. Blocks.
-    pub fn collect_garbage(&self, roots: &GcRoots) -> Result<GcReport, StoreError> {
+    pub fn collect_garbage(&self, roots: &GcRoots) -> Result<GcReport, ImageStoreError> {
         let mut report = GcReport::default();
         self.sweep(roots, &mut report)?;
         while let Some(image) = self.excess_image(roots)? {
@@ -52,13 +52,13 @@ impl ImageStore {
         Ok(report)
     }
 
-    fn sweep(&self, roots: &GcRoots, report: &mut GcReport) -> Result<(), StoreError> {
+    fn sweep(&self, roots: &GcRoots, report: &mut GcReport) -> Result<(), ImageStoreError> {
         let trashed = self.mark_and_rename(roots, report)?;
         trashed.iter().try_for_each(|path| remove_path(path))?;
         Ok(())
     }
 
-    fn mark_and_rename(&self, roots: &GcRoots, report: &mut GcReport) -> Result<Vec<PathBuf>, StoreError> {
+    fn mark_and_rename(&self, roots: &GcRoots, report: &mut GcReport) -> Result<Vec<PathBuf>, ImageStoreError> {
         let table = self.table();
         let leases = self.leases.lock();
         let blobs: BTreeSet<Digest> = table.iter().flat_map(ImageRecord::blobs).collect();
@@ -85,7 +85,7 @@ impl ImageStore {
     }
 
     /// The next image to remove, if the store is over its bound.
-    fn excess_image(&self, roots: &GcRoots) -> Result<Option<Digest>, StoreError> {
+    fn excess_image(&self, roots: &GcRoots) -> Result<Option<Digest>, ImageStoreError> {
         let Some(max) = roots.disk_max else { return Ok(None) };
         let usage = self.usage()?;
         if usage.blob_bytes + usage.layer_bytes <= max {

@@ -126,7 +126,7 @@ fn layers_that_were_not_synced_are_dropped_after_a_reboot() {
     assert_eq!(count(dir.path().join("layers")), 1);
     assert!(store.lower_dirs(&image).is_ok());
     let lost = store.find("a:2").unwrap().unwrap();
-    assert!(matches!(store.lower_dirs(&lost), Err(StoreError::Layer(LayerError::NoParent(_)))));
+    assert!(matches!(store.lower_dirs(&lost), Err(ImageStoreError::Layer(LayerError::NoParent(_)))));
 }
 
 #[test]
