@@ -14,9 +14,10 @@ use rustix::io::Errno;
 
 mod remove;
 mod usage;
+pub mod walk;
 
 pub use remove::{RemoveError, remove_tree};
-pub use usage::usage;
+pub use usage::{TreeUsage, tree_usage};
 
 /// A directory; paths opened through it never lead out of it.
 #[derive(Debug)]
@@ -36,12 +37,6 @@ impl ConfinedDir {
     /// Opens a path below. A symlink may point anywhere inside; one that leads out is refused (`CrossesDevices`).
     pub fn open_beneath(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
         resolve(self.0.as_fd(), path, flags, ResolveFlags::BENEATH)
-    }
-
-    /// Resolves a path like a process with this directory as its root (`RESOLVE_IN_ROOT`): absolute symlinks start here, `..` stops
-    /// here.
-    pub fn open_in_root(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-        resolve(self.0.as_fd(), path, flags, ResolveFlags::IN_ROOT)
     }
 
     /// Opens a directory below, and creates the missing parts of its path with exactly this mode, whatever the umask.

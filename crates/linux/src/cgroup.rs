@@ -14,13 +14,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+mod devices;
 mod kill;
 mod layout;
 mod limits;
 #[cfg(test)]
 mod tests;
+mod usage;
 
+pub use devices::{DeviceKind, DeviceRule};
 pub use limits::{Bound, CgroupResources, CpuQuota, cpu_weight};
+pub use usage::{
+    CgroupUsage, CpuUsage, DeviceIo, IoUsage, MemoryUsage, PidUsage, Pressure, Stall, UsageDetail, parse_pressure,
+};
 
 use crate::mountinfo::MountInfoError;
 
@@ -102,6 +108,15 @@ pub enum CgroupError {
         /// The refused value.
         value: String,
         /// The error of open or write.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel refuses the program with the device rules.
+    #[error("set the device rules of cgroup {}", path.display())]
+    Devices {
+        /// The directory.
+        path: PathBuf,
+        /// The error of bpf.
         #[source]
         source: io::Error,
     },
@@ -214,9 +229,39 @@ impl CgroupTree {
         })
     }
 
+    /// The CPUs of the node, as the kernel lists them: `0-3,8`. `None` without the cpuset controller.
+    pub fn cpus(&self) -> Option<String> {
+        let file = |hierarchy: &Hierarchy| match hierarchy.version {
+            CgroupVersion::V1 => hierarchy.root.join("cpuset.cpus"),
+            CgroupVersion::V2 => hierarchy.root.join("cpuset.cpus.effective"),
+        };
+        let lists = self.managed().filter_map(|hierarchy| read(&file(hierarchy)).ok());
+        lists.map(|list| list.trim().to_owned()).find(|list| !list.is_empty())
+    }
+
     /// Whether the cgroup exists in every managed hierarchy.
     pub fn exists(&self, path: &CgroupPath) -> bool {
         self.managed().all(|h| path.under(&h.root).is_dir())
+    }
+
+    /// Whether the cgroup exists in at least one managed hierarchy.
+    pub fn exists_in_one(&self, path: &CgroupPath) -> bool {
+        self.managed().any(|h| path.under(&h.root).is_dir())
+    }
+
+    /// The directory of the cgroup in each managed hierarchy, with the name of the hierarchy as `cpu,cpuacct`; that of v2 is empty.
+    pub fn directories(&self, path: &CgroupPath) -> Vec<(String, PathBuf)> {
+        let name = |hierarchy: &Hierarchy| match hierarchy.version {
+            CgroupVersion::V1 => hierarchy.root.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            CgroupVersion::V2 => String::new(),
+        };
+        self.managed().map(|hierarchy| (name(hierarchy), path.under(&hierarchy.root))).collect()
+    }
+
+    /// The directory of the cgroup in the hierarchy with this controller; `None`: no hierarchy has it.
+    pub fn directory_of(&self, controller: &str, path: &CgroupPath) -> Option<PathBuf> {
+        let has = |h: &&Hierarchy| h.version == CgroupVersion::V2 || h.controllers.contains(controller);
+        self.managed().find(has).map(|hierarchy| path.under(&hierarchy.root))
     }
 
     /// The names of the direct children in any hierarchy.
@@ -244,6 +289,11 @@ impl CgroupTree {
     /// Kills every process in the cgroup and its descendants, and waits until they have exited.
     pub fn kill_all(&self, path: &CgroupPath, limit: Duration) -> Result<(), CgroupError> {
         kill::kill_all(self, path, limit)
+    }
+
+    /// Thaws the cgroup and its descendants where SIGKILL has no effect on frozen processes: on v1.
+    pub fn thaw(&self, path: &CgroupPath) {
+        kill::thaw(self, path);
     }
 
     /// Removes the cgroup and its descendants in every hierarchy. A missing cgroup is success; one with processes is not removed.

@@ -34,6 +34,16 @@ impl PidFd {
         Ok(pidfd_send_signal(&self.0, signal)?)
     }
 
+    /// Sends the signal of this number, 1 to 64: also one without a name.
+    #[allow(unsafe_code)]
+    pub fn signal_number(&self, number: i32) -> io::Result<()> {
+        if !(1..=64).contains(&number) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: the number is one of 1 to 64. It is only sent, never handled here, so the C library's reserved ones do no harm.
+        self.signal(unsafe { Signal::from_raw_unchecked(number) })
+    }
+
     /// Waits for the exit, at most this long. `true`: it has exited.
     pub fn wait_exit(&self, limit: Duration) -> io::Result<bool> {
         let limit = Timespec {
@@ -48,9 +58,21 @@ impl PidFd {
         }
     }
 
+    /// Whether the process has not ended. A zombie has.
+    pub fn is_alive(&self) -> bool {
+        self.wait_exit(Duration::ZERO).is_ok_and(|ended| !ended)
+    }
+
     /// The descriptor, for callers that poll many.
     pub fn into_fd(self) -> OwnedFd {
         self.0
+    }
+}
+
+impl From<OwnedFd> for PidFd {
+    /// A pidfd that came from elsewhere.
+    fn from(pidfd: OwnedFd) -> Self {
+        Self(pidfd)
     }
 }
 

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use podwright_linux::cgroup::{Bound, CgroupError, CgroupPath, CgroupResources, CgroupTree, CgroupVersion, CpuQuota};
+use podwright_linux::cgroup::{
+    Bound, CgroupError, CgroupPath, CgroupResources, CgroupTree, CgroupVersion, CpuQuota, DeviceKind, DeviceRule,
+};
 use podwright_linux::mountinfo;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -115,4 +117,18 @@ fn pids_max_limits_forks() {
     let reaper = std::thread::spawn(move || shell.wait().unwrap());
     group.tree.kill_all(&group.path, LIMIT).unwrap();
     reaper.join().unwrap();
+}
+
+#[test]
+fn device_rules_are_enforced_and_replaced() {
+    let group = Group::new("devices");
+    let pod = group.path.join("pod1").unwrap();
+    group.tree.create(&pod, &CgroupResources::default()).unwrap();
+    let null = DeviceRule { kind: DeviceKind::Char, major: Some(1), minor: Some(3), ..DeviceRule::everything(true) };
+    let reads = |device: &str| group.spawn_in("pod1", &format!("head -c 1 {device}")).wait().unwrap().success();
+    assert!(reads("/dev/zero") && reads("/dev/null"));
+    group.tree.set_devices(&pod, &[DeviceRule::everything(false), null]).unwrap();
+    assert!(!reads("/dev/zero") && reads("/dev/null"));
+    group.tree.set_devices(&pod, &[DeviceRule::everything(true)]).unwrap();
+    assert!(reads("/dev/zero") && reads("/dev/null"), "the first rules are gone");
 }

@@ -1,11 +1,14 @@
 //! Kills all processes of a cgroup, also those that are forked meanwhile.
+//!
+//! v2 has a file for that. On v1 the processes are frozen first, so that a fork bomb stands still while its processes are signalled.
+//! SIGKILL takes effect when they are thawed.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::{CgroupError, CgroupPath, CgroupTree, CgroupVersion, PAUSE_MAX, PAUSE_MIN, PIDS_SHOWN_MAX, descend};
+use super::{CgroupError, CgroupPath, CgroupTree, CgroupVersion, PAUSE_MAX, PAUSE_MIN, PIDS_SHOWN_MAX, descend, read};
 use crate::pidfd::PidFd;
 
 pub(super) fn kill_all(tree: &CgroupTree, path: &CgroupPath, limit: Duration) -> Result<(), CgroupError> {
@@ -20,8 +23,13 @@ pub(super) fn kill_all(tree: &CgroupTree, path: &CgroupPath, limit: Duration) ->
             return Ok(());
         }
         if !kill_group(tree, path) {
+            // This process must not freeze itself.
+            if !pids.contains(&std::process::id()) {
+                freeze(tree, path, deadline.min(Instant::now() + FREEZE_LIMIT));
+            }
+            let frozen = tree.procs(path);
+            frozen.as_ref().unwrap_or(&pids).iter().for_each(|&pid| kill_one(pid, path));
             thaw(tree, path);
-            pids.iter().for_each(|&pid| kill_one(pid, path));
         }
         if Instant::now() >= deadline {
             let pids = pids.into_iter().take(PIDS_SHOWN_MAX).collect();
@@ -41,12 +49,29 @@ fn kill_group(tree: &CgroupTree, path: &CgroupPath) -> bool {
         })
 }
 
+/// v1: freezes the cgroup and its descendants, and waits until all have stopped or the time is over.
+fn freeze(tree: &CgroupTree, path: &CgroupPath, until: Instant) {
+    for hierarchy in tree.hierarchies.iter().filter(|h| h.controllers.contains("freezer")) {
+        let file = path.under(&hierarchy.root).join("freezer.state");
+        // Without the file there is nothing to freeze. FREEZING until the last one has stopped.
+        if !file.exists() || tree.write(&file, "FROZEN").is_err() {
+            continue;
+        }
+        while read(&file).is_ok_and(|state| state.trim() == "FREEZING") && Instant::now() < until {
+            std::thread::sleep(PAUSE_MIN);
+        }
+    }
+}
+
 /// SIGKILL has no effect on a process that is frozen by v1.
-fn thaw(tree: &CgroupTree, path: &CgroupPath) {
+pub(super) fn thaw(tree: &CgroupTree, path: &CgroupPath) {
     for hierarchy in tree.hierarchies.iter().filter(|h| h.controllers.contains("freezer")) {
         for dir in descend(&path.under(&hierarchy.root)).unwrap_or_default() {
             // A cgroup that was removed meanwhile needs no thawing.
-            let _ = tree.write(&dir.join("freezer.state"), "THAWED");
+            let file = dir.join("freezer.state");
+            if file.exists() {
+                let _ = tree.write(&file, "THAWED");
+            }
         }
     }
 }
@@ -73,6 +98,9 @@ fn is_within(group: &str, path: &CgroupPath) -> bool {
         rest.is_empty() || rest.starts_with('/')
     })
 }
+
+/// For the freezing of one round. Those that have not stopped by then are signalled all the same.
+const FREEZE_LIMIT: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {

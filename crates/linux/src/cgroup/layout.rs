@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::{CgroupError, CgroupTree, CgroupVersion, Hierarchy};
+use super::{CgroupError, CgroupPath, CgroupTree, CgroupVersion, Hierarchy};
 use crate::mountinfo::{self, Mount};
 
 impl CgroupTree {
@@ -39,6 +39,12 @@ impl CgroupTree {
         Ok(Self { version, hierarchies, plain: false })
     }
 
+    /// The same hierarchies, as they appear in a cgroup namespace whose root is this cgroup. For tests of another systemd.
+    pub fn namespace(&self, root: &CgroupPath) -> Self {
+        let inside = |h: &Hierarchy| Hierarchy { root: root.under(&h.root), ..h.clone() };
+        Self { hierarchies: self.hierarchies.iter().map(inside).collect(), ..self.clone() }
+    }
+
     /// A v2 tree of plain files below this directory, for tests. Its root has these controllers.
     pub fn plain_v2(root: &Path, controllers: &[&str]) -> std::io::Result<Self> {
         std::fs::write(root.join("cgroup.controllers"), controllers.join(" "))?;
@@ -48,7 +54,8 @@ impl CgroupTree {
     }
 
     /// v1 hierarchies of plain files below this directory, for tests: `["cpu,cpuacct", "memory"]`.
-    pub fn plain_v1(root: &Path, hierarchies: &[&str]) -> std::io::Result<Self> {
+    #[cfg(test)]
+    pub(crate) fn plain_v1(root: &Path, hierarchies: &[&str]) -> std::io::Result<Self> {
         let mut found = Vec::new();
         for name in hierarchies {
             let root = root.join(name);
