@@ -18,6 +18,7 @@ pub mod serve;
 pub mod service;
 
 mod redact;
+mod shared;
 
 /// The messages of CRI v1, with tonic's client and server, generated from `proto/runtime/v1/api.proto`.
 ///

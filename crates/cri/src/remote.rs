@@ -27,7 +27,7 @@ use crate::{
 
 pub use endpoint::EndpointError;
 
-/// A runtime behind a unix socket. Cheap to clone; clones share the connection.
+/// A runtime behind a unix socket. Cheap to clone; clones share the connection. One method per RPC of the protocol.
 #[derive(Debug, Clone)]
 pub struct RemoteRuntime {
     endpoint: Arc<str>,

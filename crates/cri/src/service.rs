@@ -166,6 +166,16 @@ pub trait RuntimeService: Send + Sync + 'static {
         unimplemented("ListPodSandboxStats")
     }
 
+    /// What [`Self::list_pod_sandbox_metrics`] returns, the same for the life of the runtime.
+    fn list_metric_descriptors(&self, _timeout: Duration) -> CriFuture<'_, Vec<v1::MetricDescriptor>> {
+        unimplemented("ListMetricDescriptors")
+    }
+
+    /// Metrics of all pods that are ready, and of their containers.
+    fn list_pod_sandbox_metrics(&self, _timeout: Duration) -> CriFuture<'_, Vec<v1::PodSandboxMetrics>> {
+        unimplemented("ListPodSandboxMetrics")
+    }
+
     /// Subscribes to container events. There is no timeout and no result to wait for: real runtimes send their response headers
     /// with the first event, so the error of a runtime that is unreachable or has no events is the stream's first item.
     fn container_events(&self) -> EventStream {

@@ -250,6 +250,22 @@ impl RuntimeService for RemoteRuntime {
         })
     }
 
+    fn list_metric_descriptors(&self, timeout: Duration) -> CriFuture<'_, Vec<v1::MetricDescriptor>> {
+        let mut client = self.runtime.clone();
+        let request = request(v1::ListMetricDescriptorsRequest {}, timeout);
+        Box::pin(async move {
+            Ok(within("ListMetricDescriptors", timeout, client.list_metric_descriptors(request)).await?.descriptors)
+        })
+    }
+
+    fn list_pod_sandbox_metrics(&self, timeout: Duration) -> CriFuture<'_, Vec<v1::PodSandboxMetrics>> {
+        let mut client = self.runtime.clone();
+        let request = request(v1::ListPodSandboxMetricsRequest {}, timeout);
+        Box::pin(async move {
+            Ok(within("ListPodSandboxMetrics", timeout, client.list_pod_sandbox_metrics(request)).await?.pod_metrics)
+        })
+    }
+
     // No timeout, not even for the subscription: the Go runtimes send their headers with the first event.
     fn container_events(&self) -> EventStream {
         let mut client = self.runtime.clone();

@@ -11,7 +11,7 @@ use crate::{
     v1::{self, image_service_server, runtime_service_server},
 };
 
-/// Implements tonic's server traits for one runtime.
+/// Implements tonic's server traits for one runtime: one method per RPC of the protocol.
 #[derive(Clone)]
 pub(super) struct Adapter {
     pub(super) runtime: Arc<dyn RuntimeService>,
@@ -244,6 +244,28 @@ impl runtime_service_server::RuntimeService for Adapter {
         .await
     }
 
+    async fn list_metric_descriptors(
+        &self,
+        request: Request<v1::ListMetricDescriptorsRequest>,
+    ) -> Reply<v1::ListMetricDescriptorsResponse> {
+        let (_, timeout) = open(request);
+        self.reply(self.runtime.list_metric_descriptors(timeout), |descriptors| v1::ListMetricDescriptorsResponse {
+            descriptors,
+        })
+        .await
+    }
+
+    async fn list_pod_sandbox_metrics(
+        &self,
+        request: Request<v1::ListPodSandboxMetricsRequest>,
+    ) -> Reply<v1::ListPodSandboxMetricsResponse> {
+        let (_, timeout) = open(request);
+        self.reply(self.runtime.list_pod_sandbox_metrics(timeout), |pod_metrics| v1::ListPodSandboxMetricsResponse {
+            pod_metrics,
+        })
+        .await
+    }
+
     type GetContainerEventsStream = BoxStream<'static, Result<v1::ContainerEventResponse, Status>>;
 
     async fn get_container_events(
@@ -287,7 +309,7 @@ impl image_service_server::ImageService for Adapter {
 
 /// The message, and the timeout of its sender.
 fn open<T>(request: Request<T>) -> (T, Duration) {
-    let timeout = sent_timeout(request.metadata()).unwrap_or(TIMEOUT_UNSAID);
+    let timeout = sent_timeout(request.metadata()).unwrap_or(TIMEOUT_DEFAULT);
     (request.into_inner(), timeout)
 }
 
@@ -319,14 +341,14 @@ fn whole_seconds(sent: i64) -> Result<u32, Status> {
 }
 
 /// For a caller without a timeout (a pull of the Go kubelet has none).
-const TIMEOUT_UNSAID: Duration = Duration::from_secs(3600);
+const TIMEOUT_DEFAULT: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn timeouts_are_read_off_the_wire_and_nonsense_is_not() {
+    fn valid_timeouts_are_parsed_and_others_are_ignored() {
         let read = |text: &str| {
             let mut metadata = MetadataMap::new();
             metadata.insert("grpc-timeout", text.parse().expect("a header value"));
