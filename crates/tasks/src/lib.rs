@@ -4,15 +4,18 @@
 //!  Tasks::service ── ends or panics before the stop ──▶ Supervisor::failed ─▶ the process ends with an error that names the task
 //!  Tasks::job     ── panics ──────────────────────────▶ the same; its normal end is fine
 //!  spawn          ── panics ──▶ one log line with the name; the owner of the handle sees the error
+//!  spawn_thread   ── ends or panics ──▶ its ThreadEnd, which is given to a service or a job
 //! ```
 //!
 //! A service runs until the agent stops: an event source, a listener, the node's lease. Without it the agent looks healthy and
 //! does half of its work, so the process exits and whatever supervises it (systemd, usually) starts it again; containers
-//! keep running. Work for one request, one container or one pull is not a service: its failure costs that work only.
+//! keep running. Work for one request, one container or one pull is not a service: its failure affects only that work.
 
 mod panic;
 mod pool;
+mod thread_end;
 mod threads;
+mod work;
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -27,6 +30,8 @@ use tokio_util::task::TaskTracker;
 
 pub use panic::panic_message;
 pub use pool::{Pool, PoolError, PoolKey, PoolLimits};
+pub use thread_end::{ThreadEnd, spawn_thread};
+pub use work::{LeftWork, Mark, Work, WorkLabel, WorkLog};
 
 /// Spawns supervised tasks. Cheap to clone; components that start tasks of their own get one.
 #[derive(Clone, Debug)]
@@ -156,8 +161,8 @@ impl Supervisor {
     }
 }
 
-/// Spawns work that somebody else answers for: one request, one connection, one container. A panic is logged with the name, and
-/// the owner of the handle sees it as a [`tokio::task::JoinError`].
+/// Spawns work for one request, one connection or one container. A panic is logged with the name, and the owner of the handle
+/// sees it as a [`tokio::task::JoinError`].
 pub fn spawn<T: Send + 'static>(name: &'static str, work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     tokio::spawn(async move {
         match AssertUnwindSafe(work).catch_unwind().await {

@@ -6,11 +6,11 @@
 //! - One key (a mount, a directory) has at most [`PoolLimits::per_key`] threads, hung ones included. When all of those hang,
 //!   more work for that key is refused at once.
 //! - One owner (a pod, or a part of the agent) has at most [`PoolLimits::per_owner`] threads over all its keys: a pod with many
-//!   hung volumes leaves the threads of others alone.
+//!   hung volumes does not use up the threads of others.
 //! - At most [`PoolLimits::active`] closures run at a time, over all keys. After [`ACTIVE_TIME_MAX`] a closure no longer counts:
 //!   it waits for something, and the limit is there for work that keeps the disks and CPUs busy.
 //! - A closure that outlives its limit, or whose caller goes away, is abandoned: its thread can't be stopped. At most
-//!   [`PoolLimits::stuck`] threads may be abandoned or slow; beyond that the node is in real trouble and all work is refused.
+//!   [`PoolLimits::stuck`] threads may be abandoned or slow; beyond that all work is refused.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,6 +23,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::panic_message;
 use crate::threads::Threads;
+use crate::work::Work;
 
 /// Runs blocking closures by key. Clones share the same threads.
 #[derive(Clone, Debug)]
@@ -48,7 +49,7 @@ impl Default for PoolLimits {
     }
 }
 
-/// What a closure works on, and for whom.
+/// The resource that a closure works on, and its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolKey {
     owner: String,
@@ -214,17 +215,22 @@ impl Pool {
             return Err(PoolError::Full(stuck));
         }
         let busy = |_| PoolError::Busy { key: key.name.clone(), limit };
-        // The key's slot first: who waits for a busy key holds none of its owner's.
+        // The key's slot first: a closure that waits for a busy key does not hold a slot of its owner.
         let slot = timeout_at(deadline, own.group.slots.clone().acquire_owned()).await.map_err(busy)?;
         let owner_slot = timeout_at(deadline, owner.group.slots.clone().acquire_owned()).await.map_err(busy)?;
         let active = timeout_at(deadline, self.0.active.clone().acquire_owned()).await.map_err(busy)?;
         let active = active.expect("the semaphore is never closed");
 
         let (answer, mut answered) = oneshot::channel();
-        let fate = Arc::new(Fate { own, owner, done: false.into(), slow: false.into(), abandoned: false.into() });
-        let of_thread = fate.clone();
+        let state =
+            Arc::new(ClosureState { own, owner, done: false.into(), slow: false.into(), abandoned: false.into() });
+        let of_thread = state.clone();
+        let current = Work::current();
         let thread = move || {
-            let result = catch_unwind(AssertUnwindSafe(work));
+            let result = catch_unwind(AssertUnwindSafe(|| match current {
+                Some(current) => current.run(work),
+                None => work(),
+            }));
             of_thread.end();
             drop((slot, owner_slot));
             // The caller may have given up.
@@ -232,7 +238,7 @@ impl Pool {
         };
         self.0.threads.run(Box::new(thread)).map_err(|e| PoolError::Thread(e.to_string()))?;
 
-        let mut waiting = Waiting { fate: Some(fate), active: Some(active) };
+        let mut waiting = Waiting { state: Some(state), active: Some(active) };
         let slow_at = Instant::now() + ACTIVE_TIME_MAX;
         let mut result = timeout_at(deadline.min(slow_at), &mut answered).await;
         if result.is_err() && slow_at < deadline {
@@ -240,7 +246,7 @@ impl Pool {
             result = timeout_at(deadline, answered).await;
         }
         let Ok(result) = result else { return Err(PoolError::Timeout { key: key.name, limit }) };
-        waiting.fate = None;
+        waiting.state = None;
         let result = result.map_err(|_| PoolError::Panicked("the thread is gone".into()))?;
         result.map_err(|panic| PoolError::Panicked(panic_message(&*panic)))
     }
@@ -292,7 +298,7 @@ impl Drop for GroupUse {
 
 /// One closure, shared by its caller and its thread.
 #[derive(Debug)]
-struct Fate {
+struct ClosureState {
     own: GroupUse,
     owner: GroupUse,
     done: AtomicBool,
@@ -302,7 +308,7 @@ struct Fate {
     abandoned: AtomicBool,
 }
 
-impl Fate {
+impl ClosureState {
     fn count_slow(&self, change: impl Fn(&AtomicUsize) -> usize) {
         change(&self.own.shared.stuck);
     }
@@ -352,15 +358,15 @@ impl Fate {
 /// The caller's side of a closure: dropped before the result, it abandons the closure.
 struct Waiting {
     /// `None`: the result has arrived.
-    fate: Option<Arc<Fate>>,
+    state: Option<Arc<ClosureState>>,
     /// `None`: given up, because the closure is slow.
     active: Option<OwnedSemaphorePermit>,
 }
 
 impl Waiting {
     fn give_up_active(&mut self) {
-        if let Some(fate) = self.fate.as_ref().filter(|_| self.active.is_some()) {
-            fate.set_slow();
+        if let Some(state) = self.state.as_ref().filter(|_| self.active.is_some()) {
+            state.set_slow();
         }
         self.active = None;
     }
@@ -369,8 +375,8 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         self.give_up_active();
-        if let Some(fate) = &self.fate {
-            fate.set_abandoned();
+        if let Some(state) = &self.state {
+            state.set_abandoned();
         }
     }
 }
@@ -381,163 +387,4 @@ const ACTIVE_TIME_MAX: Duration = Duration::from_secs(1);
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::mpsc;
-
-    const LONG: Duration = Duration::from_secs(30);
-    const SHORT: Duration = Duration::from_millis(30);
-
-    /// A closure that hangs until the sender goes away.
-    fn hanging() -> (mpsc::Sender<()>, impl FnOnce() + Send + 'static) {
-        let (release, held) = mpsc::channel::<()>();
-        (release, move || assert!(held.recv().is_err()))
-    }
-
-    async fn until(what: &str, check: impl Fn() -> bool) {
-        for _ in 0..1000 {
-            if check() {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        panic!("{what}");
-    }
-
-    #[tokio::test]
-    async fn gives_back_what_the_closure_gives() {
-        let pool = Pool::default();
-        assert_eq!(pool.run("a", LONG, || 7).await, Ok(7));
-        until("the key is forgotten", || pool.0.groups().is_empty()).await;
-    }
-
-    #[tokio::test]
-    async fn a_hung_closure_delays_nobody_else() {
-        let pool = Pool::new(PoolLimits { per_key: 2, active: 2, stuck: 10, ..PoolLimits::default() });
-        let mut releases = Vec::new();
-        for _ in 0..2 {
-            let (release, hang) = hanging();
-            releases.push(release);
-            let error = pool.run("dead", SHORT, hang).await.unwrap_err();
-            assert!(matches!(error, PoolError::Timeout { .. }) && error.in_doubt());
-        }
-        // All places for active work would be taken if abandoned work kept them.
-        let begun = Instant::now();
-        for _ in 0..20 {
-            pool.run("alive", LONG, || ()).await.unwrap();
-        }
-        assert!(begun.elapsed() < Duration::from_secs(5));
-        let error = pool.run("dead", LONG, || ()).await.unwrap_err();
-        assert_eq!(error, PoolError::Stuck { key: "dead".into(), count: 2 });
-        assert!(!error.in_doubt());
-        drop(releases);
-        until("they come back", || pool.stuck() == 0).await;
-        pool.run("dead", LONG, || ()).await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn one_hung_thread_leaves_its_key_another() {
-        let pool = Pool::default();
-        let (release, hang) = hanging();
-        pool.run("slow", SHORT, hang).await.unwrap_err();
-        pool.run("slow", LONG, || ()).await.unwrap();
-        drop(release);
-    }
-
-    #[tokio::test]
-    async fn a_cancelled_caller_abandons_its_closure() {
-        let pool = Pool::new(PoolLimits { per_key: 1, ..PoolLimits::default() });
-        let (release, hang) = hanging();
-        let task = tokio::spawn({
-            let pool = pool.clone();
-            async move { pool.run("x", LONG, hang).await }
-        });
-        until("it runs", || {
-            let groups = pool.0.groups();
-            groups.get(&(Scope::Key, "x".into())).is_some_and(|group| group.slots.available_permits() == 0)
-        })
-        .await;
-        assert_eq!(pool.stuck(), 0);
-        task.abort();
-        until("it is given up", || pool.stuck() == 1).await;
-        drop(release);
-        until("it ends", || pool.stuck() == 0).await;
-    }
-
-    #[tokio::test]
-    async fn waiting_for_the_key_counts_as_time() {
-        let pool = Pool::new(PoolLimits { per_key: 1, ..PoolLimits::default() });
-        let (release, hang) = hanging();
-        let first = pool.run("x", LONG, hang);
-        let second = async {
-            tokio::task::yield_now().await;
-            let error = pool.run("x", SHORT, || ()).await.unwrap_err();
-            drop(release);
-            error
-        };
-        let (first, second) = tokio::join!(first, second);
-        assert!(matches!(second, PoolError::Busy { .. }) && !second.in_doubt());
-        first.unwrap();
-    }
-
-    #[tokio::test]
-    async fn too_many_hung_threads_refuse_all() {
-        let pool = Pool::new(PoolLimits { per_key: 2, active: 8, stuck: 3, ..PoolLimits::default() });
-        let mut releases = Vec::new();
-        for i in 0..3 {
-            let (release, hang) = hanging();
-            releases.push(release);
-            pool.run(format!("dead {i}"), SHORT, hang).await.unwrap_err();
-        }
-        assert_eq!(pool.run("alive", LONG, || ()).await, Err(PoolError::Full(3)));
-        drop(releases);
-        until("they come back", || pool.stuck() == 0).await;
-        pool.run("alive", LONG, || ()).await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_panic_is_an_error() {
-        let error = Pool::default().run("a", LONG, || panic!("oh {}", 1)).await.unwrap_err();
-        assert_eq!(error, PoolError::Panicked("oh 1".into()));
-    }
-
-    #[tokio::test]
-    async fn a_pod_with_many_hung_volumes_leaves_threads_to_others() {
-        let pool = Pool::new(PoolLimits { per_owner: 3, active: 4, stuck: 10, ..PoolLimits::default() });
-        let mut releases = Vec::new();
-        for volume in 0..3 {
-            let (release, hang) = hanging();
-            releases.push(release);
-            pool.run(PoolKey::new("greedy", format!("path /{volume}")), SHORT, hang).await.unwrap_err();
-        }
-        let error = pool.run(PoolKey::new("greedy", "path /3"), LONG, || ()).await.unwrap_err();
-        assert_eq!(error, PoolError::Stuck { key: "greedy".into(), count: 3 });
-        pool.run(PoolKey::new("other", "path /0"), LONG, || ()).await.unwrap();
-        drop(releases);
-        until("they come back", || pool.stuck() == 0).await;
-        pool.run(PoolKey::new("greedy", "path /3"), LONG, || ()).await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn work_that_is_waited_for_delays_others_by_a_second_at_most() {
-        let pool = Pool::new(PoolLimits { active: 2, ..PoolLimits::default() });
-        let mut releases = Vec::new();
-        let mut tasks = Vec::new();
-        for i in 0..2 {
-            let (release, hang) = hanging();
-            releases.push(release);
-            let pool = pool.clone();
-            tasks.push(tokio::spawn(async move { pool.run_to_end(format!("slow {i}"), hang).await }));
-        }
-        until("both run", || pool.0.active.available_permits() == 0).await;
-        let begun = Instant::now();
-        pool.run("quick", LONG, || ()).await.unwrap();
-        assert!(begun.elapsed() < 3 * ACTIVE_TIME_MAX, "{:?}", begun.elapsed());
-        assert_eq!(pool.stuck(), 2);
-        drop(releases);
-        for task in tasks {
-            task.await.unwrap().unwrap();
-        }
-        assert_eq!((pool.stuck(), pool.0.active.available_permits()), (0, 2));
-    }
-}
+mod tests;

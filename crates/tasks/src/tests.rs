@@ -65,3 +65,28 @@ async fn the_owner_of_work_sees_its_panic() {
     assert!(spawn("sum", async { panic!("overflow") }).await.is_err_and(|error| error.is_panic()));
     assert_eq!(catch(async { panic!("overflow") }).await, Err::<(), _>(Panicked("overflow".to_owned())));
 }
+
+#[tokio::test]
+async fn a_thread_that_panics_is_a_failure_with_its_message() {
+    let (tasks, mut supervisor) = Tasks::supervised(CancellationToken::new());
+    let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
+    let (_, end) = spawn_thread("journal", move || {
+        let _ = may_go_on.recv();
+        panic!("no {}", "disk");
+    })
+    .unwrap();
+    tasks.service("journal", end.wait());
+    assert_eq!(first_failure(&mut supervisor).await, None, "it runs");
+    drop(go_on);
+    let failure = TaskFailure::Panicked { name: "journal", message: "no disk".into() };
+    assert_eq!(first_failure(&mut supervisor).await, Some(failure));
+}
+
+#[tokio::test]
+async fn a_thread_that_ends_is_a_failure_of_a_service_and_not_of_a_job() {
+    let (tasks, mut supervisor) = Tasks::supervised(CancellationToken::new());
+    tasks.job("collector", spawn_thread("collector", || {}).unwrap().1.wait());
+    assert_eq!(first_failure(&mut supervisor).await, None);
+    tasks.service("journal", spawn_thread("journal", || {}).unwrap().1.wait());
+    assert_eq!(first_failure(&mut supervisor).await, Some(TaskFailure::Ended { name: "journal" }));
+}

@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What a thread is asked to do. It must not panic.
+/// A job of a thread. It must not panic.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// Idle threads. A busy thread is in no list: one that hangs never returns to it.
@@ -15,13 +15,13 @@ pub(crate) struct Threads(Arc<Mutex<Waiting>>);
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// The last to come is the first to go: its memory is the warmest, and the others can end.
+    /// Last in, first out: the memory of the last one is most likely cached, and the others can end.
     idle: Vec<(u64, Sender<Job>)>,
     begun: u64,
 }
 
 impl Threads {
-    /// On a thread that waits, else on a new one.
+    /// Runs the job on an idle thread, else on a new one.
     pub(crate) fn run(&self, job: Job) -> io::Result<()> {
         let mut waiting = self.waiting();
         let unsent = match waiting.idle.pop() {
@@ -45,7 +45,7 @@ impl Threads {
             job = match jobs.recv_timeout(LINGER) {
                 Ok(next) => next,
                 Err(RecvTimeoutError::Timeout) if self.leave(id) => return,
-                // Somebody took it from the list just now: the job is on its way.
+                // It was just taken from the list: the job is about to arrive.
                 Err(_) => match jobs.recv() {
                     Ok(next) => next,
                     Err(_) => return,
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn a_thread_that_is_done_takes_the_next_job_and_ends_when_none_comes() {
         let threads = Threads::default();
-        // On a machine that is busy with other things it may have ended before it is asked.
+        // On a busy machine the thread may have ended before the next job.
         let again = (0..20).find_map(|_| {
             let first = run(&threads);
             until("it waits", || !threads.waiting().idle.is_empty() || Arc::strong_count(&threads.0) == 1);
