@@ -26,14 +26,14 @@ use crate::model::{
     ProbeKind, SandboxId, SandboxSeen, is_sidecar,
 };
 
-pub use facts::exit_of;
+pub(crate) use facts::exit_of;
 pub(crate) use facts::{Fact, Within, disappeared_exit};
-pub use kill_reason::{Kill, KillReason};
+pub(crate) use kill_reason::{Kill, KillReason};
 use plan::{Init, Plan};
 
 /// Inputs of the plan. Only for pods that are not terminating.
 #[derive(Clone, Copy, Debug)]
-pub struct Inputs<'a> {
+pub(crate) struct Inputs<'a> {
     /// The pod as its source has it.
     pub pod: &'a Pod,
     /// The state in the runtime, observed after our last call.
@@ -55,7 +55,7 @@ pub struct Inputs<'a> {
 
 /// A probe that failed past its threshold.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct ProbeFailure {
+pub(crate) struct ProbeFailure {
     /// The probed instance: the result does not apply to the next one.
     pub id: ContainerId,
     /// Liveness or startup.
@@ -64,7 +64,7 @@ pub struct ProbeFailure {
 
 /// The plan. Kills come first; everything else may run in parallel.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Actions {
+pub(crate) struct Actions {
     /// All containers have finished: nothing runs that should be kept and nothing is to be started. Sidecars that still run are
     /// stopped with the pod.
     pub kill_pod: bool,
@@ -90,7 +90,7 @@ pub struct Actions {
 
 /// One container to start.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Start {
+pub(crate) struct Start {
     /// Name in the spec.
     pub name: Name,
     /// Restart count of the new instance.
@@ -112,18 +112,18 @@ pub struct Waiting {
 
 /// The current sandbox: the cursor's while it is ready, else the newest, if that is ready. A sandbox that appears late, from a
 /// call with an unknown result, never replaces one in use.
-pub fn current_sandbox<'a>(seen: &'a PodSeen, record: &PodRecord) -> Option<&'a SandboxSeen> {
+pub(crate) fn current_sandbox<'a>(seen: &'a PodSeen, record: &PodRecord) -> Option<&'a SandboxSeen> {
     let ours = record.cursor.as_ref().and_then(|cursor| seen.sandboxes.iter().find(|s| s.id == cursor.sandbox));
     ours.filter(|s| s.ready).or_else(|| seen.sandbox().filter(|s| s.ready))
 }
 
 /// The startup probe of this instance has passed, or the container has none.
-pub fn is_started(container: &Container, memory: Option<&ContainerMemory>, id: &ContainerId) -> bool {
+pub(crate) fn is_started(container: &Container, memory: Option<&ContainerMemory>, id: &ContainerId) -> bool {
     container.startup_probe.is_none() || memory.is_some_and(|m| m.started.as_ref() == Some(id))
 }
 
 /// The postStart hook of this instance has succeeded, or the container has none. Until then it is not reported as running.
-pub fn is_post_start_done(container: &Container, memory: Option<&ContainerMemory>, id: &ContainerId) -> bool {
+pub(crate) fn is_post_start_done(container: &Container, memory: Option<&ContainerMemory>, id: &ContainerId) -> bool {
     let hook = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref());
     let done = |(hooked, state): &(ContainerId, HookState)| hooked == id && *state == HookState::Done;
     hook.is_none() || memory.and_then(|m| m.post_start.as_ref()).is_some_and(done)
@@ -144,7 +144,7 @@ pub(crate) fn is_voided(record: &PodRecord, name: &str, id: &ContainerId) -> boo
 }
 
 /// Compares the spec with the observed state and plans the difference.
-pub fn pod_actions(i: &Inputs<'_>) -> Actions {
+pub(crate) fn pod_actions(i: &Inputs<'_>) -> Actions {
     let Some(spec) = &i.pod.spec else { return Actions { kill_pod: true, ..Actions::default() } };
     let Some(sandbox) = current_sandbox(i.seen, i.record) else { return without_sandbox(i, spec) };
     if is_restarting_all(spec, i.seen, i.record) {

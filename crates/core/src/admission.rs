@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::NodeConfig;
 use crate::model::{Pod, PodUid, is_sidecar};
+use crate::preemption::Shortage;
 use crate::qos::{Amounts, HUGEPAGES, pod_requests};
 
 /// Resources of the node that a pod reserves.
@@ -97,6 +98,11 @@ impl Ledger {
         self.pods.contains_key(uid)
     }
 
+    /// The pods with reserved resources.
+    pub(crate) fn uids(&self) -> impl Iterator<Item = &PodUid> {
+        self.pods.keys()
+    }
+
     /// Number of pods with reserved resources.
     pub fn len(&self) -> usize {
         self.pods.len()
@@ -127,28 +133,57 @@ impl Ledger {
 
 /// Decides whether the pod may run next to those in the ledger. The caller adds it to the ledger.
 pub fn admit(pod: &Pod, ledger: &Ledger, config: &NodeConfig) -> Result<(), Rejection> {
+    check_support(pod, config)?;
+    if let Some((rejection, _)) = lacking(pod, ledger, config).into_iter().next() {
+        return Err(rejection);
+    }
+    check_placement(pod, ledger, config)
+}
+
+/// As [`admit`], regardless of the resources that pods can free.
+pub(crate) fn admit_with_any_resources(pod: &Pod, ledger: &Ledger, config: &NodeConfig) -> Result<(), Rejection> {
+    check_support(pod, config)?;
+    check_placement(pod, ledger, config)
+}
+
+/// The resources that the pod lacks next to those in the ledger.
+pub(crate) fn shortages(pod: &Pod, ledger: &Ledger, config: &NodeConfig) -> Vec<Shortage> {
+    lacking(pod, ledger, config).into_iter().map(|(_, shortage)| shortage).collect()
+}
+
+fn check_support(pod: &Pod, config: &NodeConfig) -> Result<(), Rejection> {
     check_os(pod)?;
     check_groups(pod, config.supplemental_groups_policy)?;
     sysctl::check(pod, &config.allowed_unsafe_sysctls)?;
     app_armor::check(pod, config.app_armor)?;
-    extended::check(pod, config)?;
+    extended::check(pod, config)
+}
+
+/// In the order in which the Go kubelet checks them: the first is reported.
+fn lacking(pod: &Pod, ledger: &Ledger, config: &NodeConfig) -> Vec<(Rejection, Shortage)> {
     let requested = Requests::of(pod);
     let (pods, used) = ledger.used_without(pod.metadata.uid.as_deref().unwrap_or_default());
     let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-    enough("OutOfpods", "pods", 1, count(pods), count(config.max_pods))?;
-    enough("OutOfcpu", "cpu", requested.cpu_millis, used.cpu_millis, config.allocatable_cpu_millis)?;
-    enough("OutOfmemory", "memory", requested.memory, used.memory, config.allocatable_memory)?;
-    enough(
-        "OutOfephemeral-storage",
-        "ephemeral-storage",
-        requested.ephemeral,
-        used.ephemeral,
-        config.allocatable_ephemeral,
-    )?;
-    for (name, bytes) in &requested.huge_pages {
+    let mut lacking = vec![
+        lack("OutOfpods", "pods", 1, count(pods), count(config.max_pods)),
+        lack("OutOfcpu", "cpu", requested.cpu_millis, used.cpu_millis, config.allocatable_cpu_millis),
+        lack("OutOfmemory", "memory", requested.memory, used.memory, config.allocatable_memory),
+        lack(
+            "OutOfephemeral-storage",
+            "ephemeral-storage",
+            requested.ephemeral,
+            used.ephemeral,
+            config.allocatable_ephemeral,
+        ),
+    ];
+    lacking.extend(requested.huge_pages.iter().map(|(name, bytes)| {
         let of = |amounts: &BTreeMap<String, i64>| amounts.get(name).copied().unwrap_or_default();
-        enough(out_of(name), name, *bytes, of(&used.huge_pages), of(&config.allocatable_huge_pages))?;
-    }
+        lack(out_of(name), name, *bytes, of(&used.huge_pages), of(&config.allocatable_huge_pages))
+    }));
+    lacking.into_iter().flatten().collect()
+}
+
+fn check_placement(pod: &Pod, ledger: &Ledger, config: &NodeConfig) -> Result<(), Rejection> {
     if !affinity::matches(pod, &config.labels, &config.node_name) {
         return Err(predicate(NODE_AFFINITY, "node(s) didn't match Pod's node affinity/selector"));
     }
@@ -204,13 +239,16 @@ fn check_groups(pod: &Pod, supported: Option<bool>) -> Result<(), Rejection> {
     Ok(())
 }
 
-fn enough(reason: &'static str, name: &str, wanted: i64, used: i64, capacity: i64) -> Result<(), Rejection> {
-    if wanted <= 0 || wanted <= capacity.saturating_sub(used) {
-        return Ok(());
+/// `None`: there is enough.
+fn lack(reason: &'static str, name: &str, wanted: i64, used: i64, capacity: i64) -> Option<(Rejection, Shortage)> {
+    let free = capacity.saturating_sub(used);
+    if wanted <= 0 || wanted <= free {
+        return None;
     }
     let message =
         format!("Node didn't have enough resource: {name}, requested: {wanted}, used: {used}, capacity: {capacity}");
-    Err(Rejection { reason, message })
+    let shortage = Shortage { resource: name.to_owned(), missing: wanted.saturating_sub(free) };
+    Some((Rejection { reason, message }, shortage))
 }
 
 fn huge_pages(amounts: &Amounts) -> BTreeMap<String, i64> {
@@ -227,7 +265,7 @@ fn predicate(reason: &'static str, description: &str) -> Rejection {
     Rejection { reason, message: format!("Predicate {reason} failed: {description}") }
 }
 
-/// Init containers that end leave their ports before the app needs them; sidecars don't.
+/// Regular init containers release their ports before the app containers start; sidecars do not.
 fn host_ports(pod: &Pod) -> BTreeSet<HostPort> {
     let Some(spec) = &pod.spec else { return BTreeSet::new() };
     let sidecars = spec.init_containers.iter().flatten().filter(|container| is_sidecar(container));

@@ -21,7 +21,7 @@ pub fn should_restart(container: &Container, spec: &PodSpec, code: i32) -> bool 
 }
 
 /// The container runs again after a kill, regardless of its exit code. Restart rules do not apply, as they match exit codes.
-pub fn restarts_after_kill(container: &Container, spec: &PodSpec) -> bool {
+pub(crate) fn restarts_after_kill(container: &Container, spec: &PodSpec) -> bool {
     policy(container, spec) != "Never"
 }
 
@@ -76,7 +76,7 @@ pub fn wait(memory: &ContainerMemory, exit: &Exit) -> Option<Backoff> {
 
 /// The delay after we killed an instance to replace it: only if its predecessor's delay had not expired when it exited (the
 /// kubelet decides on the status from before the kill).
-pub fn wait_after_kill(memory: &ContainerMemory, exit: &Exit) -> Option<Backoff> {
+pub(crate) fn wait_after_kill(memory: &ContainerMemory, exit: &Exit) -> Option<Backoff> {
     let before = memory.previous_exit.as_ref()?;
     let waited = wait(memory, before)?;
     let ended = exit.finished_at?;
@@ -105,14 +105,14 @@ fn is_stable(backoff: &Backoff, ended: Timestamp) -> bool {
 
 /// Back-off of the pulls of one image for one pod. Not journaled: after a restart of the agent the first pull is immediate.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct ImageBackoff {
+pub(crate) struct ImageBackoff {
     delay: Duration,
     since: Time,
 }
 
 impl ImageBackoff {
     /// A pull failed.
-    pub fn failed(&mut self, now: Time) {
+    pub(crate) fn failed(&mut self, now: Time) {
         self.delay = match self.expired(now) {
             true => IMAGE_FIRST,
             false => (self.delay * 2).min(IMAGE_MAX),
@@ -121,13 +121,13 @@ impl ImageBackoff {
     }
 
     /// When the next pull may start; `None`: now.
-    pub fn until(&self, now: Time) -> Option<Time> {
+    pub(crate) fn until(&self, now: Time) -> Option<Time> {
         let until = self.since + self.delay;
         (!self.expired(now) && now < until).then_some(until)
     }
 
     /// Until then the status shows `ErrImagePull`, later `ImagePullBackOff`.
-    pub fn error_shown_until(&self) -> Time {
+    pub(crate) fn error_shown_until(&self) -> Time {
         self.since + FAILURE_SHOWN
     }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::eviction::EvictionConfig;
 use crate::model::Source;
+use crate::shutdown::ShutdownPeriods;
 
 /// The node's settings, from flags and `KubeletConfiguration`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -44,7 +46,13 @@ pub struct NodeConfig {
     pub backoff_max: Duration,
     /// `runtimeRequestTimeout`.
     pub runtime_request_timeout: Duration,
-    /// Maximum of concurrent RunPodSandbox and StopPodSandbox calls.
+    /// Grace periods of pods at a shutdown of the host; `None`: pods are not terminated before it.
+    #[serde(default)]
+    pub shutdown: Option<ShutdownPeriods>,
+    /// Eviction; by default it is off.
+    #[serde(default)]
+    pub eviction: EvictionConfig,
+    /// Concurrent RunPodSandbox calls at the start; the number adapts to the runtime (`concurrency`).
     pub sandbox_parallel: usize,
 }
 
@@ -67,6 +75,8 @@ impl Default for NodeConfig {
             sync_frequency: Duration::from_secs(60),
             backoff_max: Duration::from_secs(300),
             runtime_request_timeout: Duration::from_secs(120),
+            shutdown: None,
+            eviction: EvictionConfig::default(),
             sandbox_parallel: 4,
         }
     }

@@ -71,7 +71,7 @@ pub fn default_pod(pod: &mut Pod) {
 }
 
 /// Fills in the defaults of one container.
-pub fn default_container(container: &mut Container) {
+pub(crate) fn default_container(container: &mut Container) {
     default_any_container!(container);
 }
 

@@ -17,7 +17,7 @@ use list::FIELDS;
 
 /// Support of a field, with a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Support {
+pub(crate) enum Support {
     /// It does what Kubernetes says.
     Yes(&'static str),
     /// Its parts have rows of their own.
@@ -41,7 +41,8 @@ const fn field(path: &'static str, support: Support) -> Field {
 }
 
 /// Support of the field at a path like `spec.containers[0].image`; the nearest row above it decides. `None`: unknown field.
-pub fn support(path: &str) -> Option<Support> {
+#[cfg(test)]
+pub(crate) fn support(path: &str) -> Option<Support> {
     let mut path = without_indices(path);
     loop {
         if let Some(support) = row(&path) {
@@ -53,7 +54,7 @@ pub fn support(path: &str) -> Option<Support> {
 }
 
 /// Unsupported fields of a manifest, at most `max`: path and reason. Only the outermost one is named.
-pub fn unsupported(document: &Value, max: usize) -> Vec<(String, &'static str)> {
+pub(crate) fn unsupported(document: &Value, max: usize) -> Vec<(String, &'static str)> {
     let mut found = Vec::new();
     search(document, "", max, &mut found);
     found.truncate(max);
@@ -61,7 +62,7 @@ pub fn unsupported(document: &Value, max: usize) -> Vec<(String, &'static str)> 
 }
 
 /// Names of the sibling fields, to suggest a correction of a misspelt one.
-pub fn siblings(path: &str) -> impl Iterator<Item = &'static str> {
+pub(crate) fn siblings(path: &str) -> impl Iterator<Item = &'static str> {
     let path = without_indices(path);
     let parent = path.rfind('.').map_or(String::new(), |dot| path[..=dot].to_owned());
     let shared = shared(&parent);
@@ -73,7 +74,8 @@ pub fn siblings(path: &str) -> impl Iterator<Item = &'static str> {
 }
 
 /// The whole list as Markdown.
-pub fn markdown() -> String {
+#[cfg(test)]
+pub(crate) fn markdown() -> String {
     let mut text = String::from(HEAD);
     for Field { path, support } in FIELDS {
         let (label, note) = match support {
@@ -101,7 +103,6 @@ fn search(value: &Value, path: &str, max: usize, found: &mut Vec<(String, &'stat
                     // Labels, annotations and the like have user-defined keys below them.
                     Some(Support::Meaningless(_)) => {}
                     // Entries of maps have no row.
-                    _ if here.ends_with("resources.limits.ephemeral-storage") => found.push((here, STORAGE)),
                     _ if is_extended(name) && is_resource_list(path) => found.push((here, DEVICE)),
                     _ => search(value, &here, max, found),
                 }
@@ -136,9 +137,10 @@ fn row(path: &str) -> Option<Support> {
     ROWS.get(path).or_else(|| ROWS.get(shared(path)?.as_str())).copied()
 }
 
-/// Init containers share the rows of containers.
+/// Init containers and ephemeral containers share the rows of containers.
 fn shared(path: &str) -> Option<String> {
-    path.strip_prefix("spec.initContainers[]").map(|rest| format!("spec.containers[]{rest}"))
+    let other = ["spec.initContainers[]", "spec.ephemeralContainers[]"].iter().find_map(|list| path.strip_prefix(list));
+    other.map(|rest| format!("spec.containers[]{rest}"))
 }
 
 /// The path without list indices.
@@ -159,13 +161,11 @@ fn without_indices(path: &str) -> String {
 /// would take quadratic time.
 pub(crate) const MAX_PATH: usize = 1024;
 
-/// Note on a limit that is not enforced for containers.
-const STORAGE: &str = "only the size limit of emptyDir volumes is enforced";
-
 /// Note on an extended resource.
 const DEVICE: &str =
     "nothing on this node provides it, and the pod is rejected; only pods of an API server may request it";
 
+#[cfg(test)]
 const HEAD: &str = "\
 # Pod fields
 
@@ -177,7 +177,8 @@ below its field that have no row of their own.
 - **no need**: it has no meaning on a node or in a manifest, and does no harm.
 - **no**: it has no effect. `podwright check` and the agent's log name it with its line; `--strict` makes it an error.
 
-Unknown fields are named in the same way. `spec.initContainers[]` is like `spec.containers[]`, except for its own rows.
+Unknown fields are named in the same way. `spec.initContainers[]` and `spec.ephemeralContainers[]` are like
+`spec.containers[]`, except for their own rows.
 
 | field | supported | |
 |---|---|---|

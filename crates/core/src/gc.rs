@@ -9,20 +9,13 @@ use std::time::Duration;
 
 use crate::model::{ContainerId, Name, PodSeen, RunState, SandboxId, Time};
 
-/// What to remove from one pod.
+/// Containers and sandboxes to remove from one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GcPlan {
+pub(crate) struct GcPlan {
     /// Containers, in the order of the observation.
     pub remove_containers: Vec<(Name, ContainerId)>,
     /// Sandboxes: empty, or removed together with their last containers.
     pub remove_sandboxes: Vec<SandboxId>,
-}
-
-impl GcPlan {
-    /// Nothing to remove.
-    pub fn is_empty(&self) -> bool {
-        self.remove_containers.is_empty() && self.remove_sandboxes.is_empty()
-    }
 }
 
 /// The dead containers and sandboxes of a pod that may be removed.
@@ -30,7 +23,7 @@ impl GcPlan {
 /// The newest dead instance of each container stays (`keep_newest`) for its logs and its last state, until the pod's content
 /// should be removed. A created instance that never started does not count as dead: the newest may be about to start, older ones
 /// are removed.
-pub fn dead_containers(
+pub(crate) fn dead_containers(
     seen: &PodSeen,
     exit_is_journaled: impl Fn(&ContainerId) -> bool,
     remove_all: bool,
@@ -114,6 +107,13 @@ impl Default for ImagePolicy {
     }
 }
 
+impl ImagePolicy {
+    /// Kubernetes: a high threshold of 100 percent disables the periodic collection, unless there is a maximum age.
+    pub fn is_off(&self) -> bool {
+        self.high_percent >= 100 && self.max_age.is_none()
+    }
+}
+
 /// Images to remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImagePlan {
@@ -139,6 +139,12 @@ pub fn unused_images(images: &[ImageSeen], disk: DiskUse, policy: &ImagePolicy, 
         }
     }
     plan
+}
+
+/// All images that may be removed when disk space is short, the least recently used first.
+pub fn all_unused_images(images: &[ImageSeen], policy: &ImagePolicy, now: Time) -> Vec<String> {
+    let full = DiskUse { capacity: u64::MAX, available: 0 };
+    unused_images(images, full, &ImagePolicy { high_percent: 0, low_percent: 0, ..*policy }, now).remove
 }
 
 fn bytes_to_free(disk: DiskUse, policy: &ImagePolicy) -> u64 {

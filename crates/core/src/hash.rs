@@ -51,10 +51,10 @@ fn go_string(text: &str) -> String {
 }
 
 /// Offset basis of 32-bit FNV-1a.
-const START: u32 = 0x811c_9dc5;
+pub(crate) const START: u32 = 0x811c_9dc5;
 
 /// Continues FNV-1a with more bytes.
-fn fnv1a(hash: u32, bytes: &[u8]) -> u32 {
+pub(crate) fn fnv1a(hash: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(hash, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 

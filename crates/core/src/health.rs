@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::model::{CallError, PodUid, RuntimeReady, Time};
+use crate::mutate::{self, Mutant};
 use crate::node_status::RuntimeFacts;
 
 /// The first repeat of a check that failed; doubled up to `CHECK_MAX`.
@@ -41,7 +42,7 @@ pub(crate) struct RuntimeHealth {
     checking: Option<Time>,
     /// Start of the last check.
     #[serde(default)]
-    asked: Time,
+    last_check: Time,
     next: Time,
     wait: Duration,
     every: Duration,
@@ -58,11 +59,16 @@ impl RuntimeHealth {
             unavailable_for: BTreeSet::new(),
             failing: None,
             checking: None,
-            asked: Time::ZERO,
+            last_check: Time::ZERO,
             next: Time::ZERO,
             wait: CHECK_FIRST,
             every: if for_node { CHECK_FOR_NODE } else { CHECK_HEALTHY },
         }
+    }
+
+    /// No check has ended yet.
+    pub(crate) fn is_pending(&self) -> bool {
+        !self.up && self.outages == 0 && !self.facts.is_known()
     }
 
     /// Why the pod network is not ready.
@@ -74,20 +80,25 @@ impl RuntimeHealth {
         &self.facts
     }
 
-    /// The runtime was unavailable for one pod, which may be that pod's own trouble, as when its shim is gone: a check decides. If
-    /// several pods find it unavailable it counts as down until then.
+    /// The node shuts down, or not: part of its readiness.
+    pub(crate) fn set_shutting_down(&mut self, shutting_down: bool) {
+        self.facts.shutting_down = shutting_down;
+    }
+
+    /// The runtime was unavailable for one pod. That may concern only this pod, for example if its shim is gone: a check decides.
+    /// If several pods find it unavailable it counts as down until then.
     pub(crate) fn unavailable_for(&mut self, uid: &PodUid, now: Time) {
         if self.unavailable_for.len() < SUSPECT_PODS {
             self.unavailable_for.insert(uid.clone());
         }
-        match self.unavailable_for.len() < SUSPECT_PODS {
-            true => self.check_now(now.max(self.asked + CHECK_SOON)),
-            false => self.suspect(now),
+        match self.unavailable_for.len() < SUSPECT_PODS && !mutate::is_active(Mutant::UnavailableIsDown) {
+            true => self.check_now(now.max(self.last_check + CHECK_SOON)),
+            false => self.assume_down(now),
         }
     }
 
     /// A request about the whole runtime could not reach it: it counts as down until the next check.
-    pub(crate) fn suspect(&mut self, now: Time) {
+    pub(crate) fn assume_down(&mut self, now: Time) {
         if self.up {
             self.up = false;
             self.wait = CHECK_FIRST;
@@ -104,14 +115,14 @@ impl RuntimeHealth {
         let begin = self.checking.is_none() && self.next <= now;
         if begin {
             self.checking = Some(now);
-            self.asked = now;
+            self.last_check = now;
         }
         begin
     }
 
     /// Result of a check. True if the runtime has become reachable or its network state changed.
     pub(crate) fn checked(&mut self, result: Result<RuntimeReady, CallError>, now: Time) -> bool {
-        let asked = self.checking.take().unwrap_or(now);
+        let since = self.checking.take().unwrap_or(now);
         match result {
             Ok(answer) => {
                 self.failing = None;
@@ -129,7 +140,7 @@ impl RuntimeHealth {
                 !was_up || had_network != has_network
             }
             Err(_) => {
-                let (since, failures) = self.failing.map_or((asked, 1), |(since, failures)| (since, failures + 1));
+                let (since, failures) = self.failing.map_or((since, 1), |(since, failures)| (since, failures + 1));
                 self.failing = Some((since, failures));
                 if failures > 1 && since + DOWN_AFTER <= now {
                     self.facts.ready = Some(DOWN.into());
@@ -156,9 +167,11 @@ impl RuntimeHealth {
             version: format!("{}://{}", self.name, answer.version),
             ready: answer.not_ready,
             network: (!answer.network).then_some(answer.message),
+            problems: answer.problems,
             handlers: answer.handlers,
             supplemental_groups_policy: answer.supplemental_groups_policy,
-            images: vec![],
+            shutting_down: self.facts.shutting_down,
+            ..RuntimeFacts::default()
         };
     }
 
@@ -186,20 +199,23 @@ mod tests {
 
     /// Runs every check that is due until `end`.
     fn check_until(health: &mut RuntimeHealth, end: Time, answer: impl Fn() -> Result<RuntimeReady, CallError>) -> u32 {
-        let mut asked = 0;
+        let mut checks = 0;
         while let Some(next) = health.wake().filter(|next| *next <= end) {
             assert!(health.begin(next) && !health.begin(next), "one at a time");
             health.checked(answer(), next);
-            asked += 1;
+            checks += 1;
         }
-        asked
+        checks
     }
 
     #[test]
     fn readiness_follows_the_runtime_at_once() {
         let mut health = RuntimeHealth::new(true);
-        assert!(readiness(health.facts()).is_err(), "nothing is known yet");
-        assert!(health.checked(fine(), at(0)));
+        assert!(readiness(health.facts()).is_err() && health.is_pending(), "nothing is known yet");
+        assert!(health.checked(fine(), at(0)) && !health.is_pending());
+        let mut lost = health.clone();
+        lost.assume_down(at(0));
+        assert!(!lost.up && !lost.is_pending(), "it has responded before");
         assert_eq!((readiness(health.facts()), health.facts().version.as_str()), (Ok(()), "containerd://2.1"));
         let no_network = RuntimeReady { message: "no cni".into(), ..RuntimeReady::default() };
         assert!(health.checked(Ok(no_network), at(1)), "its network is down");
@@ -215,7 +231,7 @@ mod tests {
     fn a_short_outage_leaves_the_node_ready() {
         let mut health = RuntimeHealth::new(true);
         check_until(&mut health, at(0), fine);
-        health.suspect(at(1000));
+        health.assume_down(at(1000));
         check_until(&mut health, at(5900), unreachable);
         assert_eq!((readiness(health.facts()), health.up), (Ok(()), false));
         check_until(&mut health, at(12_000), unreachable);
@@ -228,7 +244,7 @@ mod tests {
     fn a_runtime_that_returns_before_the_limit_is_found_in_time() {
         let mut health = RuntimeHealth::new(true);
         check_until(&mut health, at(0), fine);
-        health.suspect(at(1000));
+        health.assume_down(at(1000));
         check_until(&mut health, at(5200), unreachable);
         check_until(&mut health, at(6000), fine);
         assert_eq!((readiness(health.facts()), health.up), (Ok(()), true), "within a second");
@@ -238,8 +254,8 @@ mod tests {
     fn one_hanging_check_does_not_make_the_node_not_ready() {
         let mut health = RuntimeHealth::new(true);
         check_until(&mut health, at(0), fine);
-        for (asked, answered, down) in [(10_000, 20_000, false), (20_100, 30_100, true)] {
-            assert!(health.begin(at(asked)));
+        for (sent, answered, down) in [(10_000, 20_000, false), (20_100, 30_100, true)] {
+            assert!(health.begin(at(sent)));
             health.checked(unreachable(), at(answered));
             assert_eq!(readiness(health.facts()).is_err(), down);
         }
@@ -247,10 +263,10 @@ mod tests {
 
     #[test]
     fn a_healthy_runtime_is_checked_rarely_and_at_once_on_request() {
-        for (for_node, asked) in [(true, 6), (false, 2)] {
+        for (for_node, checks) in [(true, 6), (false, 2)] {
             let mut health = RuntimeHealth::new(for_node);
             check_until(&mut health, at(0), fine);
-            assert_eq!(check_until(&mut health, at(60_000), fine), asked);
+            assert_eq!(check_until(&mut health, at(60_000), fine), checks);
             health.check_now(at(61_000));
             assert_eq!((health.wake(), health.up), (Some(at(61_000)), true));
         }

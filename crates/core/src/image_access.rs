@@ -100,7 +100,7 @@ pub struct ImagePulledRecord {
     pub credential_mapping: BTreeMap<String, ImagePullCredentials>,
 }
 
-/// Who may use an image under one of its names.
+/// Credentials that give access to an image under one of its names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ImagePullCredentials {
@@ -135,7 +135,7 @@ pub enum PulledWith {
     Secret(ImagePullSecret),
 }
 
-/// What the node knows about the pulls of an image.
+/// Recorded pulls of an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PullHistory {
     /// The record of the image's id.
@@ -147,7 +147,7 @@ pub struct PullHistory {
 /// Whether a pod may use an image that is present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageAccess {
-    /// Yes. The record gets this secret, which is not in it in this form.
+    /// The pod may use it.
     Allowed {
         /// To be added to the record.
         learned: Option<ImagePullSecret>,
@@ -228,7 +228,7 @@ pub fn recorded(
             let other =
                 |s: &ImagePullSecret| (&s.uid, &s.namespace, &s.name) != (&secret.uid, &secret.namespace, &secret.name);
             known.kubernetes_secrets.retain(other);
-            // A full list forgets one: its pods pull again.
+            // One secret is dropped from a full list: its pods have to pull again.
             known.kubernetes_secrets.truncate(SECRETS_MAX - 1);
             known.kubernetes_secrets.push(secret.clone());
             known
@@ -253,7 +253,7 @@ pub fn repository(image: &str) -> &str {
 }
 
 /// `kind` of the record's file.
-pub const RECORD_KIND: &str = "ImagePulledRecord";
+pub(crate) const RECORD_KIND: &str = "ImagePulledRecord";
 /// `apiVersion` of the record's file.
 pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 /// Secrets of one repository in a record (Go kubelet: writeRecordWhileMatchingLimit).

@@ -10,11 +10,11 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde::{Deserialize, Serialize};
 
+use crate::model::pairs;
 use crate::model::{
     FullName, ObjectError, ObjectRef, ObjectRequest, ObjectResult, Pod, PodUid, RequestId, Time,
     clear_resource_version, full_name, is_older_version, jitter,
 };
-use crate::record::pairs;
 use crate::static_pod::{CONFIG_HASH, CONFIG_MIRROR};
 
 /// First delay after a failure; it doubles.

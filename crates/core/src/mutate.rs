@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
     /// Plans are made on observations from before our last call.
-    OldSight,
+    StaleObservation,
     /// Sidecars wait for each other beyond the deadline, so that each gets its own last two seconds.
     FloorPerContainer,
     /// Nothing is cleaned up before every source has synced.
@@ -26,18 +26,36 @@ pub enum Mutant {
     /// The object of a deleted pod is deleted before it has a terminal phase.
     DeletedEarly,
     /// The response of a store is not the base of the next patch.
-    BaseIsOld,
+    StaleBase,
     /// The result of an image check is used for another image.
-    ImageOfBefore,
+    StaleImageStatus,
     /// A pod gets its grace period twice.
     GraceTwice,
     /// A runtime event counts as an observation: older observations count as fresh.
-    HintIsSight,
+    HintIsObservation,
+    /// The exit of an interrupted start counts as the container's.
+    CutOffIsExit,
+    /// The runtime counts as down as soon as one pod can't be observed.
+    UnavailableIsDown,
+    /// A pod that can't be observed is observed again at once.
+    ObservedAtOnce,
+    /// A sandbox is stopped when the deadline has passed, however late the stops of its containers were sent.
+    NoTimeAfterOutage,
+    /// `activeDeadlineSeconds` is ignored.
+    NoActiveDeadline,
+    /// An ephemeral container that ended is started again.
+    EphemeralRestarts,
+    /// Pods of a source that is switched off are kept.
+    OffSourceKept,
+    /// An annotation of a user selects the source of a pod.
+    SourceByUser,
+    /// Pods are evicted for a full disk before dead containers and unused images are removed.
+    EvictedBeforeReclaim,
 }
 
 /// All of them.
-pub const ALL: [Mutant; 15] = [
-    Mutant::OldSight,
+pub const ALL: [Mutant; 24] = [
+    Mutant::StaleObservation,
     Mutant::FloorPerContainer,
     Mutant::GateOverAllSources,
     Mutant::DeadlineMovesLater,
@@ -48,10 +66,19 @@ pub const ALL: [Mutant; 15] = [
     Mutant::HookNotJournaled,
     Mutant::KillIsLost,
     Mutant::DeletedEarly,
-    Mutant::BaseIsOld,
-    Mutant::ImageOfBefore,
+    Mutant::StaleBase,
+    Mutant::StaleImageStatus,
     Mutant::GraceTwice,
-    Mutant::HintIsSight,
+    Mutant::HintIsObservation,
+    Mutant::CutOffIsExit,
+    Mutant::UnavailableIsDown,
+    Mutant::ObservedAtOnce,
+    Mutant::NoTimeAfterOutage,
+    Mutant::NoActiveDeadline,
+    Mutant::EphemeralRestarts,
+    Mutant::OffSourceKept,
+    Mutant::SourceByUser,
+    Mutant::EvictedBeforeReclaim,
 ];
 
 #[cfg(feature = "mutants")]
@@ -61,18 +88,18 @@ thread_local! {
 
 /// Activates a mutant, or none, on this thread.
 #[cfg(feature = "mutants")]
-pub fn make(mutant: Option<Mutant>) {
+pub fn activate(mutant: Option<Mutant>) {
     MADE.set(mutant);
 }
 
 /// This mutant is active.
 #[cfg(feature = "mutants")]
-pub(crate) fn made(mutant: Mutant) -> bool {
+pub(crate) fn is_active(mutant: Mutant) -> bool {
     MADE.get() == Some(mutant)
 }
 
 /// Always false without the feature.
 #[cfg(not(feature = "mutants"))]
-pub(crate) const fn made(_: Mutant) -> bool {
+pub(crate) const fn is_active(_: Mutant) -> bool {
     false
 }

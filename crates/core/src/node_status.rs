@@ -6,19 +6,20 @@
 mod events;
 mod patch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    ContainerImage, Node, NodeAddress, NodeCondition, NodeFeatures, NodeRuntimeHandler, NodeRuntimeHandlerFeatures,
-    NodeSpec, NodeStatus, NodeSystemInfo, Taint,
+    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeFeatures,
+    NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSystemInfo, Taint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Serialize};
 
-use crate::model::RuntimeHandler;
+use crate::model::{NodePressure, RuntimeHandler};
+use crate::shutdown::NOT_READY;
 
 pub use events::{NodeEvent, changes, schedulable};
 pub use patch::{registration_patch, status_patch};
@@ -42,6 +43,8 @@ pub struct NodeFacts {
     pub capacity: Resources,
     /// `status.allocatable`.
     pub allocatable: Resources,
+    /// Port of the kubelet's API (`status.daemonEndpoints`); `None`: it is not served.
+    pub kubelet_port: Option<u16>,
     /// Maximum of images in the status (`nodeStatusMaxImages`); `None`: the kubelet's default.
     pub images_max: Option<usize>,
 }
@@ -61,7 +64,8 @@ pub struct Resources {
     pub huge_pages: BTreeMap<String, i64>,
 }
 
-/// Last reported state of the container runtime.
+/// What the status shows besides constant facts: the last reported state of the container runtime, pressure conditions, and whether
+/// the node shuts down.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RuntimeFacts {
     /// `containerd://2.1.9`
@@ -70,12 +74,21 @@ pub struct RuntimeFacts {
     pub ready: Option<String>,
     /// Why the pod network is not ready; `None`: it is.
     pub network: Option<String>,
+    /// Other problems that it reports, which do not affect readiness.
+    #[serde(default)]
+    pub problems: Vec<String>,
     /// Handlers a RuntimeClass may name.
     pub handlers: Vec<RuntimeHandler>,
     /// It supports `supplementalGroupsPolicy`.
     pub supplemental_groups_policy: bool,
+    /// The node shuts down, which makes it not ready.
+    #[serde(default)]
+    pub shutting_down: bool,
     /// Present images: names and size in bytes.
     pub images: Vec<(Vec<String>, i64)>,
+    /// Pressure conditions of the node that hold.
+    #[serde(default)]
+    pub pressures: BTreeSet<NodePressure>,
 }
 
 impl RuntimeFacts {
@@ -113,6 +126,9 @@ pub fn status(facts: &NodeFacts, runtime: &RuntimeFacts, had: Option<&NodeStatus
         capacity: Some(quantities(&facts.capacity)),
         allocatable: Some(quantities(&facts.allocatable)),
         conditions: Some(conditions(runtime, had, now)),
+        daemon_endpoints: facts
+            .kubelet_port
+            .map(|port| NodeDaemonEndpoints { kubelet_endpoint: Some(DaemonEndpoint { port: port.into() }) }),
         features: Some(NodeFeatures { supplemental_groups_policy: Some(runtime.supplemental_groups_policy) }),
         images: Some(images(&runtime.images, facts.images_max.unwrap_or(IMAGES_MAX))),
         node_info: Some(info),
@@ -123,8 +139,17 @@ pub fn status(facts: &NodeFacts, runtime: &RuntimeFacts, had: Option<&NodeStatus
 
 /// Whether the node can run pods.
 pub fn readiness(runtime: &RuntimeFacts) -> Result<(), NotReady> {
-    let reasons: Vec<String> = [&runtime.ready, &runtime.network].into_iter().flatten().cloned().collect();
+    let shutdown = runtime.shutting_down.then(|| NOT_READY.to_owned());
+    let reasons = [runtime.ready.clone(), runtime.network.clone(), shutdown];
+    let reasons: Vec<String> = reasons.into_iter().flatten().collect();
     if reasons.is_empty() { Ok(()) } else { Err(NotReady(reasons)) }
+}
+
+/// The object shows that the node shuts down.
+pub fn announces_shutdown(node: &Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let mut ready = conditions.filter(|condition| condition.type_ == "Ready" && condition.status == "False");
+    ready.any(|condition| condition.message.as_deref().is_some_and(|message| message.contains(NOT_READY)))
 }
 
 /// Why the node is not ready: at least one reason. Displayed as the kubelet's aggregated error.
@@ -156,12 +181,16 @@ fn conditions(runtime: &RuntimeFacts, had: Option<&NodeStatus>, now: Timestamp) 
             last_heartbeat_time: Some(now.clone()),
         }
     };
-    let fine = PRESSURES.map(|(kind, reason, message)| make(kind, "False", reason, message.into()));
+    let pressures = PRESSURES.map(|(pressure, fine, held)| {
+        let (status, (reason, message)) =
+            if runtime.pressures.contains(&pressure) { ("True", held) } else { ("False", fine) };
+        make(pressure.condition(), status, reason, message.into())
+    });
     let ready = match readiness(runtime) {
         Ok(()) => make("Ready", "True", "KubeletReady", "kubelet is posting ready status".into()),
         Err(not_ready) => make("Ready", "False", "KubeletNotReady", not_ready.to_string()),
     };
-    fine.into_iter().chain([ready]).collect()
+    pressures.into_iter().chain([ready]).collect()
 }
 
 fn addresses(facts: &NodeFacts) -> Vec<NodeAddress> {
@@ -210,11 +239,25 @@ fn handler(handler: &RuntimeHandler) -> NodeRuntimeHandler {
 
 /// Marks that the controller manager attaches volumes, as by default for the kubelet.
 pub(crate) const ATTACH_ANNOTATION: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
-/// Pressure conditions that are not implemented are always False; type, reason and message of the kubelet.
-const PRESSURES: [(&str, &str, &str); 3] = [
-    ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-    ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-    ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+/// Reason and message of a condition.
+type ReasonAndMessage = (&'static str, &'static str);
+/// The pressure conditions, with the kubelet's reason and message while they do not hold, and while they do.
+const PRESSURES: [(NodePressure, ReasonAndMessage, ReasonAndMessage); 3] = [
+    (
+        NodePressure::Memory,
+        ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+        ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available"),
+    ),
+    (
+        NodePressure::Disk,
+        ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+        ("KubeletHasDiskPressure", "kubelet has disk pressure"),
+    ),
+    (
+        NodePressure::Pid,
+        ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        ("KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
+    ),
 ];
 /// The kubelet's `nodeStatusMaxImages`.
 const IMAGES_MAX: usize = 50;

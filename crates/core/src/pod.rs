@@ -5,14 +5,15 @@
 //! ```
 //!
 //! Nothing here waits, and no step number is kept: each event changes what is known ([`PodFacts`]), then the plan of the state
-//! (`progress`) compares what is wanted with what was observed and asks for the calls that are missing. The state itself is part
-//! of the durable record (`journaled`), so that a restarted agent continues where the former one was.
+//! (`progress`) compares the desired with the observed state and requests the missing calls. The state itself is part of the
+//! durable record (`journaled`), so that a restarted agent continues where the former one was.
 
-mod absorb;
 mod bring_up;
 mod calls;
 mod cleanup;
 mod facts;
+mod forecast;
+mod handover;
 mod history;
 mod hooks;
 mod inputs;
@@ -21,6 +22,8 @@ mod observed;
 mod probing;
 mod progress;
 mod publish;
+mod record_update;
+mod resizing;
 mod results;
 mod setup;
 mod step;
@@ -39,23 +42,29 @@ use crate::model::{
 };
 
 pub use crate::model::State;
+pub(crate) use cleanup::reclaim_dead;
 pub use facts::PodFacts;
+pub(crate) use facts::Quarantine;
+pub use forecast::{Forecast, forecast};
 pub use history::History;
 pub use waits::Wait;
 
+pub(crate) use handover::{is_status_of, meet_object};
+pub(crate) use resizing::{allocate_resize, refuse_resize};
 pub(crate) use termination::GRACE_OF_LABELS;
 
+use facts::ObjectStatus;
 use journaled::Journaled;
 use progress::Progress;
 use step::PodStep;
 
-/// What the node offers to every step of a pod.
+/// State of the node that a step of a pod reads.
 pub(crate) struct Ctx<'a> {
     pub(crate) now: Now,
     pub(crate) config: &'a NodeConfig,
     /// The runtime answers.
     pub(crate) runtime_up: bool,
-    /// Why pods can have no network, if so.
+    /// Why the pod network is not ready; `None`: it is.
     pub(crate) no_network: Option<&'a str>,
     /// The runtime's name.
     pub(crate) runtime: &'a str,
@@ -64,19 +73,21 @@ pub(crate) struct Ctx<'a> {
     pub(crate) owners: &'a mut BTreeMap<CallId, PodUid>,
     /// How often the runtime was unavailable so far.
     pub(crate) outages: u64,
-    /// Its source has not reported yet whether it is still wanted: what runs goes on, nothing is started.
+    /// Its source is not synced, so the pod may have been removed: running containers continue, nothing is started.
     pub(crate) source_not_synced: bool,
 }
 
 /// Options of a termination.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct KillOptions {
+pub(crate) struct KillOptions {
     /// A shorter grace period than the pod's own.
     pub grace: Option<Duration>,
     /// Eviction's reason and message.
     pub evicted: Option<(String, String)>,
-    /// The request that waits for the end.
-    pub waiter: Option<u64>,
+    /// The pod exceeds a limit of its own.
+    pub exceeded_limit: bool,
+    /// Annotations of the event about the eviction.
+    pub annotations: Vec<(&'static str, String)>,
 }
 
 /// One pod's machine.
@@ -84,8 +95,6 @@ pub struct KillOptions {
 pub struct Machine {
     facts: PodFacts,
     progress: Progress,
-    /// Requests of its termination that wait for its end.
-    waiters: Vec<u64>,
 }
 
 impl Machine {
@@ -93,27 +102,25 @@ impl Machine {
     pub(crate) fn new(uid: PodUid, source: Source, pod: Arc<Pod>, origin: Option<String>, now: Now) -> Self {
         let status = pod.status.clone().filter(|status| status.container_statuses.is_some());
         let record = PodRecord { origin, status, ..PodRecord::new(uid, source, pod, now.wall) };
-        Self { facts: PodFacts::new(Journaled::new(record)), progress: Progress::default(), waiters: vec![] }
+        Self { facts: PodFacts::new(Journaled::new(record)), progress: Progress::default() }
     }
 
     /// A pod from the journal.
     pub(crate) fn from_record(record: PodRecord) -> Self {
-        Self { facts: PodFacts::new(Journaled::restored(record)), progress: Progress::default(), waiters: vec![] }
+        let mut facts = PodFacts::new(Journaled::restored(record));
+        facts.object_status = ObjectStatus::Restored(facts.record.status.as_ref().and_then(handover::last_change));
+        Self { facts, progress: Progress::default() }
     }
 
-    /// What is known of it.
+    /// The facts that all parts of the machine read.
     pub fn facts(&self) -> &PodFacts {
         &self.facts
     }
 
-    /// Compares what is wanted with what was observed, and asks for what is missing. The second half of every event.
+    /// Compares the desired with the observed state, and requests the missing calls. The second half of every event.
     pub(crate) fn step(&mut self, ctx: &mut Ctx<'_>, out: &mut Out) {
         if self.facts.quarantine.is_none() {
             self.advance(ctx, out);
-        }
-        // Nothing is done for a pod in quarantine, so nothing waits for its end either.
-        if self.facts.record.is_terminated() || self.facts.quarantine.is_some() {
-            self.release_waiters(out);
         }
         let history = &self.facts.history;
         if let Some(record) = self.facts.record.take_unsaved(|| history.tail()) {
@@ -128,11 +135,11 @@ impl Machine {
             facts.observed.runtime_is_back();
             self.progress.stops.runtime_is_back();
         }
-        absorb::settle_doubts(facts, ctx);
-        for id in absorb::settle_starts(facts, ctx.now) {
+        record_update::settle_doubts(facts, ctx);
+        for id in record_update::settle_starts(facts, ctx.now) {
             self.progress.bring_up.start_settled(&id);
         }
-        absorb::absorb_disappeared(facts, ctx.now);
+        record_update::record_disappeared(facts, ctx.now);
         loop {
             let before = facts.state();
             self.progress.advance(&mut PodStep { facts, ctx, out });
@@ -145,7 +152,7 @@ impl Machine {
             }
         }
         if ctx.runtime_up {
-            facts.observed.look(&facts.record.uid, ctx.seq, ctx.now.boot, &mut out.effects);
+            facts.observed.request(&facts.record.uid, ctx.seq, ctx.now.boot, &mut out.effects);
         }
         publish::publish(facts, &self.progress, ctx, out);
         check(facts);
@@ -162,24 +169,45 @@ impl Machine {
 
     /// When it wants to be stepped again, if nothing else happens.
     pub(crate) fn wake(&self, now: Now) -> Option<Time> {
-        if self.facts.quarantine.is_some() {
-            return None;
+        if let Some(quarantine) = &self.facts.quarantine {
+            return quarantine.until;
         }
         self.progress.wake(&self.facts, now)
     }
 
-    /// Nothing is left of it and no source wants it: its record may go.
+    /// Nothing is left of it and no source wants it: its record may be removed.
     pub(crate) fn is_gone(&self) -> bool {
         self.progress.cleanup.is_complete(&self.facts)
     }
+}
 
-    /// Each request that waits for the end is answered exactly once.
-    pub(crate) fn release_waiters(&mut self, out: &mut Out) {
-        out.effects.extend(self.waiters.drain(..).map(|waiter| Effect::Released { waiter }));
+/// Ends a quarantine whose time has passed. Comes before admission: a pod in quarantine is not admitted.
+pub(crate) fn end_due_quarantine(machine: &mut Machine, now: Now) {
+    let until = machine.facts.quarantine.as_ref().and_then(|quarantine| quarantine.until);
+    if until.is_some_and(|until| until <= now.boot) {
+        machine.facts.end_quarantine("the pod is tried again", now);
     }
 }
 
-/// An invariant, always on: a panic here is caught by the event loop and costs this pod only.
+/// Restarts a pod that was terminated for a shutdown that was cancelled, once it has terminated.
+pub(crate) fn resume_after_shutdown(machine: &mut Machine, now: Now) {
+    let facts = &machine.facts;
+    if !facts.record.is_suspended() || !facts.record.is_finished() || !facts.calls.idle() {
+        return;
+    }
+    let mut record = facts.record().clone();
+    record.resume();
+    let mut resumed = PodFacts::new(Journaled::new(record));
+    resumed.has_config = facts.has_config;
+    // The object shows the end of the instance before.
+    resumed.object_status = ObjectStatus::Done;
+    resumed.observed = facts.observed.clone();
+    resumed.history = facts.history.clone();
+    resumed.history.record(now, "begins again", "the node does not shut down");
+    *machine = Machine { facts: resumed, progress: Progress::default() };
+}
+
+/// Asserts an invariant, in release builds too. The event loop catches the panic and quarantines this pod.
 fn check(facts: &PodFacts) {
     assert!(!facts.record.is_terminated() || !facts.calls.starting(), "a start is under way in a terminated pod");
 }

@@ -16,7 +16,7 @@ use crate::model::{ProbeKind, ProbeVerdict, Time};
 
 /// The result changed, or, for a startup probe, was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum ProbeChange {
+pub(crate) enum ProbeChange {
     /// `successThreshold` was reached.
     Success,
     /// `failureThreshold` was reached.
@@ -25,7 +25,7 @@ pub enum ProbeChange {
 
 /// The state of one probe of one instance.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct ProbeState {
+pub(crate) struct ProbeState {
     kind: ProbeKind,
     period: Duration,
     timeout: Duration,
@@ -42,7 +42,7 @@ pub struct ProbeState {
 impl ProbeState {
     /// A probe of an instance that started at `started`. `carried` is the journaled readiness of this
     /// instance; `whose` (pod UID, container name) spreads the probes of an agent that finds many running instances at once.
-    pub fn new(
+    pub(crate) fn new(
         kind: ProbeKind,
         spec: &Probe,
         started: Time,
@@ -79,17 +79,17 @@ impl ProbeState {
     }
 
     /// Time of the next run; `None`: never again for this instance.
-    pub fn due(&self) -> Option<Time> {
+    pub(crate) fn due(&self) -> Option<Time> {
         self.due
     }
 
     /// Timeout of one run.
-    pub fn timeout(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
 
     /// Result of a run. `Some` if the state changed.
-    pub fn result(&mut self, result: ProbeVerdict, now: Time) -> Option<ProbeChange> {
+    pub(crate) fn result(&mut self, result: ProbeVerdict, now: Time) -> Option<ProbeChange> {
         let was_due = self.due?;
         // Runs stay on the schedule regardless of their duration; missed runs are skipped.
         let beat = was_due + self.period;

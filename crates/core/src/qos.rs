@@ -6,6 +6,7 @@
 
 mod cgroup;
 mod class;
+mod driver;
 mod oom;
 mod resources;
 
@@ -13,10 +14,14 @@ pub use cgroup::{
     CgroupLimits, burstable_shares, container_cgroup, milli_cpu_to_quota, milli_cpu_to_shares, pod_cgroup,
     pod_cgroup_name, qos_cgroup_name,
 };
+pub(crate) use class::computed_qos_class;
 pub use class::{BEST_EFFORT, BURSTABLE, GUARANTEED, qos_class};
+pub use driver::{CgroupDriver, slice_name};
 pub use oom::oom_score_adj;
 pub use resources::{Amounts, amounts, container_requests, pod_limits, pod_requests};
-pub(crate) use resources::{HUGEPAGES, containers_limits, containers_requests, is_extended, is_pod_level_resource};
+pub(crate) use resources::{
+    HUGEPAGES, container_limits, containers_limits, containers_requests, is_extended, is_pod_level_resource,
+};
 
 #[cfg(test)]
 mod tests;

@@ -3,11 +3,14 @@
 //! An [`Amount`] is a whole number of billionths, the finest unit of the API; smaller fractions are rounded away from zero, so
 //! that a small request does not become zero. It keeps the kind of suffix, so that it prints like the API server.
 
+mod text;
+
 use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Why a text is not a quantity.
@@ -42,8 +45,9 @@ pub enum Format {
     Exponent,
 }
 
-/// A parsed quantity.
-#[derive(Clone, Copy, Debug)]
+/// A parsed quantity. Serialized as text.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(into = "Quantity", try_from = "Quantity")]
 pub struct Amount {
     nanos: i128,
     format: Format,
@@ -56,6 +60,11 @@ impl Amount {
     /// A whole number of bytes, pods, …
     pub fn from_whole(value: i64) -> Self {
         Self { nanos: i128::from(value) * NANO, format: Format::Decimal }
+    }
+
+    /// A number of bytes, printed with a binary suffix.
+    pub fn from_bytes(value: i64) -> Self {
+        Self { format: Format::Binary, ..Self::from_whole(value) }
     }
 
     /// In whole units, rounded away from zero; saturates.
@@ -84,13 +93,13 @@ impl Amount {
     }
 
     /// Rounded up to thousandths, as the API server stores resources.
-    pub fn round_to_milli(self) -> Self {
+    pub(crate) fn round_to_milli(self) -> Self {
         let step = NANO / 1000;
         Self { nanos: div_away(self.nanos, step) * step, ..self }
     }
 
     /// It is a whole number of units.
-    pub fn is_whole(self) -> bool {
+    pub(crate) fn is_whole(self) -> bool {
         self.nanos % NANO == 0
     }
 
@@ -260,6 +269,9 @@ const DECIMAL: [(&str, i64); 10] =
     [("n", -9), ("u", -6), ("m", -3), ("", 0), ("k", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15), ("E", 18)];
 /// Suffixes and their power of two; the empty one is caught by the decimal table.
 const BINARY: [(&str, i64); 7] = [("", 0), ("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40), ("Pi", 50), ("Ei", 60)];
+
+#[cfg(test)]
+mod law_tests;
 
 #[cfg(test)]
 mod tests {

@@ -8,7 +8,6 @@
 //! Core reads no clock and no random numbers, so the same core makes the same decisions for the same inputs. A recording starts
 //! with the whole state, not only with the records: it can start at any event, and a long one can be cut.
 
-pub(crate) mod pairs;
 mod replay;
 mod short;
 

@@ -3,21 +3,18 @@
 //! Changes are REMOVE, ADD, UPDATE, DELETE, RECONCILE, in this order (the kubelet's `PodConfig`). A broken file keeps its pods. Of
 //! two pods of one source with the same full name the known one wins, else the first; dropped pods are reported.
 
+mod stamp;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::{
     FullName, Manifest, Pod, PodUid, Source, SourceChange, clear_resource_version, full_name, is_older_version,
 };
-use crate::static_pod::CONFIG_HASH;
+use crate::static_pod::{CONFIG_HASH, CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE, MANIFEST_HASH};
 use crate::validate::validate_change;
 
 /// Annotations that the agent writes itself; they are ignored in comparisons.
-const LOCAL_ANNOTATIONS: [&str; 4] = [
-    "kubernetes.io/config.hash",
-    "kubernetes.io/config.mirror",
-    "kubernetes.io/config.seen",
-    "kubernetes.io/config.source",
-];
+const LOCAL_ANNOTATIONS: [&str; 5] = [CONFIG_HASH, CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE, MANIFEST_HASH];
 
 /// All sources together: the desired pods.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
@@ -88,7 +85,7 @@ impl Sources {
     }
 
     /// The changes of the first SET have been handled.
-    pub fn mark_ready(&mut self, source: Source) {
+    pub(crate) fn mark_ready(&mut self, source: Source) {
         self.sets.entry(source).or_default().ready = true;
     }
 

@@ -5,10 +5,13 @@
 //! the name of a directory and a cgroup; one that a manifest sets must be valid for that.
 
 mod findings;
+mod identity;
+mod impossible;
 mod references;
 mod submitted;
 mod unknown;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -21,7 +24,10 @@ use crate::defaults::default_pod;
 use crate::model::{Manifest, Pod, Source};
 use crate::validate::{FieldError, validate_pod};
 
-pub use findings::warnings_in;
+pub use findings::{UNKNOWN_FIELD, warnings_in};
+pub(crate) use identity::{generated_uid, take_running_uid};
+pub use identity::{manifest_hash, runs_manifest};
+pub use impossible::NEVER_WORKS;
 pub use references::api_reference;
 pub use submitted::read_submitted;
 pub use unknown::{unknown_fields, unknown_in};
@@ -34,6 +40,9 @@ pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 pub const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
 /// Annotation of a mirror pod: the hash of its static pod.
 pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
+/// Annotation: the hash of the manifest of a pod that has the UID, and with it the [`CONFIG_HASH`], which another agent gave it; and of
+/// every sandbox of a static pod that this agent made.
+pub const MANIFEST_HASH: &str = "podwright.dev/manifest-hash";
 
 /// Why a manifest is rejected. A document is accepted only if all its pods are valid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -41,6 +50,9 @@ pub enum ManifestError {
     /// Not a mapping.
     #[error("a manifest must be a mapping with apiVersion, kind, metadata and spec, but this is {0}")]
     NotAnObject(&'static str),
+    /// A file of docker compose.
+    #[error("this is a compose file: a node runs Pods, so write one Pod with the containers of `services`")]
+    Compose,
     /// Another kind of object.
     #[error(
         "{path}kind {kind:?} of apiVersion {api_version:?} can't run on a node: write a Pod (or a List of Pods) of apiVersion v1"
@@ -135,8 +147,11 @@ impl ManifestContext<'_> {
         let name = pod.metadata.name.clone().unwrap_or_default();
         let mut wrong = check_as_written(&pod, &name);
         make_static(&mut pod, self.source, self.node_name, hash, self.seen);
+        let written = written_requests(&pod);
         default_pod(&mut pod);
         let mut errors = validate_pod(&pod);
+        retain_written(&mut errors, &written);
+        show_written_name(&mut errors, &pod, &name);
         // spec.nodeName is set by us, not by the manifest.
         errors.retain(|error| error.path != "spec.nodeName");
         errors.retain(|error| !wrong.iter().flat_map(|w| findings::of(w, "")).any(|known| known.path == error.path));
@@ -147,6 +162,40 @@ impl ManifestContext<'_> {
             return Ok(Manifest { pod: Arc::new(pod), origin: self.origin.into() });
         }
         Err(wrong.into_iter().map(|error| (path.clone(), error)).collect())
+    }
+}
+
+/// The paths of all requests of containers. Defaults add requests that are equal to limits: an error there is one of the limit.
+fn written_requests(pod: &Pod) -> BTreeSet<String> {
+    let Some(spec) = &pod.spec else { return BTreeSet::new() };
+    let lists = [
+        ("containers", spec.containers.as_slice()),
+        ("initContainers", spec.init_containers.as_deref().unwrap_or(&[])),
+    ];
+    let mut written = BTreeSet::new();
+    for (list, containers) in lists {
+        for (index, container) in containers.iter().enumerate() {
+            let requests = container.resources.iter().flat_map(|resources| resources.requests.iter().flatten());
+            written.extend(requests.map(|(name, _)| format!("spec.{list}[{index}].resources.requests[{name}]")));
+        }
+    }
+    written
+}
+
+/// Drops errors of requests that the manifest does not have, if the limit that they come from has an error too.
+fn retain_written(errors: &mut Vec<FieldError>, written: &BTreeSet<String>) {
+    let paths: BTreeSet<String> = errors.iter().map(|error| error.path.clone()).collect();
+    errors.retain(|error| {
+        let limit = error.path.replace("].resources.requests[", "].resources.limits[");
+        limit == error.path || written.contains(&error.path) || !paths.contains(&limit)
+    });
+}
+
+/// The name of the node is added to the name of a static pod; an error shows the name in the manifest.
+fn show_written_name(errors: &mut [FieldError], pod: &Pod, written: &str) {
+    let full = format!("{:?}", pod.metadata.name.as_deref().unwrap_or_default());
+    for error in errors.iter_mut().filter(|error| error.path == "metadata.name") {
+        error.message = error.message.replace(&full, &format!("{written:?}"));
     }
 }
 
@@ -170,6 +219,9 @@ fn documents(value: Value) -> Result<Vec<(String, Value)>, ManifestError> {
     let (kind, api_version) = type_of(&object);
     if (kind.as_str(), api_version.as_str()) == ("Pod", "v1") {
         return Ok(vec![(String::new(), Value::Object(object))]);
+    }
+    if kind.is_empty() && api_version.is_empty() && object.get("services").is_some_and(Value::is_object) {
+        return Err(ManifestError::Compose);
     }
     if !matches!((kind.as_str(), api_version.as_str()), ("PodList" | "List", "v1")) {
         return Err(ManifestError::Kind { path: String::new(), kind, api_version });
@@ -261,6 +313,7 @@ fn make_static(pod: &mut Pod, source: Source, node_name: &str, hash: String, see
     }
     let annotations = meta.annotations.get_or_insert_default();
     annotations.remove(CONFIG_MIRROR);
+    annotations.remove(MANIFEST_HASH);
     annotations.insert(CONFIG_HASH.into(), hash);
     annotations.insert(CONFIG_SOURCE.into(), source.as_str().into());
     annotations.insert(CONFIG_SEEN.into(), seen.to_string());

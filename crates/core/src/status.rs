@@ -22,17 +22,20 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::actions::{Waiting, current_sandbox};
-use crate::model::{Name, Pod, PodRecord, PodSeen, PodSpec, PodStatus, is_terminal};
+use crate::model::{Cause, Name, Pod, PodRecord, PodSeen, PodSpec, PodStatus, is_terminal};
 use crate::qos::{Amounts, pod_limits, pod_requests};
+use crate::resize;
+use crate::shutdown::{TERMINATED, TERMINATED_MESSAGE};
 
-pub use conditions::{is_our_condition, quarantined, stuck, stuck_for};
+pub(crate) use conditions::HELD;
+pub use conditions::{is_our_condition, is_quarantined, is_quarantined_for_long, quarantined, stuck, stuck_for};
 use containers::Statuses;
 pub(crate) use external::{copy_external_fields, external_status};
 pub use rules::{IllegalTransition, active_deadline_exceeded, check_transition, finished, withhold_terminal_phase};
 
 /// Inputs of a status.
 #[derive(Clone, Copy, Debug)]
-pub struct StatusInput<'a> {
+pub(crate) struct StatusInput<'a> {
     /// The pod as its source has it.
     pub pod: &'a Pod,
     /// Observed state in the runtime.
@@ -58,7 +61,7 @@ pub struct StatusInput<'a> {
 }
 
 /// The status to publish: a terminal phase only when no container runs.
-pub fn pod_status(i: &StatusInput<'_>) -> PodStatus {
+pub(crate) fn pod_status(i: &StatusInput<'_>) -> PodStatus {
     let no_spec = PodSpec::default();
     let spec = i.pod.spec.as_ref().unwrap_or(&no_spec);
     let empty = PodStatus::default();
@@ -67,21 +70,25 @@ pub fn pod_status(i: &StatusInput<'_>) -> PodStatus {
     let statuses = Statuses::of(i, spec);
     let (phase, reason, message) = phase_and_reason(i, spec, &statuses, old, api);
     let requests = quantities(pod_requests(i.pod));
+    let actuated = resize::actuated_pod(i.pod, i.record, i.seen);
     // A rejected pod has no container statuses.
     let refused = !i.record.was_admitted() && i.record.termination().is_some_and(|e| e.status_override.is_some());
+    // As in the kubelet, whose workers compute no status for a pod that may not start yet. The active deadline counts from it.
+    let waits_for_admission = i.hold.is_some() && !i.record.was_admitted();
     let mut status = PodStatus {
         conditions: Some(conditions::of(i, spec, &statuses, phase, old, api)),
         phase: Some(phase.into()),
         reason,
         message,
-        start_time: Some(old.start_time.clone().unwrap_or_else(|| second(i.now))),
+        start_time: old.start_time.clone().or_else(|| (!waits_for_admission).then(|| second(i.now))),
         qos_class: Some(api.qos_class.clone().unwrap_or_else(|| crate::qos::qos_class(i.pod).into())),
         observed_generation: i.pod.metadata.generation.max(old.observed_generation),
         init_container_statuses: non_empty(statuses.init).filter(|_| !refused),
         container_statuses: non_empty(statuses.app).filter(|_| !refused),
         ephemeral_container_statuses: non_empty(statuses.ephemeral).filter(|_| !refused),
-        allocated_resources: requests.clone().or_else(|| api.allocated_resources.clone()),
-        resources: resources(spec, requests, quantities(pod_limits(i.pod))).or_else(|| api.resources.clone()),
+        allocated_resources: requests.or_else(|| api.allocated_resources.clone()),
+        resources: resources(spec, quantities(pod_requests(&actuated)), quantities(pod_limits(&actuated)))
+            .or_else(|| api.resources.clone()),
         // Fields of other components are kept.
         extended_resource_claim_status: api.extended_resource_claim_status.clone(),
         node_allocatable_resource_claim_statuses: api.node_allocatable_resource_claim_statuses.clone(),
@@ -94,11 +101,12 @@ pub fn pod_status(i: &StatusInput<'_>) -> PodStatus {
     addresses(i, spec, old, &mut status);
     let may_run = i.unsure || i.seen.alive().next().is_some();
     let status = withhold_terminal_phase(old, status, may_run, i.now);
-    if i.record.is_finished() && !i.is_static { finished(status, i.now) } else { status }
+    let is_final = i.record.is_finished() && !i.is_static && !i.record.is_suspended();
+    if is_final { finished(status, i.now) } else { status }
 }
 
 /// The phase of [`pod_status`] is terminal, without computing the rest.
-pub fn has_terminal_phase(i: &StatusInput<'_>) -> bool {
+pub(crate) fn has_terminal_phase(i: &StatusInput<'_>) -> bool {
     let (no_spec, empty) = (PodSpec::default(), PodStatus::default());
     let spec = i.pod.spec.as_ref().unwrap_or(&no_spec);
     let api = i.pod.status.as_ref().unwrap_or(&empty);
@@ -108,7 +116,10 @@ pub fn has_terminal_phase(i: &StatusInput<'_>) -> bool {
     (is_terminal(Some(phase)) && !withheld) || (i.record.is_finished() && !i.is_static)
 }
 
-/// A terminal phase stays, with its reason and message. Then an eviction or rejection decides, then the containers.
+/// `status.reason` of a pod that a user stopped.
+pub const STOPPED: &str = "Stopped";
+
+/// A terminal phase stays, with its reason and message. Then an eviction or rejection decides, then a user, then the containers.
 fn phase_and_reason(
     i: &StatusInput<'_>,
     spec: &PodSpec,
@@ -125,7 +136,15 @@ fn phase_and_reason(
     if let Some((reason, message)) = imposed {
         return (phase::FAILED, Some(reason.clone()), Some(message.clone()));
     }
+    if i.record.is_suspended() {
+        let phase = phase::of(spec, statuses, false);
+        return (phase, Some(TERMINATED.into()), Some(TERMINATED_MESSAGE.into()));
+    }
     let phase = phase::of(spec, statuses, i.record.is_terminated());
+    let stopped = i.record.termination().is_some_and(|ending| ending.cause == Cause::Stopped && !ending.deleted);
+    if stopped && is_terminal(Some(phase)) {
+        return (phase, Some(STOPPED.into()), Some("stopped by a user".into()));
+    }
     match i.hold {
         Some(hold) if phase == phase::PENDING => (phase, Some(hold.reason.clone()), Some(hold.message.clone())),
         // Reason and message of the API server for a phase that has not changed. Ours are computed each time.
@@ -149,7 +168,7 @@ fn addresses(i: &StatusInput<'_>, spec: &PodSpec, old: &PodStatus, status: &mut 
     status.pod_ips = non_empty(ips);
 }
 
-/// `status.resources`: equal to the spec, because in-place resize is not supported.
+/// `status.resources`: what the running containers have.
 fn resources(spec: &PodSpec, requests: Option<Quantities>, limits: Option<Quantities>) -> Option<ResourceRequirements> {
     let claims = spec.resources.as_ref().and_then(|r| r.claims.clone());
     let given = requests.is_some() || limits.is_some() || claims.is_some();

@@ -200,6 +200,15 @@ impl StatusSync {
         }
     }
 
+    /// Every status is in its store; none is being sent, waits for a permit or for a retry.
+    pub(crate) fn is_idle(&self) -> bool {
+        let is_idle = |o: &TrackedObject| {
+            let waits = matches!(o.permit, Permit::WaitsForStart | Permit::WaitsForUpdate);
+            o.presence != Presence::Present || (o.in_flight.is_none() && o.retry.retry_at.is_none() && !waits)
+        };
+        self.objects.values().all(is_idle)
+    }
+
     /// Requests that failed because the store was unavailable are retried now.
     pub(crate) fn store_reconnected(&mut self, store: Source, now: Time) {
         let objects = self.objects.values_mut().filter(|o| o.store == store);
@@ -236,5 +245,7 @@ impl StatusSync {
     }
 }
 
+#[cfg(test)]
+mod law_tests;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! The API server's validation of pods, so that no invalid pod reaches the runtime.
 //!
-//! The API server validates its pods; manifests are validated here. Every message tells what to write instead. Rules for Windows
+//! The API server validates its pods; manifests are validated here. Every message says what to write instead. Rules for Windows
 //! and for volume plugins that are not supported are not checked. The pod has its defaults, so that an unset field with a default
 //! is no error.
 

@@ -15,7 +15,7 @@ use crate::pod::{Machine, PodFacts, State};
 pub struct Workers {
     machines: BTreeMap<PodUid, Machine>,
     /// Pods of one name in order of their first observation.
-    #[serde(with = "crate::record::pairs")]
+    #[serde(with = "crate::model::pairs")]
     order: BTreeMap<FullName, Vec<PodUid>>,
     /// The desired pods have been compared with the known ones at least once.
     synced: bool,
@@ -52,12 +52,12 @@ impl Workers {
         self.machines.get(uid)
     }
 
-    /// What is known of one pod.
+    /// The facts of one pod.
     pub fn get(&self, uid: &PodUid) -> Option<&PodFacts> {
         self.machines.get(uid).map(Machine::facts)
     }
 
-    /// What is known of all pods.
+    /// The facts of all pods.
     pub fn iter(&self) -> impl Iterator<Item = (&PodUid, &PodFacts)> {
         self.machines.iter().map(|(uid, machine)| (uid, machine.facts()))
     }
@@ -80,7 +80,7 @@ impl Workers {
     /// Why this pod has to wait: another pod of its name came first, was started before, or is an orphan, and is not finished.
     pub(crate) fn predecessor(&self, uid: &PodUid) -> Option<Waiting> {
         let pod = self.get(uid)?;
-        if !pod.is_static() || mutate::made(Mutant::NoStaticOrder) {
+        if !pod.is_static() || mutate::is_active(Mutant::NoStaticOrder) {
             return None;
         }
         let queue = self.order.get(pod.full_name())?;
@@ -115,49 +115,9 @@ fn waiting_for(first: &PodUid) -> Waiting {
     }
 }
 
-/// Queries, also for unknown pods.
 impl Workers {
-    fn state(&self, uid: &PodUid) -> Option<State> {
-        self.get(uid).map(PodFacts::state)
-    }
-
-    /// Terminated and known.
-    pub fn is_known_terminated(&self, uid: &PodUid) -> bool {
-        self.state(uid).is_some_and(|s| s >= State::Terminated)
-    }
-
-    /// Its containers may still run.
-    pub fn could_have_running_containers(&self, uid: &PodUid) -> bool {
-        self.state(uid).map_or(!self.synced, |s| s < State::Terminated)
-    }
-
-    /// All its clean-up is done.
-    pub fn should_be_finished(&self, uid: &PodUid) -> bool {
-        self.state(uid).map_or(self.synced, |s| s == State::Finished)
-    }
-
-    /// Termination was requested.
-    pub fn is_termination_requested(&self, uid: &PodUid) -> bool {
-        self.state(uid).is_some_and(|s| s >= State::Terminating)
-    }
-
-    /// Its containers should be stopped or have stopped.
-    pub fn should_containers_be_terminating(&self, uid: &PodUid) -> bool {
-        self.state(uid).map_or(self.synced, |s| s >= State::Terminating)
-    }
-
-    /// Nothing of it is left in the runtime that is needed.
-    pub fn should_runtime_be_removed(&self, uid: &PodUid) -> bool {
-        self.state(uid).map_or(self.synced, |s| s >= State::Terminated)
-    }
-
-    /// Its dead containers, directories and logs should be removed.
-    pub fn should_content_be_removed(&self, uid: &PodUid) -> bool {
-        self.get(uid).map_or(self.synced, PodFacts::content_should_go)
-    }
-
     /// A static pod of this name is terminating, so its mirror stays.
-    pub fn is_static_terminating(&self, name: &FullName) -> bool {
+    pub(crate) fn is_static_terminating(&self, name: &FullName) -> bool {
         let mut pods = self.of_name(name).iter().filter_map(|uid| self.get(uid));
         pods.any(|m| m.is_static() && (State::Terminating..State::Finished).contains(&m.state()))
     }

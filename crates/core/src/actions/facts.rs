@@ -3,6 +3,7 @@
 use crate::model::{
     ContainerId, ContainerMemory, ContainerSeen, Exit, HookState, PodRecord, PodSeen, RunState, SandboxId,
 };
+use crate::mutate::{self, Mutant};
 
 /// The newest known state of a container.
 #[derive(Debug)]
@@ -73,9 +74,11 @@ impl<'a> Fact<'a> {
 }
 
 /// The start of this instance was sent and its result is not confirmed. If the agent died meanwhile the runtime may end the
-/// instance itself, without a process: such an exit says nothing about the container. In a terminating pod it does not matter.
+/// instance itself, without a process: such an exit is not the container's. In a terminating pod it does not matter.
 fn is_start_undecided(record: &PodRecord, memory: Option<&ContainerMemory>, id: &ContainerId) -> bool {
-    record.termination().is_none() && memory.is_some_and(|m| m.starting.as_ref() == Some(id))
+    record.termination().is_none()
+        && !mutate::is_active(Mutant::CutOffIsExit)
+        && memory.is_some_and(|m| m.starting.as_ref() == Some(id))
 }
 
 impl Within<'_> {
@@ -88,7 +91,7 @@ impl Within<'_> {
 }
 
 /// The exit of an instance as the runtime reports it.
-pub fn exit_of(c: &ContainerSeen) -> Exit {
+pub(crate) fn exit_of(c: &ContainerSeen) -> Exit {
     Exit {
         id: c.id.clone(),
         attempt: c.attempt,

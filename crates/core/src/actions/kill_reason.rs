@@ -5,10 +5,11 @@ use std::time::Duration;
 use super::{Plan, is_voided};
 use crate::backoff;
 use crate::model::{Container, ContainerId, ContainerSeen, HookState, Name, ProbeKind, RunState, is_sidecar};
+use crate::resize::requires_restart;
 
 /// One container instance to kill.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kill {
+pub(crate) struct Kill {
     /// Id of the instance.
     pub id: ContainerId,
     /// Name in the spec.
@@ -25,7 +26,7 @@ pub struct Kill {
 
 /// Why a container is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum KillReason {
+pub(crate) enum KillReason {
     /// Its definition changed.
     ContainerChanged,
     /// Its liveness probe failed.
@@ -38,6 +39,8 @@ pub enum KillReason {
     RestartRule,
     /// Its sandbox is not the current one, or is dead.
     PodMustBeRestarted,
+    /// Other resources are allocated, and its resize policy wants a restart.
+    Resized,
     /// A user requested it, or it was journaled as `voided` before the agent restarted.
     Requested,
     /// State unknown to the runtime; it must be gone before another instance is started.
@@ -64,12 +67,17 @@ impl Plan<'_> {
         let changed = (!init || is_sidecar(c)) && self.changed(c, seen);
         let requested = self.i.restart_now.contains(c.name.as_str()) || is_voided(self.i.record, &c.name, &seen.id);
         let hook_failed = memory.and_then(|m| m.post_start.as_ref()) == Some(&(seen.id.clone(), HookState::Failed));
+        let resized = requires_restart(self.i.record, c, seen.attempt);
         let again = backoff::restarts_after_kill(c, self.spec);
         let (reason, what, replace) = match probe {
             _ if changed => (KillReason::ContainerChanged, "definition changed", true),
             Some(ProbeKind::Liveness) => (KillReason::LivenessFailed, "failed liveness probe", again),
             Some(ProbeKind::Startup) => (KillReason::StartupFailed, "failed startup probe", again),
             _ if requested => (KillReason::Requested, "is asked to restart", true),
+            _ if resized => {
+                let message = format!("Container {} resize requires restart", c.name);
+                return Some(Kill { replace: true, ..Kill::new(seen, KillReason::Resized, message) });
+            }
             // The exit code decides what follows, as after any other exit.
             _ if hook_failed => (KillReason::PostStartFailed, "failed postStart hook", false),
             _ => return None,

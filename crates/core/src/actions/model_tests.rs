@@ -22,21 +22,21 @@ fn init_containers_and_sidecars_follow_the_reference_model() {
         let mut world = World::new(&mut random);
         for step in 0..STEPS {
             let plan = world.plan();
-            let planned = Wish::from(&plan);
-            let truth = world.truth.wish();
+            let planned = NextAction::from(&plan);
+            let truth = world.truth.next_action();
             assert_eq!(planned, truth, "seed {seed} step {step}: {:#?}\n{:#?}", world.truth, world.seen);
             plans += 1;
             if truth.over {
                 break;
             }
             // One event at a time, each followed by an observation: a sidecar that was up briefly is known only if it was observed.
-            match truth != Wish::default() && random.below(4) > 0 {
+            match truth != NextAction::default() && random.below(4) > 0 {
                 true => world.perform(&plan),
                 false => world.happen(&mut random),
             }
         }
     }
-    assert!(plans > CASES * 5, "the pods ended too early to tell anything: {plans} plans");
+    assert!(plans > CASES * 5, "the pods finished too early: only {plans} plans were compared");
 }
 
 struct Random(u64);
@@ -53,13 +53,13 @@ impl Random {
 
 /// The next action, in a form that both sides share.
 #[derive(Debug, PartialEq, Default)]
-struct Wish {
+struct NextAction {
     over: bool,
     sandbox: bool,
     start: BTreeSet<String>,
 }
 
-impl From<&Actions> for Wish {
+impl From<&Actions> for NextAction {
     fn from(plan: &Actions) -> Self {
         let start = plan.start.iter().map(|s| s.name.to_string()).collect();
         Self { over: plan.kill_pod, sandbox: plan.create_sandbox.is_some(), start }
@@ -73,7 +73,7 @@ struct Truth {
     inits: Vec<Part>,
     apps: Vec<Part>,
     up: bool,
-    turn: usize,
+    next_init: usize,
     failed: bool,
     ran: bool,
 }
@@ -97,20 +97,20 @@ impl Truth {
         }
     }
 
-    fn wish(&self) -> Wish {
+    fn next_action(&self) -> NextAction {
         let done = self.apps.iter().all(|a| a.over);
         if !self.up {
             let over = self.failed || done || (self.policy == "Never" && self.ran);
-            return Wish { over, sandbox: !over, ..Wish::default() };
+            return NextAction { over, sandbox: !over, ..NextAction::default() };
         }
-        if self.failed || (done && self.turn == self.inits.len()) {
-            return Wish { over: true, ..Wish::default() };
+        if self.failed || (done && self.next_init == self.inits.len()) {
+            return NextAction { over: true, ..NextAction::default() };
         }
-        let before = self.inits.iter().take(self.turn).filter(|i| i.sidecar);
-        let at = self.inits.iter().skip(self.turn).take(1);
-        let apps = self.apps.iter().filter(|a| self.turn == self.inits.len() && !a.over);
+        let before = self.inits.iter().take(self.next_init).filter(|i| i.sidecar);
+        let at = self.inits.iter().skip(self.next_init).take(1);
+        let apps = self.apps.iter().filter(|a| self.next_init == self.inits.len() && !a.over);
         let start = before.chain(at).chain(apps).filter(|p| !p.running).map(|p| p.name.clone());
-        Wish { start: start.collect(), ..Wish::default() }
+        NextAction { start: start.collect(), ..NextAction::default() }
     }
 
     fn started(&mut self, name: &str) {
@@ -139,8 +139,8 @@ impl Truth {
     }
 
     fn move_on(&mut self, did: impl Fn(&Part) -> bool) {
-        if self.inits.get(self.turn).is_some_and(did) {
-            self.turn += 1;
+        if self.inits.get(self.next_init).is_some_and(did) {
+            self.next_init += 1;
         }
     }
 }
@@ -192,7 +192,7 @@ impl World {
         let pod = Pod { spec: Some(spec), ..Pod::default() };
         let empty = PodRecord::new("u".into(), Source::File, Arc::new(Pod::default()), Timestamp::UNIX_EPOCH);
         let record = PodRecord { life: crate::model::Life::Syncing, ..empty };
-        let truth = Truth { policy, inits, apps, up: false, turn: 0, failed: false, ran: false };
+        let truth = Truth { policy, inits, apps, up: false, next_init: 0, failed: false, ran: false };
         Self { truth, pod, seen: PodSeen::default(), record, secs: 1_000_000, sandboxes: 0 }
     }
 
@@ -227,7 +227,7 @@ impl World {
             self.seen.sandboxes.insert(0, made);
             self.sandboxes += 1;
             self.record.sandbox_attempts = self.sandboxes;
-            (self.truth.up, self.truth.turn) = (true, 0);
+            (self.truth.up, self.truth.next_init) = (true, 0);
         }
         for start in &plan.start {
             let before = self.record.containers.get(&start.name).map_or(0, |m| m.restarts + u32::from(m.created));

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::backoff;
 use crate::model::{Backoff, Container, ContainerMemory, Cursor, Name, PodSpec, SandboxId, is_sidecar};
+use crate::mutate::{self, Mutant};
 
 /// Progress of the init containers.
 pub(super) enum Init {
@@ -41,12 +42,25 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Ephemeral containers run once, at any time, and do not keep the pod running.
+    /// Ephemeral containers run once, at any time, and do not keep the pod running. An instance whose start was interrupted does not
+    /// count.
     pub(super) fn ephemeral(&mut self) {
         for c in self.spec.ephemeral_containers.iter().flatten() {
             let (attempt, existing) = match Fact::of(self.i.seen, self.i.record, &c.name, Within::Any) {
                 Fact::Created(created) if created.sandbox == *self.sandbox => {
                     (created.attempt, Some(created.id.clone()))
+                }
+                Fact::Ended(exit)
+                    if is_voided(self.i.record, &c.name, &exit.id) || mutate::is_active(Mutant::EphemeralRestarts) =>
+                {
+                    (exit.attempt + 1, None)
+                }
+                // Voided by a former agent, which died before the instance was stopped.
+                Fact::Running(seen) if seen.sandbox == *self.sandbox && is_voided(self.i.record, &c.name, &seen.id) => {
+                    let message = format!("Container {} is asked to restart, will be restarted", c.name);
+                    let kill = Kill::new(seen, KillReason::Requested, message);
+                    self.out.kill.push(Kill { replace: true, ..kill });
+                    continue;
                 }
                 // An instance that was created and never observed running was given up: the next attempt has another number.
                 Fact::Nothing => (self.memory(&c.name).filter(|m| m.created).map_or(0, |m| m.restarts + 1), None),

@@ -24,7 +24,7 @@ fn every_case_gives_its_plan() {
     for (file, text) in TABLES {
         for block in text.split("\n\n").filter(|block| block.contains("----")) {
             cases += 1;
-            let (given, expected) = block.split_once("----").expect("just looked");
+            let (given, expected) = block.split_once("----").expect("checked by the filter");
             let expected: Vec<&str> = expected.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
             let case = Case::parse(given);
             let plan = lines(&case.plan());

@@ -21,7 +21,7 @@ fn pod(uid: &str, spec: Value) -> Pod {
     serde_json::from_value(json!({ "metadata": { "name": uid, "uid": uid }, "spec": spec })).unwrap()
 }
 
-fn asks(uid: &str, requests: Value) -> Pod {
+fn requesting(uid: &str, requests: Value) -> Pod {
     pod(uid, json!({ "containers": [{ "name": "a", "resources": { "requests": requests } }] }))
 }
 
@@ -39,26 +39,26 @@ fn reason(pod: &Pod, ledger: &Ledger) -> &'static str {
 
 #[test]
 fn a_missing_resource_has_the_kubelets_message() {
-    let ledger = with(&[asks("1", json!({ "cpu": "1500m", "memory": "600" }))]);
-    let rejection = admit(&asks("2", json!({ "cpu": "500m" })), &ledger, &config()).unwrap_err();
+    let ledger = with(&[requesting("1", json!({ "cpu": "1500m", "memory": "600" }))]);
+    let rejection = admit(&requesting("2", json!({ "cpu": "500m" })), &ledger, &config()).unwrap_err();
     assert_eq!(rejection.reason, "OutOfcpu");
     assert_eq!(rejection.message, "Node didn't have enough resource: cpu, requested: 500, used: 1500, capacity: 1900");
-    assert_eq!(reason(&asks("2", json!({ "cpu": "400m" })), &ledger), "");
-    assert_eq!(reason(&asks("2", json!({ "memory": "401" })), &ledger), "OutOfmemory");
-    assert_eq!(reason(&asks("2", json!({ "ephemeral-storage": "501" })), &ledger), "OutOfephemeral-storage");
-    assert_eq!(reason(&asks("2", json!({})), &ledger), "", "who asks for nothing always fits");
+    assert_eq!(reason(&requesting("2", json!({ "cpu": "400m" })), &ledger), "");
+    assert_eq!(reason(&requesting("2", json!({ "memory": "401" })), &ledger), "OutOfmemory");
+    assert_eq!(reason(&requesting("2", json!({ "ephemeral-storage": "501" })), &ledger), "OutOfephemeral-storage");
+    assert_eq!(reason(&requesting("2", json!({})), &ledger), "", "a pod without requests always fits");
 }
 
 #[test]
 fn a_resource_that_nothing_provides_is_rejected() {
-    let gpu = asks("1", json!({ "nvidia.com/gpu": "1" }));
+    let gpu = requesting("1", json!({ "nvidia.com/gpu": "1" }));
     let rejection = admit(&gpu, &Ledger::default(), &config()).unwrap_err();
     assert_eq!(rejection.reason, "UnexpectedAdmissionError");
     let message = "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices nvidia.com/gpu, \
                    which is unexpected";
     assert_eq!(rejection.message, message);
-    assert_eq!(reason(&asks("1", json!({ "nvidia.com/gpu": "0" })), &Ledger::default()), "");
-    assert_eq!(reason(&asks("1", json!({ "attachable-volumes-x": "1" })), &Ledger::default()), "");
+    assert_eq!(reason(&requesting("1", json!({ "nvidia.com/gpu": "0" })), &Ledger::default()), "");
+    assert_eq!(reason(&requesting("1", json!({ "attachable-volumes-x": "1" })), &Ledger::default()), "");
     // With an API server, its scheduler decides; static pods have no scheduler.
     let in_cluster = NodeConfig { sources: BTreeSet::from([Source::File, Source::Api]), ..config() };
     assert_eq!(admit(&gpu, &Ledger::default(), &in_cluster), Ok(()));
@@ -69,7 +69,7 @@ fn a_resource_that_nothing_provides_is_rejected() {
 
 #[test]
 fn huge_pages_are_counted_by_size() {
-    let pages = |uid: &str, name: &str, amount: &str| asks(uid, json!({ name: amount }));
+    let pages = |uid: &str, name: &str, amount: &str| requesting(uid, json!({ name: amount }));
     let ledger = with(&[pages("1", "hugepages-2Mi", "4Mi"), pages("2", "hugepages-2Mi", "2Mi")]);
     let rejection = admit(&pages("3", "hugepages-2Mi", "4Mi"), &ledger, &config()).unwrap_err();
     assert_eq!(rejection.reason, "OutOfhugepages-2Mi");
@@ -77,8 +77,16 @@ fn huge_pages_are_counted_by_size() {
         "Node didn't have enough resource: hugepages-2Mi, requested: 4194304, used: 6291456, capacity: 8388608";
     assert_eq!(rejection.message, message);
     assert_eq!(reason(&pages("3", "hugepages-2Mi", "2Mi"), &ledger), "");
-    assert_eq!(reason(&pages("3", "hugepages-1Gi", "1Gi"), &ledger), "OutOfhugepages-1Gi", "a size that is not here");
-    assert_eq!(reason(&pages("3", "hugepages-3Mi", "3Mi"), &ledger), "OutOfhugepages", "a size that is nowhere");
+    assert_eq!(
+        reason(&pages("3", "hugepages-1Gi", "1Gi"), &ledger),
+        "OutOfhugepages-1Gi",
+        "a size without pages on this node"
+    );
+    assert_eq!(
+        reason(&pages("3", "hugepages-3Mi", "3Mi"), &ledger),
+        "OutOfhugepages",
+        "a size that no kernel supports"
+    );
     let bare = NodeConfig { allocatable_huge_pages: BTreeMap::new(), ..config() };
     let refused = admit(&pages("3", "hugepages-2Mi", "400Gi"), &Ledger::default(), &bare).unwrap_err();
     assert!(refused.message.ends_with("requested: 429496729600, used: 0, capacity: 0"), "{refused:?}");
@@ -86,11 +94,11 @@ fn huge_pages_are_counted_by_size() {
 
 #[test]
 fn max_pods_is_enforced() {
-    let three = with(&[asks("1", json!({})), asks("2", json!({})), asks("3", json!({}))]);
-    let rejection = admit(&asks("4", json!({})), &three, &config()).unwrap_err();
+    let three = with(&[requesting("1", json!({})), requesting("2", json!({})), requesting("3", json!({}))]);
+    let rejection = admit(&requesting("4", json!({})), &three, &config()).unwrap_err();
     assert_eq!(rejection.reason, "OutOfpods");
     assert_eq!(rejection.message, "Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3");
-    assert_eq!(reason(&asks("3", json!({})), &three), "", "a pod does not count against itself");
+    assert_eq!(reason(&requesting("3", json!({})), &three), "", "a pod does not count against itself");
 }
 
 #[test]
@@ -98,10 +106,10 @@ fn a_rejected_or_finished_pod_does_not_count() {
     let mut ledger = Ledger::default();
     for round in 0..1000 {
         let uid = format!("job-{round}");
-        let job = asks(&uid, json!({ "cpu": "1" }));
+        let job = requesting(&uid, json!({ "cpu": "1" }));
         assert_eq!(reason(&job, &ledger), "", "{uid}");
         ledger.reserve(uid.as_str().into(), Requests::of(&job));
-        let refused = asks(&format!("big-{round}"), json!({ "cpu": "1" }));
+        let refused = requesting(&format!("big-{round}"), json!({ "cpu": "1" }));
         assert_eq!(reason(&refused, &ledger), "OutOfcpu");
         assert!(ledger.release(&uid) && !ledger.release(&uid));
     }
@@ -221,7 +229,7 @@ fn another_os_or_node_name_is_rejected() {
     let node = |name: &str| pod("1", json!({ "containers": [], "nodeName": name }));
     assert_eq!(reason(&node("n1"), &Ledger::default()), "");
     assert_eq!(reason(&node("n2"), &Ledger::default()), "NodeName");
-    let mut labelled = asks("1", json!({}));
+    let mut labelled = requesting("1", json!({}));
     labelled.metadata.labels = Some(BTreeMap::from([("kubernetes.io/os".into(), "windows".into())]));
     assert_eq!(reason(&labelled, &Ledger::default()), "PodOSSelectorNodeLabelDoesNotMatch");
 }
@@ -235,7 +243,7 @@ fn strict_supplemental_groups_are_rejected_without_runtime_support() {
     assert_eq!(rejection.reason, "SupplementalGroupsPolicyNotSupported");
     assert_eq!(rejection.message, "SupplementalGroupsPolicy=Strict is not supported in this node");
     assert_eq!(admit(&policy("Strict"), &Ledger::default(), &on(Some(true))), Ok(()));
-    assert_eq!(admit(&policy("Strict"), &Ledger::default(), &on(None)), Ok(()), "it did not say yet");
+    assert_eq!(admit(&policy("Strict"), &Ledger::default(), &on(None)), Ok(()), "the runtime has not reported yet");
     assert_eq!(admit(&policy("Merge"), &Ledger::default(), &on(Some(false))), Ok(()));
 }
 

@@ -16,8 +16,8 @@ const SCHEDULER: Support = Other("for schedulers");
 /// Not supported by runtimes yet.
 const YOUNG: Support = Not("too young");
 
-/// Every field, in the order of the API's own documentation where that helps reading. `spec.initContainers[]` is as
-/// `spec.containers[]` but for the rows it has of its own.
+/// Every field, in the order of the API's own documentation where that helps reading. `spec.initContainers[]` and
+/// `spec.ephemeralContainers[]` are as `spec.containers[]` but for the rows they have of their own.
 pub(super) const FIELDS: &[Field] = &[
     f("apiVersion", Yes("`v1`")),
     f("kind", Yes("`Pod`; a `PodList` or `List` of pods in manifests")),
@@ -67,10 +67,13 @@ pub(super) const FIELDS: &[Field] = &[
     ),
     f(
         "spec.containers[].resources.limits",
-        Partly("`ephemeral-storage` is not enforced: only the size limit of emptyDir volumes is"),
+        Yes("a pod that exceeds `ephemeral-storage` is evicted, unless it is static or critical"),
     ),
     f("spec.containers[].resources.claims", Not("devices are not allocated")),
-    f("spec.containers[].resizePolicy", Not("in-place resize is not supported")),
+    f(
+        "spec.containers[].resizePolicy",
+        Not("in manifests: a changed manifest restarts its pod; pods of an API server are resized by it"),
+    ),
     f("spec.containers[].restartPolicy", Yes("")),
     f("spec.containers[].restartPolicyRules", Yes("")),
     f("spec.containers[].lifecycle", Parts),
@@ -130,7 +133,7 @@ pub(super) const FIELDS: &[Field] = &[
     f("spec.initContainers[].livenessProbe", Yes("sidecars only")),
     f("spec.initContainers[].readinessProbe", Yes("sidecars only")),
     f("spec.initContainers[].startupProbe", Yes("sidecars only")),
-    f("spec.ephemeralContainers", Not("not started yet; rejected in manifests")),
+    f("spec.ephemeralContainers", API),
     // Lifecycle.
     f("spec.restartPolicy", Yes("")),
     f("spec.terminationGracePeriodSeconds", Yes("")),
@@ -151,8 +154,16 @@ pub(super) const FIELDS: &[Field] = &[
     f("spec.schedulingGates", SCHEDULER),
     f("spec.schedulingGroup", SCHEDULER),
     f("spec.topologySpreadConstraints", SCHEDULER),
-    f("spec.priority", Partly("critical pods are killed last by the kernel; no preemption")),
-    f("spec.priorityClassName", Partly("as priority")),
+    f(
+        "spec.priority",
+        Yes(
+            "critical pods preempt others and are killed last by the kernel; when the host shuts down, pods end by priority",
+        ),
+    ),
+    f(
+        "spec.priorityClassName",
+        Partly("static pods: `system-node-critical` and `system-cluster-critical` count as their priority"),
+    ),
     f("spec.preemptionPolicy", SCHEDULER),
     f("spec.os", Yes("`linux`")),
     f("spec.overhead", Yes("")),

@@ -1,4 +1,4 @@
-//! Every field of a type, found by asking its own decoder which fields it takes.
+//! Every field of a type, as its decoder requests them.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use serde::de::{DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqA
 /// The paths of all fields of a type: `spec.containers[].name`.
 pub(super) fn fields_of<'de, T: Deserialize<'de>>() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    T::deserialize(Walk { path: String::new(), found: &mut found }).expect("it takes what it asks for");
+    T::deserialize(Walk { path: String::new(), found: &mut found }).expect("the walk returns the requested type");
     found
 }
 
@@ -40,7 +40,7 @@ impl<'de> Deserializer<'de> for Walk<'_> {
         visitor.visit_str(match self.path.as_str() {
             "apiVersion" => "v1",
             "kind" => "Pod",
-            // A time, and as good as any other text.
+            // A valid time, which also serves as any other text.
             _ => "2000-01-01T00:00:00Z",
         })
     }

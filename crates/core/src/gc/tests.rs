@@ -89,11 +89,12 @@ fn nothing_is_removed_before_its_exit_is_journaled() {
 #[test]
 fn an_empty_sandbox_is_removed_unless_it_is_the_newest() {
     let only = |ready| PodSeen { sandboxes: vec![sandbox("s1", ready)], containers: vec![] };
-    assert!(dead_containers(&only(false), |_| true, false, true).is_empty());
+    assert_eq!(dead_containers(&only(false), |_| true, false, true), GcPlan::default());
     assert_eq!(removed(&dead_containers(&only(false), |_| true, true, true)), ["s1"]);
-    assert!(dead_containers(&only(true), |_| true, true, true).is_empty(), "a ready one must be stopped first");
+    let plan = dead_containers(&only(true), |_| true, true, true);
+    assert_eq!(plan, GcPlan::default(), "a ready one must be stopped first");
     let two_ready = PodSeen { sandboxes: vec![sandbox("s2", true), sandbox("s1", true)], containers: vec![] };
-    assert!(dead_containers(&two_ready, |_| true, false, true).is_empty());
+    assert_eq!(dead_containers(&two_ready, |_| true, false, true), GcPlan::default());
 }
 
 fn image(id: &str, size: u64, first: u64, used: u64) -> ImageSeen {

@@ -1,13 +1,15 @@
 //! One call to the container runtime or to the host: its parameters, the key under which at most one may be in flight, its answer.
 //!
-//! Every call that is sent comes back exactly once, also when it was cancelled or its deadline passed.
+//! Every call that is sent is answered exactly once, also when it was cancelled or its deadline passed.
 
-use std::fmt;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ContainerId, Name, SandboxId};
+use k8s_openapi::api::core::v1::ResourceRequirements;
+
+use super::{CallKey, ContainerId, Name, SandboxId};
 
 /// The number of one call, unique for the lifetime of the agent process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -78,6 +80,15 @@ pub enum RuntimeCall {
         /// The instance to remove.
         id: ContainerId,
     },
+    /// CRI UpdateContainerResources.
+    UpdateContainer {
+        /// The container's name in the spec.
+        name: Name,
+        /// The instance to update.
+        id: ContainerId,
+        /// Its new resources. A limit that is not given stays.
+        resources: Box<ResourceRequirements>,
+    },
     /// CRI ImageStatus.
     ImageStatus {
         /// The container that needs the image.
@@ -121,7 +132,8 @@ pub enum RuntimeCall {
 /// A call on the host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum HostCall {
-    /// What a container needs on the host before it is created: log directory, termination message file, hosts file, subPaths.
+    /// What a container needs on the host before it is created: log directory, termination message file, hosts file, subPaths,
+    /// and the pod's cgroup if it was removed since.
     PrepareContainer {
         /// The container's name in the spec.
         name: Name,
@@ -132,6 +144,20 @@ pub enum HostCall {
     },
     /// Create the pod's cgroup, its parents included, with its limits.
     MakeCgroup,
+    /// Set limits of the pod's cgroup, which exists. `None` leaves a limit as it is.
+    ResizeCgroup {
+        /// CPU weight, in shares of cgroup v1.
+        cpu_shares: Option<u64>,
+        /// CPU time per period of 100 ms.
+        cpu_quota_us: Option<i64>,
+        /// Bytes of memory.
+        memory: Option<i64>,
+    },
+    /// Read how much memory the pod's cgroup and those of containers use.
+    ReadMemory {
+        /// The instances to read.
+        containers: BTreeMap<Name, ContainerId>,
+    },
     /// Kill the processes left in the pod's cgroup and remove it.
     RemoveCgroup,
     /// Create the pod's data directories.
@@ -161,58 +187,39 @@ impl From<HostCall> for Call {
     }
 }
 
-/// Calls of one pod with the same key exclude each other: at most one is in flight. The exception is a stop, which may be sent
-/// again with a shorter time.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum CallKey {
-    /// RunSandbox.
-    RunSandbox,
-    /// StopSandbox or RemoveSandbox.
-    Sandbox(SandboxId),
-    /// Prepare, image status, pull and create: everything up to the creation of a container.
-    Container(Name),
-    /// Start or remove of one instance.
-    Instance(ContainerId),
-    /// A stop of one instance.
-    Stop(ContainerId),
-    /// A hook of one instance.
-    Hook(ContainerId, HookKind),
-    /// A probe of a container.
-    Probe(Name, ProbeKind),
-    /// The pod's cgroup.
-    Cgroup,
-    /// The pod's directories.
-    Dirs,
-    /// One volume.
-    Volume(Name),
-    /// All volumes.
-    Volumes,
-    /// The logs.
-    Logs,
-}
-
-/// What the calls of this key work on, for users: it fits before "failed".
-impl fmt::Display for CallKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Call {
+    /// The name of its kind, the same for every container and attempt.
+    pub fn kind(&self) -> &'static str {
         match self {
-            Self::RunSandbox => write!(f, "creation of the sandbox"),
-            Self::Sandbox(id) => write!(f, "stop or removal of sandbox {id}"),
-            Self::Container(name) => write!(f, "creation of container {name}"),
-            Self::Instance(id) => write!(f, "start or removal of container {id}"),
-            Self::Stop(id) => write!(f, "stop of container {id}"),
-            Self::Hook(id, HookKind::PostStart) => write!(f, "postStart hook of container {id}"),
-            Self::Hook(id, HookKind::PreStop) => write!(f, "preStop hook of container {id}"),
-            Self::Probe(name, kind) => write!(f, "{kind:?} probe of container {name}"),
-            Self::Cgroup => write!(f, "setup or removal of the cgroup"),
-            Self::Dirs => write!(f, "setup or removal of the pod directories"),
-            Self::Volume(name) => write!(f, "mount of volume {name}"),
-            Self::Volumes => write!(f, "removal of the volumes"),
-            Self::Logs => write!(f, "removal of the logs"),
+            Self::Runtime(call) => match call {
+                RuntimeCall::RunSandbox { .. } => "RunPodSandbox",
+                RuntimeCall::StopSandbox { .. } => "StopPodSandbox",
+                RuntimeCall::RemoveSandbox { .. } => "RemovePodSandbox",
+                RuntimeCall::CreateContainer { .. } => "CreateContainer",
+                RuntimeCall::StartContainer { .. } => "StartContainer",
+                RuntimeCall::StopContainer { .. } => "StopContainer",
+                RuntimeCall::RemoveContainer { .. } => "RemoveContainer",
+                RuntimeCall::UpdateContainer { .. } => "UpdateContainerResources",
+                RuntimeCall::ImageStatus { .. } => "ImageStatus",
+                RuntimeCall::PullImage { .. } => "PullImage",
+                RuntimeCall::Hook { .. } => "Hook",
+                RuntimeCall::Probe { .. } => "Probe",
+            },
+            Self::Host(call) => match call {
+                HostCall::PrepareContainer { .. } => "PrepareContainer",
+                HostCall::MakeCgroup => "MakeCgroup",
+                HostCall::ResizeCgroup { .. } => "ResizeCgroup",
+                HostCall::ReadMemory { .. } => "ReadMemory",
+                HostCall::RemoveCgroup => "RemoveCgroup",
+                HostCall::MakeDirs => "MakeDirs",
+                HostCall::MountVolume { .. } => "MountVolume",
+                HostCall::RemoveVolumes => "RemoveVolumes",
+                HostCall::RemoveDirs => "RemoveDirs",
+                HostCall::RemoveLogs => "RemoveLogs",
+            },
         }
     }
-}
 
-impl Call {
     /// Under which key it excludes other calls of its pod.
     pub fn key(&self) -> CallKey {
         match self {
@@ -227,7 +234,7 @@ impl Call {
     }
 
     /// It needs the runtime's image service.
-    pub fn is_image(&self) -> bool {
+    pub(crate) fn is_image(&self) -> bool {
         matches!(self, Self::Runtime(RuntimeCall::ImageStatus { .. } | RuntimeCall::PullImage { .. }))
     }
 
@@ -259,6 +266,7 @@ impl RuntimeCall {
             }
             Self::StartContainer { id, .. } | Self::RemoveContainer { id, .. } => CallKey::Instance(id.clone()),
             Self::StopContainer { id, .. } => CallKey::Stop(id.clone()),
+            Self::UpdateContainer { .. } => CallKey::Resize,
             Self::Hook { kind, id, .. } => CallKey::Hook(id.clone(), *kind),
             Self::Probe { kind, name, .. } => CallKey::Probe(name.clone(), *kind),
         }
@@ -272,6 +280,7 @@ impl RuntimeCall {
             | Self::CreateContainer { .. }
             | Self::StartContainer { .. }
             | Self::StopContainer { .. }
+            | Self::UpdateContainer { .. }
             | Self::RemoveContainer { .. } => true,
             Self::ImageStatus { .. } | Self::PullImage { .. } | Self::Hook { .. } | Self::Probe { .. } => false,
         }
@@ -283,6 +292,7 @@ impl HostCall {
         match self {
             Self::PrepareContainer { name, .. } => CallKey::Container(name.clone()),
             Self::MakeCgroup | Self::RemoveCgroup => CallKey::Cgroup,
+            Self::ResizeCgroup { .. } | Self::ReadMemory { .. } => CallKey::Resize,
             Self::MakeDirs | Self::RemoveDirs => CallKey::Dirs,
             Self::MountVolume { volume } => CallKey::Volume(volume.clone()),
             Self::RemoveVolumes => CallKey::Volumes,
@@ -303,11 +313,11 @@ pub enum HookKind {
 /// A probe of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ProbeKind {
-    /// Has it come up?
+    /// The container has started.
     Startup,
-    /// May it get traffic?
+    /// The container may receive traffic.
     Readiness,
-    /// Does it still live?
+    /// The container need not be restarted.
     Liveness,
 }
 
@@ -316,13 +326,13 @@ pub enum ProbeKind {
 pub enum ProbeVerdict {
     /// It passed.
     Success,
-    /// It failed, and this is what was seen.
+    /// It failed, with its output or error.
     Failure(String),
-    /// The probe itself could not be made: counts as nothing.
+    /// The probe could not run: the result is ignored.
     Unknown(String),
 }
 
-/// What a call brought back.
+/// Result of a successful call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Answer {
     /// It is done.
@@ -331,18 +341,29 @@ pub enum Answer {
     Sandbox(SandboxId),
     /// The new container.
     Container(ContainerId),
-    /// The image is here (`Some`) or not.
+    /// The image; `None`: it is not present.
     Image(Option<ImageFacts>),
     /// A probe's verdict.
     Probe(ProbeVerdict),
-    /// The pod's cgroup is there.
+    /// The pod's cgroup exists.
     Cgroup {
-        /// It was missing: what ran before runs outside of it.
+        /// It was missing and has been created: containers that already run are outside of it.
         made: bool,
     },
+    /// Memory in use, in bytes.
+    Memory(MemoryUse),
 }
 
-/// What an image says of itself.
+/// Memory in use, in bytes. What could not be read is missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryUse {
+    /// Of the pod's cgroup.
+    pub pod: Option<u64>,
+    /// By container.
+    pub containers: BTreeMap<Name, u64>,
+}
+
+/// Facts from the config of an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageFacts {
     /// Its id.

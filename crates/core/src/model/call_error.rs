@@ -16,10 +16,10 @@ pub enum CallError {
     InDoubt {
         /// As in [`CallError::Failed`].
         reason: Option<String>,
-        /// What was observed.
+        /// The error in full.
         message: String,
     },
-    /// The runtime went away during the call: it is in doubt, and the runtime is unavailable.
+    /// The connection to the runtime was lost during the call: the call is in doubt, and the runtime is unavailable.
     ConnectionLost {
         /// The transport's error.
         message: String,
@@ -118,13 +118,13 @@ impl CallError {
         matches!(self, Self::ConnectionLost { .. } | Self::Unavailable { .. })
     }
 
-    /// It ended because [`super::Effect::Cancel`] asked for it.
+    /// It ended because of [`super::Effect::Cancel`].
     pub fn is_cancelled(&self) -> bool {
         *self == Self::Cancelled
     }
 
     /// It will not have an effect later.
-    pub fn is_definite(&self) -> bool {
+    pub(crate) fn is_definite(&self) -> bool {
         matches!(self, Self::Failed { .. } | Self::Cancelled)
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Call, CallId, FullName, Name, Now, ObjectRequest, Pod, PodRecord, PodSnapshot, PodUid, RequestId, Seq, Source, Time,
+    Call, CallId, FullName, Name, Now, ObjectRequest, Pod, PodReading, PodRecord, PodSnapshot, PodUid, RequestId, Seq,
+    Source, Time,
 };
 
 /// One thing to do. Performed in order, none before the records of the same turn are on disk.
@@ -49,23 +50,33 @@ pub enum Effect {
         /// Returned in [`super::Event::Leftovers`].
         seq: Seq,
     },
+    /// Reads the signals of eviction.
+    ReadNode {
+        /// Returned in [`super::Event::NodeRead`].
+        seq: Seq,
+        /// The pod data to read.
+        pods: PodReading,
+    },
+    /// Removes the images that no container and no pod uses.
+    RemoveUnusedImages {
+        /// Returned in [`super::Event::ImagesRemoved`].
+        seq: Seq,
+    },
+    /// A pod is evicted: counts it.
+    Evicted {
+        /// The label of the metric `kubelet_evictions`.
+        signal: &'static str,
+    },
     /// Removes the leftovers of an unknown pod: cgroup, mounts, directories, logs. No event follows: the next search shows the result.
     Sweep {
         /// UID of the pod.
         uid: PodUid,
     },
     /// Saves the record of a quarantined pod for the investigation of the bug. No event follows: nothing depends on it.
-    KeepAside {
+    SaveQuarantinedRecord {
         /// The record at the time of the panic.
         record: Box<PodRecord>,
     },
-    /// The pod of a kill request has terminated, or does not exist.
-    Released {
-        /// The waiter of [`super::Event::Kill`].
-        waiter: u64,
-    },
-    /// Sends [`super::Event::Wake`] at this time. A later effect of this kind replaces an earlier one.
-    WakeAt(Time),
     /// Sends one request to an object store.
     RequestObject {
         /// Returned in [`super::Event::ObjectAnswered`].
@@ -79,6 +90,11 @@ pub enum Effect {
     },
     /// Reports a Kubernetes event.
     Event(KubeEvent),
+    /// All pods have ended and their statuses were sent, or the time is up: the host may shut down.
+    AllowShutdown {
+        /// The id of [`super::ShutdownRequest`].
+        request: u64,
+    },
     /// `Node::runtime_facts` changed: the status of the Node object follows.
     RuntimeChanged,
     /// The status of a pod changed, or another part of it that clients see.
@@ -105,6 +121,8 @@ pub struct KubeEvent {
     pub reason: &'static str,
     /// Text of the event.
     pub message: String,
+    /// Annotations of the event.
+    pub annotations: Vec<(&'static str, String)>,
 }
 
 impl KubeEvent {
@@ -130,6 +148,9 @@ pub struct Out {
     pub records: Vec<Record>,
     /// Performed afterwards, in this order.
     pub effects: Vec<Effect>,
+    /// Sends [`super::Event::Wake`] at this time; replaces the time of an earlier turn. A timer needs no record: it is set before
+    /// the commit, because on a disk that hangs it would delay the kills it is set for. `None`: the earlier time stands.
+    pub wake_at: Option<Time>,
 }
 
 /// One line of a pod's history.

@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, CallError, CallId, Listing, Name, ObjectResult, Pod, PodSeen, PodUid, RequestId, Seq, Source};
+use super::{
+    Answer, CallError, CallId, Listing, Name, NodeReading, ObjectResult, Pod, PodSeen, PodUid, RequestId, Seq, Source,
+    Suspect,
+};
 
 /// One input of core.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -69,8 +72,6 @@ pub enum Event {
         grace: Option<Duration>,
         /// Eviction: the reason and message of the Failed status.
         evicted: Option<(String, String)>,
-        /// The caller that waits for the end; [`super::Effect::Released`] notifies it.
-        waiter: Option<u64>,
     },
     /// A user requests the restart of a container now, without back-off; `None`: of every container.
     Restart {
@@ -93,6 +94,27 @@ pub enum Event {
         /// The store's response.
         result: ObjectResult,
     },
+    /// Result of [`super::Effect::ReadNode`].
+    NodeRead {
+        /// The sequence number of the effect.
+        seq: Seq,
+        /// What could be read.
+        reading: NodeReading,
+    },
+    /// The kernel reports that memory is short: a reason to read the node, never the truth.
+    MemoryShort,
+    /// Result of [`super::Effect::RemoveUnusedImages`]; the next reading shows what it freed.
+    ImagesRemoved {
+        /// The sequence number of the effect.
+        seq: Seq,
+    },
+    /// An emptyDir volume was measured, and is larger than its `sizeLimit`.
+    EmptyDirExceeded {
+        /// UID of the pod.
+        uid: PodUid,
+        /// Name of the volume.
+        volume: String,
+    },
     /// The Node object was read; without a UID it is being deleted, and nothing may be owned by it.
     NodeKnown {
         /// UID of the Node object.
@@ -106,13 +128,35 @@ pub enum Event {
         /// UID of the pod.
         uid: PodUid,
     },
+    /// The host prepares for a shutdown (`Some`), or does not, which may mean that a shutdown was cancelled. Sent once at the start,
+    /// then when it changes, if graceful shutdown is configured.
+    Shutdown {
+        /// The shutdown.
+        request: Option<ShutdownRequest>,
+    },
+    /// The API server has the condition that the node shuts down.
+    ShutdownAnnounced,
     /// The journal could not be written (`Some`) or works again (`None`).
     Journal {
         /// The error.
         error: Option<String>,
     },
-    /// The time of [`super::Effect::WakeAt`] has come.
+    /// The former agent died while it worked on these pods, sent before the first [`Event::Wake`].
+    Suspects {
+        /// Only those in quarantine count.
+        suspects: Vec<Suspect>,
+    },
+    /// The time of [`super::Out::wake_at`] has come.
     Wake,
+}
+
+/// The host waits for this node's pods before it shuts down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShutdownRequest {
+    /// Returned in [`super::Effect::AllowShutdown`].
+    pub id: u64,
+    /// The host waits no longer than this.
+    pub allowed: Duration,
 }
 
 /// Status of the runtime, as it reports it.
@@ -130,6 +174,9 @@ pub struct RuntimeReady {
     pub network: bool,
     /// Its message if the network is not ready.
     pub message: String,
+    /// Other conditions of the runtime that do not hold, with their messages. They do not affect readiness.
+    #[serde(default)]
+    pub problems: Vec<String>,
     /// Handlers a RuntimeClass may name.
     #[serde(default)]
     pub handlers: Vec<RuntimeHandler>,

@@ -1,4 +1,4 @@
-//! Names for things: pods, containers, sandboxes and where pods come from.
+//! Ids and names of pods, containers and sandboxes, and the sources of pods.
 
 use std::fmt;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ macro_rules! id {
     };
 }
 
-id!(/// A pod's UID: one life of one pod.
+id!(/// A pod's UID: a pod that is created again under its name has another one.
     PodUid);
 id!(/// A container's name within its pod.
     Name);
@@ -55,7 +55,7 @@ id!(/// The runtime's id of one container instance.
 id!(/// The runtime's id of one sandbox.
     SandboxId);
 
-/// Namespace and name: what people call a pod.
+/// Namespace and name of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FullName {
     /// The namespace.

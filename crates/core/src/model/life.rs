@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Cause, SavedTime};
 
-/// Where a pod is in its life. It only moves forward.
+/// The phase of a pod on this node. It only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     /// Not admitted yet: another pod of its name is still there, or the node has no capacity.
@@ -24,16 +24,16 @@ pub enum State {
 /// A pod's state, with the data that belongs to it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub enum Life {
-    /// See [`State::Waiting`].
+    /// Not admitted yet: nothing was created for it.
     #[default]
     Waiting,
-    /// See [`State::Syncing`].
+    /// Admitted, and not to be terminated.
     Syncing,
-    /// See [`State::Terminating`].
+    /// A later request may still shorten the grace period, and with it move the deadline.
     Terminating(Termination),
-    /// See [`State::Terminated`].
+    /// What was requested decides the status and what is removed.
     Terminated(Termination),
-    /// See [`State::Finished`].
+    /// Kept until the pod is forgotten.
     Finished(Termination),
 }
 
@@ -52,6 +52,9 @@ pub struct Termination {
     pub deadline: SavedTime,
     /// Reason and message of a status with phase Failed, from eviction, admission or `activeDeadlineSeconds`.
     pub status_override: Option<(String, String)>,
+    /// It was evicted for a limit of its own, not for the node: it gets no condition `DisruptionTarget`.
+    #[serde(default)]
+    pub exceeded_limit: bool,
     /// A new instance under the same UID was requested while this one terminates.
     pub restart_requested: bool,
 }
@@ -76,7 +79,7 @@ impl Life {
         }
     }
 
-    /// Admission said yes at some time.
+    /// It was admitted at some time.
     pub fn was_admitted(&self) -> bool {
         match self {
             Self::Waiting => false,
@@ -92,7 +95,7 @@ impl Life {
         }
     }
 
-    /// Admission said yes. True if that is new.
+    /// It is admitted. True if that is new.
     pub(crate) fn admit(&mut self) -> bool {
         let waiting = *self == Self::Waiting;
         if waiting {

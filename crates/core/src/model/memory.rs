@@ -1,4 +1,4 @@
-//! What the agent remembers of a pod beyond what the runtime shows. This is what the journal keeps.
+//! The journaled state of a pod: everything that the runtime does not show.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,12 +8,15 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde::{Deserialize, Serialize};
 
-use super::{ContainerId, Life, Name, PodUid, SandboxId, Source, State, Termination, Transition};
+use super::{
+    ActuatedResources, ContainerId, Life, Name, PodUid, ResizeRecord, SandboxId, Source, State, Termination,
+    Transition, is_terminal,
+};
 
-/// One pod's durable half. Written as a whole, before the act it protects.
+/// The journaled state of one pod. Written as a whole, before the effects that depend on it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PodRecord {
-    /// Whose record it is.
+    /// UID of the pod.
     pub uid: PodUid,
     /// The source the pod came from.
     pub source: Source,
@@ -21,28 +24,28 @@ pub struct PodRecord {
     pub pod: Arc<Pod>,
     /// The file it was read from, for a manifest that breaks later.
     pub origin: Option<String>,
-    /// First sight, which orders static pods of one full name.
+    /// When the agent first observed it; orders static pods of one full name.
     pub first_seen: Timestamp,
     /// Its state, with the data of that state.
     pub life: Life,
-    /// The sandbox that counts, and how far init got in it.
+    /// The current sandbox and the progress of its init containers.
     pub cursor: Option<Cursor>,
     /// Per container.
     pub containers: BTreeMap<Name, ContainerMemory>,
     /// Sandbox attempts so far: the next sandbox gets this number.
     pub sandbox_attempts: u32,
-    /// Other resources are wanted than it has, and it was not given them.
+    /// A change of its resources, while it is not complete. `pod` has the allocated resources.
     #[serde(default)]
-    pub resize_refused: bool,
+    pub resize: ResizeRecord,
     /// The last status published; startTime and transition times continue from it.
     pub status: Option<PodStatus>,
-    /// The last lines of its story, as of the last time anything else was written.
+    /// The last lines of its history at the last write of the record. New lines alone do not cause a write.
     #[serde(default)]
     pub history: Vec<Transition>,
 }
 
 impl PodRecord {
-    /// Of a pod that nothing was done for yet.
+    /// The record of a new pod.
     pub fn new(uid: PodUid, source: Source, pod: Arc<Pod>, first_seen: Timestamp) -> Self {
         Self {
             uid,
@@ -54,7 +57,7 @@ impl PodRecord {
             cursor: None,
             containers: BTreeMap::new(),
             sandbox_attempts: 0,
-            resize_refused: false,
+            resize: ResizeRecord::default(),
             status: None,
             history: vec![],
         }
@@ -75,9 +78,27 @@ impl PodRecord {
         self.life.state() == State::Finished
     }
 
-    /// Admission said yes at some time: it is never asked again.
+    /// It was admitted at some time: admission is not repeated.
     pub fn was_admitted(&self) -> bool {
         self.life.was_admitted()
+    }
+
+    /// A shutdown of the host terminated it, and it runs again afterwards. The API server would replace such a pod on another
+    /// node; pods of the other sources exist on this node only.
+    pub(crate) fn is_suspended(&self) -> bool {
+        // An object whose phase is terminal stays so.
+        let ended = self.status.as_ref().is_some_and(|status| is_terminal(status.phase.as_deref()));
+        self.source != Source::Api
+            && self.termination().is_some_and(|ending| ending.cause == Cause::Shutdown && !ending.deleted)
+            && (self.source.is_static() || !ended)
+    }
+
+    /// A suspended pod begins again. What is remembered of its containers stays, so that restarts are counted and logs are kept.
+    pub(crate) fn resume(&mut self) {
+        self.life = Life::Waiting;
+        if self.source.is_static() {
+            self.status = None;
+        }
     }
 
     /// A new instance under the same UID was requested while this one terminates.
@@ -86,13 +107,13 @@ impl PodRecord {
     }
 }
 
-/// Progress through the init containers of one sandbox: explicit, never guessed from leftovers.
+/// Progress through the init containers of one sandbox, stored rather than inferred from containers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cursor {
     /// The sandbox it belongs to.
     pub sandbox: SandboxId,
-    /// How many init containers, from the front, have done their part: completed, or, if restartable, started (startup
-    /// probe included). Equal to their number: the app containers' turn.
+    /// Number of init containers, from the first one on, that have completed or, if restartable, started (startup probe
+    /// included). If all have, app containers are started.
     pub done: usize,
 }
 
@@ -103,49 +124,52 @@ pub struct ContainerMemory {
     pub restarts: u32,
     /// Some instance was created at least once.
     pub created: bool,
-    /// The end of its newest instance, if that ended.
+    /// Exit of its newest instance, if that exited.
     pub exit: Option<Exit>,
-    /// The end of the one before, for `lastState`.
+    /// Exit of the instance before it, for `lastState`.
     pub previous_exit: Option<Exit>,
     /// The startup verdict, sticky for one instance.
     pub started: Option<ContainerId>,
     /// The readiness verdict of one instance.
     pub ready: Option<(ContainerId, bool)>,
-    /// The instance whose postStart hook was begun, and whether it ended well.
+    /// The instance whose postStart hook was started, and the state of the hook.
     pub post_start: Option<(ContainerId, HookState)>,
-    /// The instance whose preStop hook was begun for this termination.
+    /// The instance whose preStop hook was started for this termination, and the state of the hook.
     pub pre_stop: Option<(ContainerId, HookState)>,
-    /// The instance whose start was sent and has no definite answer yet: an agent's death may have cut it off.
+    /// The instance whose start was sent and has no definite result: the start may have been interrupted by the end of the agent.
     #[serde(default)]
     pub starting: Option<ContainerId>,
     /// The crash backoff.
     pub backoff: Option<Backoff>,
-    /// An instance that is to be replaced whatever its end says: killed for a change, a probe or a person, or ended before
-    /// all containers were restarted. Written with the kill.
+    /// An instance that is replaced regardless of its exit code: killed for a change, a probe or a user, or exited before all
+    /// containers were restarted. Written with the kill.
     #[serde(default)]
     pub voided: Option<ContainerId>,
+    /// The resources of the instance of this attempt; those of any other instance are the allocated ones.
+    #[serde(default)]
+    pub actuated: Option<ActuatedResources>,
 }
 
-/// How far a hook got.
+/// State of a lifecycle hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HookState {
     /// Sent; it may have run.
     Begun,
-    /// It ended, well or cut short.
+    /// It succeeded, or was interrupted.
     Done,
     /// It failed.
     Failed,
 }
 
-/// How one container instance ended.
+/// The exit of one container instance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Exit {
     /// The instance.
     pub id: ContainerId,
-    /// The restart count it was created with: which of two ends came later.
+    /// The restart count it was created with; orders exits.
     #[serde(default)]
     pub attempt: u32,
-    /// The sandbox it lived in.
+    /// Its sandbox.
     pub sandbox: SandboxId,
     /// Its exit code.
     pub code: i32,
@@ -172,7 +196,7 @@ pub struct Exit {
 pub struct Backoff {
     /// The delay now.
     pub delay: Duration,
-    /// Since when it counts: as remembered, the start made with it; as a wait, the end of the instance that failed.
+    /// Start of the delay. In the record: the start of the instance; while waiting: the exit of the instance that failed.
     pub since: Timestamp,
 }
 
@@ -187,8 +211,10 @@ pub enum Cause {
     Removed,
     /// All its containers ended, or its time was up.
     Ended,
-    /// Only the runtime has it: no source wants it.
+    /// Only the runtime has it, no source does.
     Orphan,
+    /// The host shuts down. A pod that does not come from an API server runs again after the next boot.
+    Shutdown,
     /// A user stopped it. It stays stopped until its source removes it, or a user restarts it.
     Stopped,
 }

@@ -1,6 +1,6 @@
-//! What the runtime showed when it was asked. Only observations fill these; events of the runtime never do.
+//! Observed state of pods in the runtime. Only queries fill it, runtime events never do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -30,12 +30,12 @@ impl PodSeen {
     pub fn alive(&self) -> impl Iterator<Item = &ContainerSeen> {
         self.containers.iter().filter(|c| c.state.may_run())
     }
-    /// The newest instance of a container in one sandbox. One that runs counts before one that was made later and never
-    /// started: a call in doubt may bring such a one up at any time.
-    pub fn newest_in<'a>(&'a self, sandbox: &SandboxId, name: &str) -> Option<&'a ContainerSeen> {
+    /// The newest instance of a container in one sandbox. A running one is preferred to a later one that was never started: a
+    /// call in doubt may create such an instance at any time.
+    pub(crate) fn newest_in<'a>(&'a self, sandbox: &SandboxId, name: &str) -> Option<&'a ContainerSeen> {
         first(self.containers.iter().filter(move |c| c.sandbox == *sandbox && c.name.as_str() == name))
     }
-    /// The newest instance of a container in any sandbox, likewise.
+    /// The newest instance of a container in any sandbox, with the same preference for a running one.
     pub fn newest(&self, name: &str) -> Option<&ContainerSeen> {
         first(self.containers.iter().filter(move |c| c.name.as_str() == name))
     }
@@ -44,7 +44,7 @@ impl PodSeen {
         self.containers.iter().find(|c| c.id == *id)
     }
     /// Nothing runs, no sandbox is ready.
-    pub fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.alive().next().is_none() && self.sandboxes.iter().all(|s| !s.ready)
     }
 }
@@ -73,7 +73,7 @@ pub struct SandboxSeen {
 pub struct ContainerSeen {
     /// The runtime's id.
     pub id: ContainerId,
-    /// The sandbox it lives in.
+    /// Its sandbox.
     pub sandbox: SandboxId,
     /// The name in the pod.
     pub name: Name,
@@ -81,7 +81,7 @@ pub struct ContainerSeen {
     pub attempt: u32,
     /// The `io.kubernetes.container.hash` annotation.
     pub hash: Option<String>,
-    /// What it does.
+    /// Its state.
     pub state: RunState,
     /// When it was created.
     pub created_at: Timestamp,
@@ -127,10 +127,10 @@ impl RunState {
     }
 }
 
-/// The outline of all pods in the runtime, from one list.
+/// Summary of all pods in the runtime, from one list.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Listing {
-    /// Pods with the kubelet's labels; anything else in the runtime is not ours to touch.
+    /// Pods with the kubelet's labels; nothing else in the runtime is changed.
     pub pods: BTreeMap<PodUid, PodListed>,
 }
 
@@ -145,6 +145,12 @@ pub struct PodListed {
     pub sandboxes: BTreeMap<SandboxId, bool>,
     /// Containers with their state.
     pub containers: BTreeMap<ContainerId, (Name, RunState)>,
+    /// The `io.kubernetes.container.hash` annotations of all containers.
+    #[serde(default)]
+    pub container_hashes: BTreeSet<String>,
+    /// Of a static pod: the hash of its manifest, from the annotation of a sandbox that this agent made; `None`: another agent made it.
+    #[serde(default)]
+    pub manifest_hash: Option<String>,
 }
 
 impl PodListed {

@@ -24,18 +24,18 @@ pub struct SavedTime {
     pub boot_id: String,
     /// The moment on that boot's clock.
     pub boot: Time,
-    /// The same moment on the wall clock, for people.
+    /// The same moment on the wall clock, for users.
     pub wall: Timestamp,
 }
 
 impl SavedTime {
-    /// The moment on this boot's clock, or the beginning of time if it was another boot.
+    /// The moment on the clock of this boot; zero if it was another boot.
     pub fn resume(&self, boot_id: &str) -> Time {
         if self.boot_id == boot_id { self.boot } else { Time::ZERO }
     }
 }
 
-/// A point in the order of calls and looks: drawn by core, one counter for the node.
+/// A point in the order of calls and observations; core draws it from one counter for the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Seq(pub u64);
 

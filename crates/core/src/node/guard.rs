@@ -1,4 +1,4 @@
-//! A panic quarantines the pod whose event was handled; the others go on.
+//! A panic quarantines the pod whose event was handled; the others continue.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -26,6 +26,16 @@ pub(super) struct ObjectStores {
 }
 
 impl ObjectStores {
+    /// The name of the static pod whose mirror has this UID.
+    pub(super) fn static_pod_name(&self, mirror: &PodUid) -> Option<&FullName> {
+        self.mirrors.static_pod_name(mirror)
+    }
+
+    /// The mirror pod of this static pod.
+    pub(super) fn mirror_of(&self, pod: &Pod) -> Option<&Arc<Pod>> {
+        self.mirrors.mirror_of(pod)
+    }
+
     /// Records the objects of a store's change and returns the part that concerns the workers: mirror pods and pods of other nodes
     /// are taken out. `None`: nothing is left.
     pub(super) fn on_source_change(
@@ -183,7 +193,9 @@ impl ObjectStores {
 
     /// The mirror pod that should exist under a name: that of the admitted pod, as long as a source wants it.
     fn desired_mirror(&self, name: &FullName, pods: &Pods) -> DesiredMirror {
-        if pods.workers.is_static_terminating(name) {
+        // Before the first list of the runtime, the UID of a pod that another agent runs is not known.
+        let is_unlisted = pods.runtime.pleg.as_of.is_none() && self.mirrors.get(name).is_some();
+        if is_unlisted || pods.workers.is_static_terminating(name) {
             return DesiredMirror::Unchanged;
         }
         let machines = pods.workers.of_name(name).iter().filter_map(|uid| pods.workers.get(uid));
@@ -212,6 +224,11 @@ impl ObjectStores {
         self.status_sync.forget(uid);
     }
 
+    /// Every status was sent.
+    pub(super) fn is_reported(&self) -> bool {
+        self.status_sync.is_idle()
+    }
+
     pub(super) fn wake(&self) -> Option<Time> {
         self.status_sync.wake().into_iter().chain(self.mirrors.wake()).min()
     }
@@ -236,5 +253,5 @@ fn is_source_synced(mirror: &Pod, pods: &Pods) -> bool {
 
 /// `uid`: `None` if the pod has no UID or is unknown.
 pub(super) fn warning(uid: Option<PodUid>, pod: FullName, reason: &'static str, message: String) -> Effect {
-    Effect::Event(KubeEvent { uid, pod, container: None, warning: true, reason, message })
+    Effect::Event(KubeEvent { uid, pod, container: None, warning: true, reason, message, annotations: vec![] })
 }

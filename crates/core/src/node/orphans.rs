@@ -7,6 +7,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::pods::Pods;
+use super::quarantine;
 use crate::model::{Cause, FullName, Now, Out, Pod, PodSpec, PodUid, Source};
 use crate::mutate::{self, Mutant};
 use crate::pod::{GRACE_OF_LABELS, KillOptions, Machine, PodFacts};
@@ -14,7 +15,7 @@ use crate::pod::{GRACE_OF_LABELS, KillOptions, Machine, PodFacts};
 impl Pods {
     /// Terminates pods with a record that their source, once synced, no longer has.
     pub(super) fn remove_undesired(&mut self, now: Now, out: &mut Out) -> BTreeSet<PodUid> {
-        let gate = !mutate::made(Mutant::GateOverAllSources) || self.all_synced();
+        let gate = !mutate::is_active(Mutant::GateOverAllSources) || self.all_synced();
         let orphan =
             |m: &PodFacts| gate && self.is_synced(m.record().source) && self.sources.get(&m.record().uid).is_none();
         let orphans = self.workers.iter().filter(|(_, m)| m.has_config() && orphan(m));
@@ -29,7 +30,7 @@ impl Pods {
     }
 
     /// Pods that only the runtime has get a machine that terminates them, once their source has synced.
-    pub(super) fn adopt_orphans(&mut self, now: Now) -> BTreeSet<PodUid> {
+    pub(super) fn adopt_orphans(&mut self, now: Now, out: &mut Out) -> BTreeSet<PodUid> {
         let unknown = self.runtime.pleg.listing.pods.iter().filter(|(uid, _)| self.workers.get(uid).is_none());
         let adoptable = unknown.filter(|(_, listed)| {
             // Without a known source it yields to a desired pod of its name; else a source that has not synced may want it.
@@ -41,13 +42,13 @@ impl Pods {
         for (uid, name, source) in orphans {
             let pod = Arc::new(skeleton(&uid, &name));
             let mut machine = Machine::new(uid.clone(), source.unwrap_or(Source::File), pod, None, now);
-            machine.look_again();
+            machine.mark_outdated();
             self.workers.insert(uid.clone(), machine);
             // An orphan that blocks a pod of its name is terminated with its own grace period, as that pod would be.
             let grace = if self.is_desired(&name) { GRACE_OF_LABELS } else { Duration::from_secs(1) };
             let options = KillOptions { grace: Some(grace), ..KillOptions::default() };
-            let mut out = Out::default();
-            self.with(&uid, now, &mut out, |machine, ctx, _| machine.removed(Cause::Orphan, options, ctx));
+            self.with(&uid, now, out, |machine, ctx, _| machine.removed(Cause::Orphan, options, ctx));
+            quarantine::apply(self, &uid, now, out);
             touched.insert(uid);
         }
         // A pod that waits for an orphan of its name is checked again.
@@ -63,7 +64,7 @@ impl Pods {
     }
 }
 
-/// A pod without a spec: what the runtime's labels tell.
+/// A pod without a spec, from the labels in the runtime.
 fn skeleton(uid: &PodUid, name: &FullName) -> Pod {
     Pod {
         metadata: ObjectMeta {

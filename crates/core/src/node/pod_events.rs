@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::pods::Pods;
-use crate::model::{Answer, CallError, CallId, Cause, Effect, Now, Out, PodSeen, PodUid, Seq};
+use crate::model::{Answer, CallError, CallId, Cause, Now, Out, PodSeen, PodUid, Seq};
 use crate::pod::{Ctx, KillOptions, Machine};
 
 impl Pods {
@@ -62,10 +62,6 @@ impl Pods {
 
     pub(super) fn on_kill(&mut self, uid: PodUid, options: KillOptions, now: Now, out: &mut Out) -> BTreeSet<PodUid> {
         let cause = if options.evicted.is_some() { Cause::Evicted } else { Cause::Stopped };
-        let waiter = options.waiter;
-        if !self.with(&uid, now, out, |machine, ctx, out| machine.end_by_others(cause, options, ctx, out)) {
-            out.effects.extend(waiter.map(|waiter| Effect::Released { waiter }));
-        }
-        BTreeSet::from([uid])
+        self.touch(uid, now, out, |machine, ctx, out| machine.end_by_others(cause, options, ctx, out))
     }
 }

@@ -4,26 +4,37 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use super::current::CurrentPod;
 use super::guard::{Caught, panic_message};
 use super::object_stores::warning;
+use super::quarantine::{self, Suspects};
 use super::runtime::RuntimeState;
 use crate::NodeConfig;
 use crate::health::RuntimeHealth;
-use crate::model::{CallId, Cause, Effect, Manifest, Now, Out, PodRecord, PodUid, Record, Seq, Source, full_name};
+use crate::model::{
+    CallId, Cause, Effect, FullName, Manifest, NodePressure, Now, Out, PodRecord, PodUid, Record, Seq, Source,
+    full_name,
+};
+use crate::mutate::{self, Mutant};
 use crate::pleg::{self, Pleg};
-use crate::pod::{Ctx, KillOptions, Machine, State};
+use crate::pod::{Ctx, KillOptions, Machine, Quarantine, State, meet_object};
 use crate::sources::{PodChanges, Sources, requires_recreation, uid_of};
 use crate::workers::Workers;
 
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Pods {
     pub(super) config: NodeConfig,
+    /// Pressure conditions that hold: they refuse pods.
+    #[serde(default)]
+    pub(super) pressures: BTreeSet<NodePressure>,
     pub(super) sources: Sources,
     pub(super) workers: Workers,
     pub(super) runtime: RuntimeState,
     pub(super) sequences: Sequences,
-    /// The pod whose event is being handled; a panic is attributed to it.
-    current: Option<PodUid>,
+    /// The pod whose event is being handled.
+    pub(super) current: CurrentPod,
+    #[serde(default)]
+    pub(super) suspects: Suspects,
     /// Panics since the last event.
     #[serde(skip)]
     pub(super) caught: Vec<Caught>,
@@ -44,11 +55,13 @@ impl Pods {
         let health = RuntimeHealth::new(config.sources.contains(&Source::Api));
         Self {
             config,
+            pressures: BTreeSet::new(),
             sources: Sources::default(),
             workers: Workers::default(),
             runtime: RuntimeState { health, pleg },
             sequences: Sequences::default(),
-            current: None,
+            current: CurrentPod::default(),
+            suspects: Suspects::default(),
             caught: vec![],
         }
     }
@@ -63,7 +76,7 @@ impl Pods {
     ) -> bool {
         let api_synced = self.is_synced(Source::Api);
         let Some(machine) = self.workers.get_mut(uid) else { return false };
-        let before = self.current.replace(uid.clone());
+        let before = self.current.set(Some(uid.clone()));
         let mut ctx = Ctx {
             now,
             config: &self.config,
@@ -76,20 +89,20 @@ impl Pods {
             outages: self.runtime.health.outages,
             source_not_synced: machine.facts().record().source == Source::Api && !api_synced,
         };
-        // A panic costs this pod only: the event goes on to the other pods it concerns.
+        // A panic affects this pod only: the event is handled for the other pods it concerns.
         let result = catch_unwind(AssertUnwindSafe(|| f(machine, &mut ctx, out)));
         if let Err(panic) = result {
             let why = panic_message(&*panic);
-            self.quarantine(uid, &why, now, out);
+            self.quarantine(uid, Quarantine { why: why.clone(), until: None, is_hold: false }, now, out);
             self.caught.push(Caught { uid: Some(uid.clone()), why });
         }
-        self.current = before;
+        self.current.set(before);
         true
     }
 
-    /// Leaves a pod as it is after an internal error. What it has recorded and asked for in this event is not trusted and is taken
-    /// out of `out`, which also has what other pods asked for.
-    pub(super) fn quarantine(&mut self, uid: &PodUid, why: &str, now: Now, out: &mut Out) {
+    /// Quarantines a pod after an internal error, or after deaths of the agent. Its records and effects of this event are not
+    /// trusted and are removed from `out`, which also has those of other pods.
+    pub(super) fn quarantine(&mut self, uid: &PodUid, quarantine: Quarantine, now: Now, out: &mut Out) {
         let owners = &self.sequences.owners;
         out.records.retain(|record| !matches!(record, Record::Put(put) if put.uid == *uid));
         out.effects.retain(|effect| match effect {
@@ -99,17 +112,17 @@ impl Pods {
             _ => true,
         });
         if let Some(machine) = self.workers.get_mut(uid) {
-            machine.quarantine(why, now, out);
+            machine.quarantine(quarantine, now, out);
         }
     }
 
     /// A panic is attributed to this pod until the next call.
     pub(super) fn set_current(&mut self, uid: Option<PodUid>) {
-        self.current = uid;
+        self.current.set(uid);
     }
 
     pub(super) fn take_current(&mut self) -> Option<PodUid> {
-        self.current.take()
+        self.current.set(None)
     }
 
     /// The source has reported its pods. A source that is not configured never does: its pods belong to no source once all others
@@ -117,7 +130,7 @@ impl Pods {
     pub(super) fn is_synced(&self, source: Source) -> bool {
         match self.config.sources.contains(&source) {
             true => self.sources.is_ready(source),
-            false => self.all_synced(),
+            false => self.all_synced() && !mutate::is_active(Mutant::OffSourceKept),
         }
     }
 
@@ -162,7 +175,7 @@ impl Pods {
             if source.is_static() {
                 touched.extend(self.update(manifest, now, out));
             } else if let Some(uid) = uid_of(&manifest) {
-                self.with(&uid, now, out, |machine, ctx, out| machine.reconcile(manifest.pod, ctx, out));
+                self.with(&uid, now, out, |machine, ctx, _| machine.reconcile(manifest.pod, ctx));
                 touched.insert(uid);
             }
         }
@@ -178,10 +191,14 @@ impl Pods {
         if self.sources.is_ready(source) {
             return vec![];
         }
+        let records = || self.workers.iter().map(|(_, m)| m.record()).filter(|r| r.source == source);
         // A pod that has terminated is still in its source unless it was removed: a file that is broken once must not restart it.
-        let there = |r: &&PodRecord| r.source == source && r.termination().is_none_or(|e| !e.deleted);
-        let records = self.workers.iter().map(|(_, m)| m.record()).filter(there);
-        records.filter_map(|r| Some(Manifest { pod: Arc::clone(&r.pod), origin: r.origin.clone()? })).collect()
+        let is_kept = |r: &PodRecord| r.termination().is_none_or(|e| !e.deleted);
+        let kept: BTreeSet<FullName> = records().filter(|r| is_kept(r)).map(|r| full_name(&r.pod)).collect();
+        // So is one that a new instance was to replace, unless the manifest has another UID now.
+        let is_replaced = |r: &PodRecord| r.restart_requested() && !kept.contains(&full_name(&r.pod));
+        let there = records().filter(|r| is_kept(r) || is_replaced(r));
+        there.filter_map(|r| Some(Manifest { pod: Arc::clone(&r.pod), origin: r.origin.clone()? })).collect()
     }
 
     fn add(&mut self, source: Source, manifest: Manifest, now: Now, out: &mut Out) -> Option<PodUid> {
@@ -198,11 +215,15 @@ impl Pods {
                     machine.request_restart();
                 });
             }
-            Some(_) => {
+            Some(machine) => {
+                if source == Source::Api {
+                    meet_object(machine, manifest.pod.status.as_ref());
+                }
                 self.update(manifest, now, out);
             }
             None => {
                 self.create(source, manifest.clone(), now);
+                quarantine::apply(self, &uid, now, out);
                 // It may be deleted or terminal already: then it never starts.
                 self.update(manifest, now, out);
             }
@@ -224,7 +245,7 @@ impl Pods {
         // A complete list without the pod is as good as an observation of it.
         match self.runtime.pleg.as_of {
             Some(as_of) if !self.runtime.pleg.listing.pods.contains_key(&uid) => machine.absent_from_list(as_of),
-            _ => machine.look_again(),
+            _ => machine.mark_outdated(),
         }
         self.workers.insert(uid, machine);
     }
@@ -236,7 +257,7 @@ impl Pods {
     }
 
     /// A complete list arrived: pods that differ from it are observed, unknown ones are adopted.
-    pub(super) fn compare_with_list(&mut self, seq: Seq, now: Now) -> BTreeSet<PodUid> {
+    pub(super) fn compare_with_list(&mut self, seq: Seq, now: Now, out: &mut Out) -> BTreeSet<PodUid> {
         let mut touched = self.uids();
         for uid in &touched {
             let Some(machine) = self.workers.get_mut(uid) else { continue };
@@ -247,12 +268,12 @@ impl Pods {
                     if older
                         && (machine.facts().observed_at().is_none() || pleg::differs(listed, machine.facts().seen()))
                     {
-                        machine.look_again();
+                        machine.mark_outdated();
                     }
                 }
             }
         }
-        touched.extend(self.adopt_orphans(now));
+        touched.extend(self.adopt_orphans(now, out));
         touched
     }
 }

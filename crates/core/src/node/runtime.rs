@@ -20,6 +20,10 @@ impl RuntimeState {
         self.health.up
     }
 
+    pub(super) fn is_pending(&self) -> bool {
+        self.health.is_pending()
+    }
+
     /// It answers, and its pods are known from a complete list.
     pub(super) fn is_listed(&self) -> bool {
         self.health.up && self.pleg.as_of.is_some()
@@ -49,7 +53,7 @@ impl RuntimeState {
     /// A relist finished. False if it failed.
     pub(super) fn on_listed(&mut self, seq: Seq, result: Result<Listing, CallError>, now: Time) -> bool {
         if result.as_ref().is_err_and(CallError::is_unavailable) {
-            self.health.suspect(now);
+            self.health.assume_down(now);
         }
         let listing = result.ok();
         let complete = listing.is_some();

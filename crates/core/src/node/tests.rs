@@ -1,15 +1,21 @@
-//! Event lists for the whole node: what happened, then what was asked for.
+//! Lists of events for the whole node, with the expected calls.
 
+mod admission;
+mod calls_in_doubt;
 mod cgroups;
-mod doubts;
-mod ends;
+mod eviction;
+mod handover;
 mod hooks;
 mod images;
 mod lab;
 mod object_stores;
-mod steadiness;
-mod troubles;
-mod turns;
+mod outages;
+mod preemption;
+mod quarantine;
+mod reported_failures;
+mod resize;
+mod shutdown;
+mod termination;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,14 +30,14 @@ fn a_manifest_leads_to_a_sandbox_as_soon_as_the_host_is_ready() {
     let mut lab = Lab::new(Listing::default());
     assert_eq!(lab.set(&[&pod("a", "1")]), [Call::Host(HostCall::MakeCgroup), Call::Host(HostCall::MakeDirs)]);
     assert_eq!(lab.host_is_ready(), [Call::Runtime(RuntimeCall::RunSandbox { attempt: 0 })]);
-    assert!(lab.records[&PodUid::from("1")].was_admitted(), "admission is on disk before the sandbox");
+    assert!(lab.records[&PodUid::from("1")].was_admitted(), "admission is journaled before the sandbox is created");
 }
 
 #[test]
-fn a_pod_that_runs_is_left_alone() {
+fn a_running_pod_needs_no_calls() {
     let mut lab = running();
     assert!(lab.calls.is_empty(), "{:?}", lab.calls);
-    assert_eq!(lab.tell(Event::Wake), []);
+    assert_eq!(lab.handle(Event::Wake), []);
     let status = lab.records[&PodUid::from("1")].status.clone().unwrap();
     assert_eq!(status.phase.as_deref(), Some("Running"));
 }
@@ -45,21 +51,27 @@ fn a_removed_pod_stops_cleans_up_and_is_forgotten() {
         timeout: Duration::from_secs(30),
     });
     assert_eq!(lab.set(&[]), [stop]);
-    assert!(lab.records[&PodUid::from("1")].termination().is_some(), "the end is on disk before the stop is sent");
+    assert!(
+        lab.records[&PodUid::from("1")].termination().is_some(),
+        "the termination is journaled before the stop is sent"
+    );
     lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopContainer { .. })));
-    assert_eq!(lab.see(&seen(Some(RunState::Exited))), [Call::Runtime(RuntimeCall::StopSandbox { id: "sb".into() })]);
+    assert_eq!(
+        lab.observe(&seen(Some(RunState::Exited))),
+        [Call::Runtime(RuntimeCall::StopSandbox { id: "sb".into() })]
+    );
     lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopSandbox { .. })));
     let mut stopped = seen(Some(RunState::Exited));
     stopped.sandboxes[0].ready = false;
-    assert_eq!(lab.see(&stopped), [Call::Host(HostCall::RemoveVolumes), Call::Host(HostCall::RemoveCgroup)]);
+    assert_eq!(lab.observe(&stopped), [Call::Host(HostCall::RemoveVolumes), Call::Host(HostCall::RemoveCgroup)]);
     lab.ok(|c| *c == Call::Host(HostCall::RemoveVolumes));
     assert_eq!(
         lab.ok(|c| *c == Call::Host(HostCall::RemoveCgroup)),
         [Call::Runtime(RuntimeCall::RemoveSandbox { id: "sb".into() })],
-        "and what is in it"
+        "this also removes its containers"
     );
     lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::RemoveSandbox { .. })));
-    assert_eq!(lab.see(&PodSeen::default()), [Call::Host(HostCall::RemoveDirs), Call::Host(HostCall::RemoveLogs)]);
+    assert_eq!(lab.observe(&PodSeen::default()), [Call::Host(HostCall::RemoveDirs), Call::Host(HostCall::RemoveLogs)]);
     lab.ok(|c| *c == Call::Host(HostCall::RemoveDirs));
     lab.ok(|c| *c == Call::Host(HostCall::RemoveLogs));
     assert!(lab.records.is_empty() && lab.node.workers().is_empty());
@@ -69,76 +81,75 @@ fn a_removed_pod_stops_cleans_up_and_is_forgotten() {
 fn a_shorter_deadline_is_sent_and_a_longer_one_is_not() {
     let mut lab = running();
     lab.set(&[]);
-    let kill = |grace: u64| Event::Kill {
-        uid: "1".into(),
-        grace: Some(Duration::from_secs(grace)),
-        evicted: None,
-        waiter: None,
-    };
-    assert_eq!(lab.tell(kill(60)), []);
+    let kill = |grace: u64| Event::Kill { uid: "1".into(), grace: Some(Duration::from_secs(grace)), evicted: None };
+    assert_eq!(lab.handle(kill(60)), []);
     let stop = Call::Runtime(RuntimeCall::StopContainer {
         name: "c".into(),
         id: "id".into(),
         timeout: Duration::from_secs(5),
     });
-    assert_eq!(lab.tell(kill(5)), [stop]);
+    assert_eq!(lab.handle(kill(5)), [stop]);
 }
 
 #[test]
-fn a_kill_during_a_start_waits_for_its_fate() {
+fn a_kill_during_a_start_waits_for_its_result() {
     let mut lab = Lab::new(Listing::default());
     lab.set(&[&pod("a", "1")]);
     lab.host_is_ready();
     assert_eq!(lab.set(&[]), []);
     assert_eq!(lab.state("1"), Some(State::Terminating));
     lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::RunSandbox { .. })), Ok(Answer::Sandbox("sb".into())));
-    assert_eq!(lab.see(&seen(None)), [Call::Runtime(RuntimeCall::StopSandbox { id: "sb".into() })]);
+    assert_eq!(lab.observe(&seen(None)), [Call::Runtime(RuntimeCall::StopSandbox { id: "sb".into() })]);
 }
 
 #[test]
-fn a_call_in_doubt_allows_nothing_but_looks_until_the_object_shows() {
+fn a_call_in_doubt_allows_only_observations_until_one_shows_its_object() {
     let mut lab = Lab::new(Listing::default());
     lab.set(&[&pod("a", "1")]);
     lab.host_is_ready();
     let doubt = CallError::InDoubt { reason: None, message: "deadline exceeded".into() };
     assert_eq!(lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::RunSandbox { .. })), Err(doubt)), []);
-    assert_eq!(lab.see(&PodSeen::default()), []);
+    assert_eq!(lab.observe(&PodSeen::default()), []);
     lab.now += Duration::from_secs(1);
-    assert_eq!(lab.tell(Event::Wake), []);
-    assert!(matches!(lab.see(&seen(None))[..], [Call::Runtime(RuntimeCall::ImageStatus { .. })]), "it is adopted");
+    assert_eq!(lab.handle(Event::Wake), []);
+    assert!(matches!(lab.observe(&seen(None))[..], [Call::Runtime(RuntimeCall::ImageStatus { .. })]), "it is adopted");
 }
 
 #[test]
-fn nothing_is_started_on_sight_older_than_our_last_call() {
+fn nothing_is_started_on_an_observation_older_than_our_last_call() {
     let mut lab = Lab::new(Listing::default());
     lab.set(&[&pod("a", "1")]);
     lab.host_is_ready();
-    lab.tell(Event::Hint { uid: "1".into() });
-    assert_eq!(lab.looks, [], "the call that is at work has most likely caused it, and its end is looked at");
+    lab.handle(Event::Hint { uid: "1".into() });
+    assert_eq!(
+        lab.observations,
+        [],
+        "the call in flight most likely caused the event, and the pod is observed when it returns"
+    );
     lab.now += Duration::from_millis(20);
-    lab.tell(Event::Wake);
-    let old = lab.looks.clone();
+    lab.handle(Event::Wake);
+    let old = lab.observations.clone();
     lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::RunSandbox { .. })), Ok(Answer::Sandbox("sb".into())));
     let (uid, seq) = old[0].clone();
-    lab.looks.clear();
-    let calls = lab.tell(Event::Observed { uid, seq, result: Ok(PodSeen::default()), covered: true });
+    lab.observations.clear();
+    let calls = lab.handle(Event::Observed { uid, seq, result: Ok(PodSeen::default()), covered: true });
     assert_eq!(calls, [], "no second sandbox");
-    assert_eq!(lab.looks.len(), 1, "it is looked at again");
+    assert_eq!(lab.observations.len(), 1, "it is observed again");
 }
 
 #[test]
-fn a_hint_and_the_end_of_the_call_that_caused_it_are_one_look() {
+fn a_hint_and_the_return_of_the_call_that_caused_it_request_one_observation() {
     let mut lab = running();
     lab.set(&[]);
-    lab.looks.clear();
-    lab.tell(Event::Hint { uid: "1".into() });
-    assert_eq!(lab.looks, []);
+    lab.observations.clear();
+    lab.handle(Event::Hint { uid: "1".into() });
+    assert_eq!(lab.observations, []);
     lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopContainer { .. })));
-    assert_eq!(lab.looks.len(), 1);
-    lab.see(&seen(Some(RunState::Exited)));
+    assert_eq!(lab.observations.len(), 1);
+    lab.observe(&seen(Some(RunState::Exited)));
     lab.now += Duration::from_millis(20);
-    lab.tell(Event::Wake);
-    assert_eq!(lab.looks, []);
+    lab.handle(Event::Wake);
+    assert_eq!(lab.observations, []);
 }
 
 #[test]
@@ -147,120 +158,99 @@ fn an_edited_manifest_waits_until_the_old_pod_is_finished() {
     lab.set(&[&pod("a", "2")]);
     assert_eq!((lab.state("1"), lab.state("2")), (Some(State::Terminating), Some(State::Waiting)));
     lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopContainer { .. })));
-    lab.see(&seen(Some(RunState::Exited)));
+    lab.observe(&seen(Some(RunState::Exited)));
     lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopSandbox { .. })));
     let mut stopped = seen(Some(RunState::Exited));
     stopped.sandboxes[0].ready = false;
-    lab.see(&stopped);
+    lab.observe(&stopped);
     lab.ok(|c| *c == Call::Host(HostCall::RemoveVolumes));
     let next = lab.ok(|c| *c == Call::Host(HostCall::RemoveCgroup));
-    assert!(next.contains(&Call::Host(HostCall::MakeCgroup)), "woken by the finish: {next:?}");
+    assert!(next.contains(&Call::Host(HostCall::MakeCgroup)), "started when the old pod finished: {next:?}");
     assert_eq!(lab.state("2"), Some(State::Syncing));
 }
 
 #[test]
-fn a_restarted_agent_adopts_what_runs_and_touches_nothing() {
+fn a_restarted_agent_adopts_running_pods_and_changes_nothing() {
     let before = running();
     let mut lab = Lab::bare(before.records.values().cloned().collect());
     lab.bring_up(listing("1", "a"));
-    assert_eq!(lab.looks.len(), 1);
-    lab.see(&seen(Some(RunState::Running)));
+    assert_eq!(lab.observations.len(), 1);
+    lab.observe(&seen(Some(RunState::Running)));
     lab.set(&[&pod("a", "1")]);
     lab.host_is_ready();
     assert!(lab.calls.is_empty(), "{:?}", lab.calls);
     let history = lab.node.workers().get(&PodUid::from("1")).unwrap().history();
     assert!(
         history.lines().any(|line| line.what == "container c started (first start)"),
-        "its history goes on: {history:?}"
+        "its history continues: {history:?}"
     );
 }
 
 #[test]
-fn nothing_of_a_source_is_ended_before_it_has_spoken() {
+fn no_pod_of_a_source_is_terminated_before_the_source_is_synced() {
     let before = running();
     let mut lab = Lab::bare(before.records.values().cloned().collect());
     lab.bring_up(listing("1", "a"));
-    lab.see(&seen(Some(RunState::Running)));
+    lab.observe(&seen(Some(RunState::Running)));
     assert_eq!(lab.state("1"), Some(State::Syncing));
     let calls = lab.set(&[]);
     assert!(matches!(calls[..], [Call::Runtime(RuntimeCall::StopContainer { .. })]), "{calls:?}");
 }
 
 #[test]
-fn a_pod_only_the_runtime_knows_is_ended_once_its_source_has_spoken() {
-    let mut lab = Lab::new(listing("9", "stranger"));
+fn an_orphan_is_terminated_once_its_source_is_synced() {
+    let mut lab = Lab::new(listing("9", "orphan"));
     assert_eq!(lab.state("9"), None);
     lab.set(&[]);
     let seq = lab.node.pods.sequences.seq;
-    lab.tell(Event::Listed { seq, result: Ok(listing("9", "stranger")) });
+    lab.handle(Event::Listed { seq, result: Ok(listing("9", "orphan")) });
     assert_eq!(lab.state("9"), Some(State::Terminating));
     let stop = Call::Runtime(RuntimeCall::StopContainer {
         name: "c".into(),
         id: "id".into(),
         timeout: Duration::from_secs(2),
     });
-    assert_eq!(lab.see(&seen(Some(RunState::Running))), [stop]);
+    assert_eq!(lab.observe(&seen(Some(RunState::Running))), [stop]);
 }
 
 #[test]
-fn while_the_runtime_is_away_nothing_is_asked_of_it_and_then_it_goes_on() {
+fn no_call_is_sent_while_the_runtime_is_unavailable_and_the_pod_continues_afterwards() {
     let mut lab = Lab::new(Listing::default());
     lab.set(&[&pod("a", "1")]);
-    let away = CallError::Unavailable { message: "connection refused".into() };
-    lab.tell(Event::Listed { seq: Seq(0), result: Err(away) });
+    let unavailable = CallError::Unavailable { message: "connection refused".into() };
+    lab.handle(Event::Listed { seq: Seq(0), result: Err(unavailable) });
     assert_eq!(lab.host_is_ready(), []);
     lab.now += Duration::from_secs(1);
-    lab.tell(Event::Wake);
-    let calls = lab.tell(Event::Runtime { result: Ok(RuntimeReady { network: true, ..RuntimeReady::default() }) });
+    lab.handle(Event::Wake);
+    let calls = lab.handle(Event::Runtime { result: Ok(RuntimeReady { network: true, ..RuntimeReady::default() }) });
     assert_eq!(calls, [Call::Runtime(RuntimeCall::RunSandbox { attempt: 0 })]);
 }
 
 #[test]
-fn a_waiter_is_told_once_also_if_there_is_nothing_to_kill() {
-    let mut lab = running();
-    let kill = |uid: &str, waiter| Event::Kill { uid: uid.into(), grace: None, evicted: None, waiter: Some(waiter) };
-    lab.tell(kill("nobody", 1));
-    assert_eq!(lab.released, [1]);
-    lab.tell(kill("1", 2));
-    lab.tell(kill("1", 3));
-    assert_eq!(lab.released, [1], "it still runs");
-    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopContainer { .. })));
-    lab.see(&seen(Some(RunState::Exited)));
-    assert_eq!(lab.released, [1], "its sandbox does");
-    lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopSandbox { .. })));
-    let mut stopped = seen(Some(RunState::Exited));
-    stopped.sandboxes[0].ready = false;
-    lab.see(&stopped);
-    assert_eq!(lab.released, [1, 2, 3]);
-    lab.tell(kill("1", 4));
-    assert_eq!(lab.released, [1, 2, 3, 4], "it has ended");
-}
-
-#[test]
-fn the_first_restart_is_no_back_off() {
+fn the_first_restart_has_no_back_off() {
     let mut lab = running();
     lab.now += Duration::from_secs(1);
-    lab.tell(Event::Hint { uid: "1".into() });
-    lab.see(&seen(Some(RunState::Exited)));
+    lab.handle(Event::Hint { uid: "1".into() });
+    lab.observe(&seen(Some(RunState::Exited)));
     lab.answer(
         |c| matches!(c, Call::Runtime(RuntimeCall::ImageStatus { .. })),
         Ok(Answer::Image(Some(ImageFacts { id: "sha".into(), ..ImageFacts::default() }))),
     );
     let calls = lab.ok(|c| matches!(c, Call::Host(HostCall::PrepareContainer { .. })));
     assert!(matches!(calls[..], [Call::Runtime(RuntimeCall::CreateContainer { attempt: 1, .. })]), "{calls:?}");
-    // It is looked at while the next one is made.
-    lab.looks.clear();
-    lab.tell(Event::Hint { uid: "1".into() });
+    // The pod is observed while the next instance is being created.
+    lab.observations.clear();
+    lab.handle(Event::Hint { uid: "1".into() });
     lab.now += Duration::from_millis(20);
-    lab.tell(Event::Wake);
-    lab.see(&seen(Some(RunState::Exited)));
+    lab.handle(Event::Wake);
+    lab.observe(&seen(Some(RunState::Exited)));
     let status = lab.records[&PodUid::from("1")].status.clone().unwrap();
     let state = status.container_statuses.unwrap()[0].state.clone().unwrap();
     assert!(state.waiting.is_none_or(|w| w.reason.as_deref() != Some("CrashLoopBackOff")));
 }
 
 #[test]
-fn a_volume_that_shows_the_pod_follows_its_changes() {
+fn a_downward_api_volume_is_written_again_when_the_pod_changes() {
     let colored = |color: &str| {
         let mut manifest = pod("a", "1");
         let pod = Arc::make_mut(&mut manifest.pod);
@@ -274,7 +264,7 @@ fn a_volume_that_shows_the_pod_follows_its_changes() {
     lab.set(&[&colored("red")]);
     assert_eq!(lab.host_is_ready(), [mount("shown"), mount("plain")]);
     lab.ok(|c| *c == mount("plain"));
-    // It may have been written from the old labels.
+    // The volume may have been written with the old labels.
     lab.set(&[&colored("blue")]);
     assert_eq!(lab.ok(|c| *c == mount("shown")), [mount("shown")]);
     assert_eq!(lab.ok(|c| *c == mount("shown")), [Call::Runtime(RuntimeCall::RunSandbox { attempt: 0 })]);
@@ -282,12 +272,12 @@ fn a_volume_that_shows_the_pod_follows_its_changes() {
 }
 
 #[test]
-fn a_failed_pull_is_shown_as_itself_and_then_as_a_back_off() {
+fn a_failed_pull_is_shown_as_err_image_pull_and_then_as_a_back_off() {
     let mut lab = Lab::new(Listing::default());
     lab.set(&[&pod("a", "1")]);
     lab.host_is_ready();
     lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::RunSandbox { .. })), Ok(Answer::Sandbox("sb".into())));
-    lab.see(&seen(None));
+    lab.observe(&seen(None));
     lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::ImageStatus { .. })), Ok(Answer::Image(None)));
     lab.answer(
         |c| matches!(c, Call::Runtime(RuntimeCall::PullImage { .. })),
@@ -300,17 +290,17 @@ fn a_failed_pull_is_shown_as_itself_and_then_as_a_back_off() {
     };
     assert_eq!(waits(&lab), ("ErrImagePull".into(), "no such image".into()));
     lab.now += Duration::from_secs(1);
-    lab.tell(Event::Wake);
+    lab.handle(Event::Wake);
     let (reason, message) = waits(&lab);
     assert_eq!(reason, "ImagePullBackOff");
     assert_eq!(message, "Back-off pulling image \"img\": ErrImagePull: no such image");
-    assert!(lab.tell(Event::Wake).is_empty());
+    assert!(lab.handle(Event::Wake).is_empty());
     lab.now += Duration::from_secs(9);
-    assert!(matches!(lab.tell(Event::Wake)[..], [Call::Runtime(RuntimeCall::PullImage { .. })]));
+    assert!(matches!(lab.handle(Event::Wake)[..], [Call::Runtime(RuntimeCall::PullImage { .. })]));
 }
 
-/// What the loop does with a panic.
-fn tell_caught(lab: &mut Lab, event: Event) -> (Option<PodUid>, Out) {
+/// Handles an event that panics as the event loop does.
+fn handle_panic(lab: &mut Lab, event: Event) -> (Option<PodUid>, Out) {
     let now = Now { boot: lab.now, wall: wall(lab.now) };
     let mut out = Out::default();
     let caught = |lab: &mut Lab, out: &mut Out, event: Option<Event>| {
@@ -326,69 +316,65 @@ fn tell_caught(lab: &mut Lab, event: Event) -> (Option<PodUid>, Out) {
 }
 
 #[test]
-fn a_panic_costs_its_own_pod_and_the_others_of_the_same_event_go_on() {
+fn a_panic_affects_its_own_pod_and_not_the_others_of_the_same_event() {
     let mut lab = Lab::new(Listing::default());
     let mut broken = pod("b", "b");
     Arc::make_mut(&mut broken.pod).spec = None;
     let change = SourceChange::Set { pods: vec![pod("a", "a"), broken, pod("c", "c")], broken: vec![] };
-    let (uid, out) = tell_caught(&mut lab, Event::Source { source: Source::File, change });
+    let (uid, out) = handle_panic(&mut lab, Event::Source { source: Source::File, change });
     assert_eq!(uid, Some("b".into()));
     let calls =
         |of: &str| out.effects.iter().filter(|e| matches!(e, Effect::Call { uid, .. } if uid.as_str() == of)).count();
-    assert_eq!(
-        (calls("a"), calls("b"), calls("c")),
-        (2, 0, 2),
-        "what was asked for before and after the panic is done"
-    );
-    assert!(out.effects.iter().any(|e| matches!(e, Effect::WakeAt(_))), "and the node wakes again");
-    let told = out.effects.iter().filter(|e| matches!(e, Effect::Event(e) if e.reason == "Quarantined")).count();
-    assert_eq!(told, 1);
-    // It is met again and again without a word, and without another panic.
-    lab.tell(Event::Listed { seq: Seq(1_000_000), result: Ok(Listing::default()) });
-    assert!(lab.state("b").is_some(), "it is left as it is");
+    assert_eq!((calls("a"), calls("b"), calls("c")), (2, 0, 2), "calls of the other pods are sent");
+    assert!(out.wake_at.is_some(), "the timer is set");
+    let reported = out.effects.iter().filter(|e| matches!(e, Effect::Event(e) if e.reason == "Quarantined")).count();
+    assert_eq!(reported, 1);
+    // Later events cause neither another event nor another panic.
+    lab.handle(Event::Listed { seq: Seq(1_000_000), result: Ok(Listing::default()) });
+    assert!(lab.state("b").is_some(), "its record is kept");
 }
 
 #[test]
-fn a_runtime_that_is_away_for_one_call_only_is_asked_calmly_and_at_once_after_a_real_outage() {
-    let away = || Err(CallError::Unavailable { message: "ttrpc: closed".into() });
+fn a_call_that_finds_the_runtime_unavailable_is_retried_with_delays_and_at_once_after_an_outage() {
+    let unavailable = || Err(CallError::Unavailable { message: "ttrpc: closed".into() });
     let up = || Event::Runtime { result: Ok(RuntimeReady { network: true, ..RuntimeReady::default() }) };
     let is_stop = |c: &Call| matches!(c, Call::Runtime(RuntimeCall::StopContainer { .. }));
     let mut lab = running();
     lab.set(&[]);
-    let mut asked = 1;
+    let mut sent = 1;
     for _ in 0..600 {
         lab.now += Duration::from_millis(100);
         if lab.calls.iter().any(|(_, _, c)| is_stop(c)) {
-            lab.answer(is_stop, away());
-            lab.tell(up());
+            lab.answer(is_stop, unavailable());
+            lab.handle(up());
         }
-        while !lab.looks.is_empty() {
-            asked += lab.see(&seen(Some(RunState::Running))).iter().filter(|c| is_stop(c)).count();
+        while !lab.observations.is_empty() {
+            sent += lab.observe(&seen(Some(RunState::Running))).iter().filter(|c| is_stop(c)).count();
         }
-        asked += lab.tell(Event::Wake).iter().filter(|c| is_stop(c)).count();
+        sent += lab.handle(Event::Wake).iter().filter(|c| is_stop(c)).count();
     }
-    assert!((5..=15).contains(&asked), "{asked} stops in a minute");
-    lab.tell(Event::Runtime { result: Err(CallError::Unavailable { message: "connection refused".into() }) });
+    assert!((5..=15).contains(&sent), "{sent} stops in a minute");
+    lab.handle(Event::Runtime { result: Err(CallError::Unavailable { message: "connection refused".into() }) });
     lab.now += Duration::from_millis(100);
-    let back: Vec<Call> = lab.tell(up());
+    let back: Vec<Call> = lab.handle(up());
     assert!(back.iter().any(is_stop), "{back:?}");
 }
 
 #[test]
-fn a_runtime_that_says_yes_and_does_nothing_is_asked_calmly() {
+fn a_call_that_succeeds_without_effect_is_repeated_with_delays() {
     let is_run = |c: &Call| matches!(c, Call::Runtime(RuntimeCall::RunSandbox { .. }));
     let mut lab = Lab::new(Listing::default());
     lab.set(&[&pod("a", "1")]);
-    let mut asked = lab.host_is_ready().iter().filter(|c| is_run(c)).count();
+    let mut sent = lab.host_is_ready().iter().filter(|c| is_run(c)).count();
     for _ in 0..600 {
         lab.now += Duration::from_millis(100);
         if lab.calls.iter().any(|(_, _, c)| is_run(c)) {
             lab.answer(is_run, Ok(Answer::Sandbox("sb".into())));
         }
-        while !lab.looks.is_empty() {
-            asked += lab.see(&PodSeen::default()).iter().filter(|c| is_run(c)).count();
+        while !lab.observations.is_empty() {
+            sent += lab.observe(&PodSeen::default()).iter().filter(|c| is_run(c)).count();
         }
-        asked += lab.tell(Event::Wake).iter().filter(|c| is_run(c)).count();
+        sent += lab.handle(Event::Wake).iter().filter(|c| is_run(c)).count();
     }
-    assert!((5..=15).contains(&asked), "{asked} in a minute");
+    assert!((5..=15).contains(&sent), "{sent} in a minute");
 }

@@ -8,7 +8,7 @@ use crate::model::{PodUid, Time};
 pub(super) struct Wakes {
     at: BTreeMap<PodUid, Time>,
     queue: BTreeSet<(Time, PodUid)>,
-    /// The time of the last `WakeAt` effect, until it has passed.
+    /// The time of the last [`crate::model::Out::wake_at`], until it has passed.
     requested: Option<Time>,
 }
 

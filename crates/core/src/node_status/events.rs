@@ -28,10 +28,10 @@ pub fn changes(name: &str, had: Option<&NodeStatus>, wanted: &NodeStatus) -> Vec
     let said = |status: &NodeStatus, kind: &str| {
         status.conditions.iter().flatten().find(|c| c.type_ == kind).map(|c| c.status.clone())
     };
-    for (kind, reason) in FINE {
-        let fine = |status: &NodeStatus| said(status, kind).is_some_and(|status| status == "False");
-        if fine(wanted) && !had.is_some_and(fine) {
-            events.push(now(name, reason));
+    for (kind, fine, held) in PRESSURES {
+        let status = said(wanted, kind);
+        if status.is_some() && status != had.and_then(|had| said(had, kind)) {
+            events.push(now(name, if status.as_deref() == Some("True") { held } else { fine }));
         }
     }
     let ready = |status: &NodeStatus| said(status, "Ready");
@@ -54,11 +54,11 @@ fn now(name: &str, reason: &'static str) -> NodeEvent {
     NodeEvent { warning: false, reason, message: format!("Node {name} status is now: {reason}") }
 }
 
-/// Conditions whose normal status is False, with the reasons of their events.
-const FINE: [(&str, &str); 3] = [
-    ("MemoryPressure", "NodeHasSufficientMemory"),
-    ("DiskPressure", "NodeHasNoDiskPressure"),
-    ("PIDPressure", "NodeHasSufficientPID"),
+/// The pressure conditions, with the reasons of the events when they end and when they begin.
+const PRESSURES: [(&str, &str, &str); 3] = [
+    ("MemoryPressure", "NodeHasSufficientMemory", "NodeHasInsufficientMemory"),
+    ("DiskPressure", "NodeHasNoDiskPressure", "NodeHasDiskPressure"),
+    ("PIDPressure", "NodeHasSufficientPID", "NodeHasInsufficientPID"),
 ];
 
 #[cfg(test)]
@@ -94,6 +94,9 @@ mod tests {
             let reasons: Vec<&str> = changes("n", had.as_ref(), &wanted).iter().map(|event| event.reason).collect();
             assert_eq!(reasons, expected, "{had:?}");
         }
+        let short = changes("n", Some(&wanted), &status("b", "True", "True"));
+        let held = ["NodeHasInsufficientMemory", "NodeHasDiskPressure", "NodeHasInsufficientPID"];
+        assert_eq!(short.iter().map(|event| event.reason).collect::<Vec<_>>(), held);
         let down = changes("n", Some(&wanted), &status("b", "False", "False"));
         assert_eq!(down[0].message, "Node n status is now: NodeNotReady");
     }

@@ -62,6 +62,10 @@ pub fn status_patch(had: &NodeStatus, wanted: &NodeStatus, heartbeat: bool) -> O
             status.insert(name.into(), differs.into());
         }
     }
+    if kubelet_port(had) != kubelet_port(wanted) {
+        let port = kubelet_port(wanted);
+        status.insert("daemonEndpoints".into(), json!({"kubeletEndpoint": {"Port": port}}));
+    }
     if had.node_info != wanted.node_info {
         status.insert("nodeInfo".into(), merged(value(&had.node_info), value(&wanted.node_info)));
     }
@@ -80,6 +84,12 @@ pub fn status_patch(had: &NodeStatus, wanted: &NodeStatus, heartbeat: bool) -> O
         }
     }
     (!status.is_empty()).then(|| json!({"status": status}))
+}
+
+/// The server stores zero for none.
+fn kubelet_port(status: &NodeStatus) -> i32 {
+    let endpoints = status.daemon_endpoints.as_ref();
+    endpoints.and_then(|all| all.kubelet_endpoint.as_ref()).map_or(0, |endpoint| endpoint.port)
 }
 
 /// Servers normalise quantities: 1048576Ki is returned as 1Gi.

@@ -64,6 +64,15 @@ fn a_new_object_is_complete() {
     assert_eq!(few.images.map(|images| images.len()), Some(1), "the largest");
     assert_eq!(status["nodeInfo"]["containerRuntimeVersion"], "containerd://2.1.9");
     assert!(status.get("daemonEndpoints").is_none());
+    let serving = NodeFacts { kubelet_port: Some(10250), ..facts() };
+    let serving = super::status(&serving, &runtime(), None, at(5));
+    assert_eq!(json_of(&serving)["daemonEndpoints"], json!({"kubeletEndpoint": {"Port": 10250}}));
+    let without = super::status(&facts(), &runtime(), None, at(5));
+    let patch = status_patch(&without, &serving, false);
+    assert_eq!(patch, Some(json!({"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}}}})));
+    let mut stored = without.clone();
+    stored.daemon_endpoints = serde_json::from_value(json!({"kubeletEndpoint": {"Port": 0}})).unwrap();
+    assert_eq!(status_patch(&stored, &without, false), None, "the server stores zero for none");
     let ready = &status["conditions"][3];
     assert_eq!(
         (&ready["type"], &ready["status"], &ready["reason"]),
@@ -85,6 +94,20 @@ fn ready_follows_the_runtime_and_transition_times_are_kept() {
     assert_eq!(ready(&down).last_transition_time, Some(Time(at(60))));
     let both = RuntimeFacts { network: Some("b".into()), ready: Some("a".into()), ..runtime() };
     assert_eq!(readiness(&both).unwrap_err().to_string(), "[a, b]");
+}
+
+#[test]
+fn a_node_that_shuts_down_is_not_ready() {
+    let ready = |runtime: &RuntimeFacts| {
+        let node = initial(&facts(), runtime, at(5));
+        let ready = node.status.as_ref().unwrap().conditions.as_ref().unwrap()[3].clone();
+        (ready.status, ready.message.unwrap_or_default(), announces_shutdown(&node))
+    };
+    let shuts_down = RuntimeFacts { shutting_down: true, ..runtime() };
+    assert_eq!(ready(&shuts_down), ("False".into(), "node is shutting down".into(), true));
+    let and_more = RuntimeFacts { network: Some("no network".into()), ..shuts_down };
+    assert_eq!(ready(&and_more), ("False".into(), "[no network, node is shutting down]".into(), true));
+    assert_eq!(ready(&RuntimeFacts { shutting_down: false, ..and_more }), ("False".into(), "no network".into(), false));
 }
 
 #[test]
@@ -161,4 +184,20 @@ fn node_info_of_another_agent_is_removed() {
     let patch = status_patch(&had, &wanted, false).unwrap();
     assert_eq!(patch["status"]["nodeInfo"]["swap"], Value::Null);
     assert!(patch["status"]["nodeInfo"].as_object().unwrap().contains_key("swap"), "removed fields are named");
+}
+
+#[test]
+fn pressure_conditions_have_the_reasons_of_the_go_kubelet() {
+    let mut pressed = runtime();
+    pressed.pressures = BTreeSet::from([NodePressure::Memory, NodePressure::Disk]);
+    let status = status(&facts(), &pressed, None, Timestamp::UNIX_EPOCH);
+    let conditions = status.conditions.unwrap();
+    let shown: Vec<_> = conditions.iter().map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_deref())).collect();
+    let expected = [
+        ("MemoryPressure", "True", Some("KubeletHasInsufficientMemory")),
+        ("DiskPressure", "True", Some("KubeletHasDiskPressure")),
+        ("PIDPressure", "False", Some("KubeletHasSufficientPID")),
+        ("Ready", "True", Some("KubeletReady")),
+    ];
+    assert_eq!(shown, expected);
 }

@@ -17,7 +17,7 @@ use crate::model::{
 use images::ContainerImages;
 use waiting::WaitingContainers;
 
-/// What this process knows of containers on their way.
+/// State of the containers that this process is starting. Not journaled.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct BringUp {
     pub(super) images: ContainerImages,
@@ -68,10 +68,10 @@ impl BringUp {
         self.images.retain(|name| starts.iter().any(|s| s.name == *name));
     }
 
-    /// One step of one container's way.
+    /// Requests the next call for one container.
     fn start(&mut self, start: &Start, sandbox: &SandboxId, step: &mut PodStep<'_, '_>) {
         let name = &start.name;
-        // An instance whose start is under way may run any moment, wanted or not: it is waited for.
+        // An instance whose start is in flight may run at any moment, even if it is not wanted any more: its result is awaited.
         let starting = |c: &Call| matches!(c, Call::Runtime(RuntimeCall::StartContainer { name: n, .. }) if n == name);
         if step.facts.calls.any(starting) || may_start_late(step.facts, name, start.existing.as_ref()) {
             return;
@@ -85,13 +85,13 @@ impl BringUp {
             return;
         }
         let Some(facts) = self.images.present(name, &container, &mut self.waiting, step) else { return };
-        if let Err(message) = check_non_root(&step.facts.record.pod, &container, &facts) {
-            return self.waiting.start_failed(name, "CreateContainerConfigError", &message, step);
+        if let Err(error) = check_non_root(&step.facts.record.pod, &container, &facts) {
+            return self.waiting.start_failed(name, "CreateContainerConfigError", &error.to_string(), step);
         }
         let ips = step.facts.ips();
         if self.prepared.get(name) != Some(&start.attempt) {
             let prepare = HostCall::PrepareContainer { name: name.clone(), attempt: start.attempt, ips };
-            step.ask(prepare, SETUP_LIMIT);
+            step.request(prepare, SETUP_LIMIT);
             return;
         }
         let mut sandboxes = step.facts.observed.seen.sandboxes.iter();
@@ -104,7 +104,7 @@ impl BringUp {
             image_id: facts.id,
             ips,
         });
-        if step.ask(call, step.ctx.config.runtime_request_timeout) {
+        if step.request(call, step.ctx.config.runtime_request_timeout) {
             self.restart_now.remove(name);
             if start.backoff.is_some() {
                 step.facts.record.edit_container(name, |memory| memory.backoff = start.backoff.clone());
@@ -115,7 +115,7 @@ impl BringUp {
     /// Starts an instance that is created.
     fn start_created(&mut self, name: &Name, id: ContainerId, step: &mut PodStep<'_, '_>) {
         let call = RuntimeCall::StartContainer { name: name.clone(), id: id.clone() };
-        if step.ask(call, step.ctx.config.runtime_request_timeout) {
+        if step.request(call, step.ctx.config.runtime_request_timeout) {
             let earlier = step.facts.record.containers.get(name).and_then(|memory| memory.starting.as_ref());
             if earlier == Some(&id) {
                 // An earlier start has no definite result: a failure now may be the failure of that one.
@@ -144,7 +144,7 @@ impl BringUp {
         step.notify("Started", Some(name), "Container started".into());
     }
 
-    /// A start was sent more than once: its failure may be that of the earlier one.
+    /// The start was sent more than once: a failure may be that of the earlier call.
     pub(super) fn was_sent_again(&self, id: &ContainerId) -> bool {
         self.sent_again.contains(id)
     }
@@ -180,7 +180,7 @@ fn remove_unstarted(starts: &[Start], step: &mut PodStep<'_, '_>) {
     let strays = seen.filter(|c| c.state == RunState::Created && !started(&c.id));
     let strays: Vec<_> = strays.map(|c| (c.name.clone(), c.id.clone())).collect();
     for (name, id) in strays {
-        step.ask(RuntimeCall::RemoveContainer { name, id }, step.ctx.config.runtime_request_timeout);
+        step.request(RuntimeCall::RemoveContainer { name, id }, step.ctx.config.runtime_request_timeout);
     }
 }
 
@@ -198,26 +198,41 @@ fn describe_start(facts: &PodFacts, name: &Name, id: &ContainerId) -> String {
     }
 }
 
+/// `runAsNonRoot` cannot be guaranteed. The texts are those of the kubelet.
+#[derive(Debug, thiserror::Error)]
+#[error("{violation} (pod: {pod:?}, container: {container})")]
+struct NonRootError {
+    violation: NonRootViolation,
+    /// Name, namespace and UID.
+    pod: String,
+    container: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum NonRootViolation {
+    #[error("container's runAsUser breaks non-root policy")]
+    RunAsUser,
+    #[error("container has runAsNonRoot and image will run as root")]
+    RootImage,
+    #[error("container has runAsNonRoot and image has non-numeric user ({0}), cannot verify user is non-root")]
+    NamedUser(String),
+}
+
 /// Kubernetes: verifyRunAsNonRoot.
-fn check_non_root(pod: &Pod, container: &Container, image: &ImageFacts) -> Result<(), String> {
+fn check_non_root(pod: &Pod, container: &Container, image: &ImageFacts) -> Result<(), NonRootError> {
     let of_pod = spec_of(pod).security_context.as_ref();
     let own = container.security_context.as_ref();
     let required = own.and_then(|c| c.run_as_non_root).or(of_pod.and_then(|p| p.run_as_non_root)) == Some(true);
     if !required {
         return Ok(());
     }
-    let whom = format!("(pod: {:?}, container: {})", crate::actions::format_pod(pod), container.name);
-    let refuse = |why: &str| Err(format!("{why} {whom}"));
-    match own.and_then(|c| c.run_as_user).or(of_pod.and_then(|p| p.run_as_user)) {
-        Some(0) => return refuse("container's runAsUser breaks non-root policy"),
-        Some(_) => return Ok(()),
-        None => {}
-    }
-    match (image.uid, image.username.as_str()) {
-        (Some(0), _) | (None, "") => refuse("container has runAsNonRoot and image will run as root"),
-        (None, user) => refuse(&format!(
-            "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root"
-        )),
-        (Some(_), _) => Ok(()),
-    }
+    let user = own.and_then(|c| c.run_as_user).or(of_pod.and_then(|p| p.run_as_user));
+    let violation = match (user, image.uid, image.username.as_str()) {
+        (Some(0), ..) => NonRootViolation::RunAsUser,
+        (Some(_), ..) => return Ok(()),
+        (None, Some(0), _) | (None, None, "") => NonRootViolation::RootImage,
+        (None, None, user) => NonRootViolation::NamedUser(user.to_owned()),
+        (None, Some(_), _) => return Ok(()),
+    };
+    Err(NonRootError { violation, pod: crate::actions::format_pod(pod), container: container.name.clone() })
 }

@@ -4,31 +4,32 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::history::bounded;
-use crate::model::{Call, CallId, CallKey, Name, RuntimeCall, Time, jitter};
+use crate::model::{Call, CallId, CallKey, RuntimeCall, Time, jitter};
 
 /// Kubernetes: the worker's backoff period after a failed sync.
 pub(crate) const RETRY: Duration = Duration::from_secs(10);
-/// The next look at a call in doubt: 100 ms, doubled up to this.
-const LOOK_MAX: Duration = Duration::from_secs(5);
+/// Interval of observations for a call in doubt: 100 ms, doubled up to this.
+const OBSERVE_INTERVAL_MAX: Duration = Duration::from_secs(5);
 
-/// Calls that succeed again and again: the first wait; it grows by as much each time, ten times at most.
+/// Delay before a call that succeeded is repeated for the second time; grows by the same amount with each repetition, up to ten
+/// times.
 const REPEATED_SUCCESS_DELAY: Duration = Duration::from_secs(1);
-/// Later than this it is another story.
+/// Successes that are further apart than this are not counted as repetitions.
 const REPEATED_SUCCESS_WINDOW: Duration = Duration::from_secs(60);
 
-/// What this pod has asked the hands for.
+/// The calls of one pod.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Calls {
     in_flight: BTreeMap<CallId, Sent>,
-    #[serde(with = "crate::record::pairs")]
+    #[serde(with = "crate::model::pairs")]
     retries: BTreeMap<CallKey, PendingRetry>,
-    #[serde(with = "crate::record::pairs")]
+    #[serde(with = "crate::model::pairs")]
     doubts: BTreeMap<CallKey, Doubt>,
     failures: u64,
-    /// The last runtime call of each key that was said to be done, when, and how often in a row.
-    #[serde(with = "crate::record::pairs")]
+    /// The last successful runtime call of each key, its time, and the number of successes in a row.
+    #[serde(with = "crate::model::pairs")]
     done: BTreeMap<CallKey, (Call, Time, u32)>,
-    /// How often the runtime was away, as last heard.
+    /// The node's number of outages of the runtime at the last step.
     outages: u64,
 }
 
@@ -50,17 +51,17 @@ pub(crate) struct PendingRetry {
     pub(crate) message: Option<String>,
 }
 
-/// A call whose fate is unknown: the runtime may have done it, or may do it yet.
+/// A call with an unknown result: the runtime may have performed it, or may still do so.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Doubt {
     pub(crate) call: Call,
-    /// Given up then: what surfaces later is removed as a stranger.
+    /// The wait ends at this time: a container or sandbox that appears later is removed as unwanted.
     until: Time,
-    next_look: Time,
+    next_observation: Time,
     wait: Duration,
-    /// The runtime went away: the first look after its return settles it.
+    /// The connection to the runtime was lost: the first observation after its return resolves the call.
     lost: bool,
-    /// Its time is over: one last look was asked for.
+    /// `until` has passed, and one last observation was requested.
     overdue: bool,
 }
 
@@ -69,7 +70,7 @@ impl Calls {
         self.in_flight.insert(id, Sent { call, at, limit, cancelled: false });
     }
 
-    /// A call came back. `None`: it was none of ours.
+    /// A call returned. `None`: it is not a call of this pod.
     pub(crate) fn returned(&mut self, id: CallId) -> Option<Sent> {
         self.in_flight.remove(&id)
     }
@@ -92,12 +93,12 @@ impl Calls {
         self.in_flight.values().any(|s| test(&s.call))
     }
 
-    /// A sandbox or container may come up yet: its fate is waited for, never guessed.
+    /// A sandbox or container may still start: the result of that call is awaited.
     pub(crate) fn starting(&self) -> bool {
         self.any(Call::is_start)
     }
 
-    /// Calls that a change of mind interrupts; each is named once.
+    /// Marks the matching calls as cancelled; returns those that were not before.
     pub(crate) fn cancel(&mut self, test: impl Fn(&Call) -> bool) -> Vec<CallId> {
         let hit = self.in_flight.iter_mut().filter(|(_, s)| !s.cancelled && test(&s.call));
         hit.map(|(id, s)| {
@@ -107,8 +108,8 @@ impl Calls {
         .collect()
     }
 
-    /// A call is said to be done. How often in a row the very same one was: the runtime says yes and does nothing, or what it does
-    /// does not last, and is not asked again at once.
+    /// A call succeeded. Returns how often the same call has succeeded in a row: if the runtime reports success without a lasting
+    /// effect, the repetition is delayed.
     pub(crate) fn succeeded(&mut self, call: &Call, now: Time, uid: &str) -> u32 {
         let key = call.key();
         self.retries.remove(&key);
@@ -140,22 +141,23 @@ impl Calls {
         self.retries.get(key).map_or(0, |r| r.count)
     }
 
-    /// A person or a change of the spec wants it tried now.
+    /// A user request or a change of the spec: all calls may be retried now.
     pub(crate) fn reset_backoff(&mut self) {
         self.retries.clear();
     }
 
-    /// What volumes show has changed: what failed before says little about it now.
+    /// The content of volumes has changed: earlier failures to set them up do not delay the next attempt.
     pub(crate) fn reset_volume_backoff(&mut self) {
         self.retries.retain(|key, _| !matches!(key, CallKey::Volume(_)));
     }
 
-    /// What this container waits for has changed.
-    pub(crate) fn reset_container_backoff(&mut self, name: &Name) {
-        self.retries.remove(&CallKey::Container(name.clone()));
+    /// The condition that this container waits for has changed.
+    pub(crate) fn reset_backoff_of(&mut self, key: &CallKey) {
+        self.retries.remove(key);
     }
 
-    /// A runtime that returned from an outage is asked again at once: earlier failures say little about it now. True if it did.
+    /// After an outage of the runtime, failed runtime calls may be retried at once. True if there was an outage since the last
+    /// step.
     pub(crate) fn runtime_is_back(&mut self, outages: u64) -> bool {
         let back = std::mem::replace(&mut self.outages, outages) != outages;
         if back {
@@ -169,7 +171,7 @@ impl Calls {
         let until = (sent.at + sent.limit * 2).max(now + RETRY);
         self.doubts.insert(
             sent.call.key(),
-            Doubt { call: sent.call, until, next_look: now + wait, wait, lost, overdue: false },
+            Doubt { call: sent.call, until, next_observation: now + wait, wait, lost, overdue: false },
         );
     }
 
@@ -177,32 +179,33 @@ impl Calls {
         !self.doubts.is_empty()
     }
 
-    /// Settle doubts: those that `seen` answers, those the runtime's restart ended, those given up. Returns what was given up,
-    /// and whether a last look is needed before that: the call may have had its effect a moment ago.
+    /// Removes calls from doubt: those that `seen` resolves, those that the restart of the runtime ended, those whose time is
+    /// over. Returns the last group, and whether one more observation is needed first: the call may have taken effect a moment
+    /// ago.
     pub(crate) fn settle(&mut self, now: Time, fresh: bool, seen: impl Fn(&Call) -> bool) -> (Vec<Call>, bool) {
-        let (mut given_up, mut last_look) = (vec![], false);
+        let (mut given_up, mut last_observation) = (vec![], false);
         self.doubts.retain(|_, doubt| {
             if seen(&doubt.call) || (doubt.lost && fresh) {
                 return false;
             }
             if doubt.until <= now && fresh && !std::mem::replace(&mut doubt.overdue, true) {
-                last_look = true;
+                last_observation = true;
             } else if doubt.until <= now && fresh {
                 given_up.push(doubt.call.clone());
                 return false;
             }
             true
         });
-        (given_up, last_look)
+        (given_up, last_observation)
     }
 
-    /// Is a look due because of a doubt? Draws the next, later look.
-    pub(crate) fn look_due(&mut self, now: Time) -> bool {
+    /// An observation is due for a call in doubt. Sets the time of the next one.
+    pub(crate) fn observation_due(&mut self, now: Time) -> bool {
         let mut due = false;
-        for doubt in self.doubts.values_mut().filter(|d| d.next_look <= now) {
+        for doubt in self.doubts.values_mut().filter(|d| d.next_observation <= now) {
             due = true;
-            doubt.wait = (doubt.wait * 2).min(LOOK_MAX);
-            doubt.next_look = now + doubt.wait;
+            doubt.wait = (doubt.wait * 2).min(OBSERVE_INTERVAL_MAX);
+            doubt.next_observation = now + doubt.wait;
         }
         due
     }
@@ -210,7 +213,7 @@ impl Calls {
     /// The next moment at which something may be tried.
     pub(crate) fn wake(&self, now: Time) -> Option<Time> {
         let retries = self.retries.values().map(|r| r.at).filter(|at| *at > now);
-        let doubts = self.doubts.values().flat_map(|d| [d.next_look, d.until]).filter(|at| *at > now);
+        let doubts = self.doubts.values().flat_map(|d| [d.next_observation, d.until]).filter(|at| *at > now);
         retries.chain(doubts).min()
     }
 
@@ -228,7 +231,7 @@ impl Calls {
         self.retries.get(key)
     }
 
-    /// Calls whose fate is unknown.
+    /// Calls in doubt.
     pub(crate) fn doubts(&self) -> impl Iterator<Item = &Call> {
         self.doubts.values().map(|doubt| &doubt.call)
     }
@@ -238,7 +241,7 @@ impl Calls {
     }
 }
 
-/// They ask for the same. A sandbox after another is the same wish; a stop with less time left is the same stop.
+/// The same call, regardless of the attempt of a sandbox and of the remaining time of a stop.
 fn is_same(a: &Call, b: &Call) -> bool {
     match (a, b) {
         (Call::Runtime(RuntimeCall::RunSandbox { .. }), Call::Runtime(RuntimeCall::RunSandbox { .. })) => true,
@@ -250,7 +253,7 @@ fn is_same(a: &Call, b: &Call) -> bool {
     }
 }
 
-/// It is the runtime that has to be asked again.
+/// Calls of this key go to the runtime.
 fn is_runtime(key: &CallKey) -> bool {
     matches!(
         key,

@@ -1,14 +1,14 @@
 //! The removal of what a terminated pod leaves: volumes and cgroup, then dead containers, sandboxes, directories and logs.
 
-use super::absorb::newest_two;
+use super::record_update::newest_two;
 use super::setup::HOST_LIMIT;
 use super::step::PodStep;
-use super::{PodFacts, termination};
+use super::{Machine, PodFacts, State, termination};
 use crate::gc;
-use crate::model::{Call, ContainerId, HostCall, Life, RuntimeCall};
+use crate::model::{Call, ContainerId, HostCall, Life, RuntimeCall, Time};
 use crate::mutate::{self, Mutant};
 
-/// What is removed already. Each step may be repeated after a restart.
+/// Completed steps of the clean-up. Each step may be repeated after a restart.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Cleanup {
     volumes: bool,
@@ -20,20 +20,21 @@ pub(super) struct Cleanup {
 impl Cleanup {
     /// Terminated: nothing runs, so nothing uses the volumes and the cgroup any more.
     pub(super) fn plan_terminated(&self, step: &mut PodStep<'_, '_>) {
-        // Host work that was cut short is waited for: it must not create again what is removed here.
+        // The answer to interrupted host work is awaited. A thread of it may run on: the executor sees to it that it creates nothing
+        // after this.
         step.cancel(|c| !matches!(c, Call::Host(HostCall::RemoveVolumes | HostCall::RemoveCgroup)));
         if step.facts.calls.any(creates_on_host) {
             return;
         }
-        // A record can be older than what runs: an observation comes first.
+        // A record can be older than the state of the runtime: the pod is observed first.
         if !step.facts.observed.fresh() || termination::stop_surfaced(step) {
             return;
         }
         if !self.volumes {
-            step.ask(HostCall::RemoveVolumes, HOST_LIMIT);
+            step.request(HostCall::RemoveVolumes, HOST_LIMIT);
         }
         if !self.cgroup {
-            step.ask(HostCall::RemoveCgroup, HOST_LIMIT);
+            step.request(HostCall::RemoveCgroup, HOST_LIMIT);
         }
         if self.volumes && self.cgroup {
             step.facts.record.change_life(Life::finished);
@@ -49,10 +50,10 @@ impl Cleanup {
         remove_dead(step);
         if step.facts.content_should_go() && step.facts.observed.seen.is_empty() {
             if !self.dirs {
-                step.ask(HostCall::RemoveDirs, HOST_LIMIT);
+                step.request(HostCall::RemoveDirs, HOST_LIMIT);
             }
             if !self.logs {
-                step.ask(HostCall::RemoveLogs, HOST_LIMIT);
+                step.request(HostCall::RemoveLogs, HOST_LIMIT);
             }
         }
     }
@@ -73,7 +74,7 @@ impl Cleanup {
         self.logs = true;
     }
 
-    /// Nothing is left of it and no source wants it: its record may go.
+    /// Nothing is left of it and no source wants it: its record may be removed.
     pub(super) fn is_complete(&self, facts: &PodFacts) -> bool {
         (!facts.has_config || facts.record.restart_requested())
             && facts.record.is_finished()
@@ -86,6 +87,11 @@ impl Cleanup {
     }
 }
 
+/// Disk space is short: the dead containers of a pod are removed, the newest too, until then.
+pub(crate) fn reclaim_dead(machine: &mut Machine, until: Time) {
+    machine.facts.reclaim_until = until;
+}
+
 /// Removes dead containers and sandboxes that are not needed any more; an exit is in the record before its container goes.
 pub(super) fn remove_dead(step: &mut PodStep<'_, '_>) {
     let facts = &*step.facts;
@@ -95,22 +101,25 @@ pub(super) fn remove_dead(step: &mut PodStep<'_, '_>) {
     let containers = &facts.record.containers;
     let recorded = |id: &ContainerId| {
         let known = containers.values().flat_map(|m| [&m.exit, &m.previous_exit]).flatten().any(|exit| exit.id == *id);
-        // Older than the two the record keeps: it was there, and was superseded.
+        // Older than the two exits in the record: its exit was journaled and replaced by newer ones.
         let seen = facts.observed.seen.container(id);
         let exit = seen.and_then(|c| containers.get(&c.name)?.exit.as_ref().map(|exit| (c, exit)));
         let older = exit.is_some_and(|(c, exit)| c.attempt < exit.attempt);
         known
             || older
-            || mutate::made(Mutant::ExitNotRecorded)
+            || mutate::is_active(Mutant::ExitNotRecorded)
             || !newest_two(&facts.observed.seen.containers).iter().any(|c| c.id == *id)
     };
-    let plan = gc::dead_containers(&facts.observed.seen, recorded, facts.content_should_go(), true);
+    // The log of a container goes with it: users read why a container of a pod that goes on has crashed (Go kubelet:
+    // `evictContainers`).
+    let keep_newest = facts.state() < State::Terminated || facts.reclaim_until <= step.now().boot;
+    let plan = gc::dead_containers(&facts.observed.seen, recorded, facts.content_should_go(), keep_newest);
     let limit = step.ctx.config.runtime_request_timeout;
     for (name, id) in plan.remove_containers {
-        step.ask(RuntimeCall::RemoveContainer { name, id }, limit);
+        step.request(RuntimeCall::RemoveContainer { name, id }, limit);
     }
     for id in plan.remove_sandboxes {
-        step.ask(RuntimeCall::RemoveSandbox { id }, limit);
+        step.request(RuntimeCall::RemoveSandbox { id }, limit);
     }
 }
 

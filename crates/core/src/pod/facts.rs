@@ -1,6 +1,8 @@
-//! What is known of one pod: its record, what the runtime shows of it, its calls and its history.
+//! The facts of one pod: its record, its observed state, its calls and its history.
 
 use std::time::Duration;
+
+use jiff::Timestamp;
 
 use super::calls::Calls;
 use super::journaled::Journaled;
@@ -8,11 +10,11 @@ use super::observed::Observed;
 use super::{History, State};
 use crate::actions::{self, Waiting};
 use crate::model::{
-    Call, Cause, Effect, FullName, KubeEvent, Name, Now, Out, PodRecord, PodSeen, SandboxId, Seq, Time, full_name,
-    spec_of,
+    Call, Cause, Effect, FullName, KubeEvent, Name, Now, Out, PodRecord, PodSeen, RuntimeCall, SandboxId, Seq, Time,
+    full_name, spec_of,
 };
 
-/// What is known of one pod. Every part of its machine reads it.
+/// The facts of one pod. Every part of its machine reads them.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct PodFacts {
     pub(super) record: Journaled,
@@ -24,8 +26,36 @@ pub struct PodFacts {
     pub(super) observed: Observed,
     pub(super) calls: Calls,
     pub(super) history: History,
-    /// The internal error after which nothing is done for this pod any more.
-    pub(super) quarantine: Option<String>,
+    /// Nothing is done for this pod.
+    pub(super) quarantine: Option<Quarantine>,
+    /// Until then no dead container is kept.
+    #[serde(default)]
+    pub(super) reclaim_until: Time,
+    #[serde(default)]
+    pub(super) object_status: ObjectStatus,
+}
+
+/// Whether the status of the pod's object was compared with the record: another agent may have reported meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub(super) enum ObjectStatus {
+    /// Not yet, and the journal did not have the pod.
+    #[default]
+    New,
+    /// Not yet. In the journal, the last change of a condition was at this time.
+    Restored(Option<Timestamp>),
+    /// Compared, or not to be compared.
+    Done,
+}
+
+/// Why a pod is left as it is, and for how long.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Quarantine {
+    /// The internal error, or how the agent died.
+    pub(crate) why: String,
+    /// `None`: after an internal error, until the agent restarts.
+    pub(crate) until: Option<Time>,
+    /// After one death: for some seconds, until the other suspects have been tried.
+    pub(crate) is_hold: bool,
 }
 
 impl PodFacts {
@@ -39,10 +69,25 @@ impl PodFacts {
             observed: Observed::default(),
             calls: Calls::default(),
             quarantine: None,
+            reclaim_until: Time::ZERO,
+            object_status: ObjectStatus::New,
         }
     }
 
-    /// Where it is in its life.
+    /// What its object said when this agent first saw it is known.
+    pub(crate) fn has_met_object(&self) -> bool {
+        self.object_status == ObjectStatus::Done
+    }
+
+    /// Containers or sandboxes of it are being removed.
+    pub(crate) fn is_removing(&self) -> bool {
+        let removes = |call: &Call| {
+            matches!(call, Call::Runtime(RuntimeCall::RemoveContainer { .. } | RuntimeCall::RemoveSandbox { .. }))
+        };
+        self.calls.any(removes)
+    }
+
+    /// Its phase on this node.
     pub fn state(&self) -> State {
         self.record.life.state()
     }
@@ -52,7 +97,7 @@ impl PodFacts {
         &self.record
     }
 
-    /// What the runtime has of it, as last observed.
+    /// Its state in the runtime, as last observed.
     pub fn seen(&self) -> &PodSeen {
         &self.observed.seen
     }
@@ -90,6 +135,19 @@ impl PodFacts {
 
     pub(crate) fn is_quarantined(&self) -> bool {
         self.quarantine.is_some()
+    }
+
+    /// It is in quarantine after an internal error, which no request ends.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.quarantine.as_ref().is_some_and(|quarantine| quarantine.until.is_none())
+    }
+
+    /// The quarantine after deaths of the agent is over. That after an internal error is not: the state of the machine is unknown.
+    pub(super) fn end_quarantine(&mut self, why: &str, now: Now) {
+        if self.quarantine.take_if(|quarantine| quarantine.until.is_some()).is_some() {
+            self.history.record(now, "quarantine ended", why);
+            self.observed.mark_dirty();
+        }
     }
 
     pub(crate) fn is_held(&self) -> bool {
@@ -148,6 +206,7 @@ impl PodFacts {
         out: &mut Out,
     ) {
         out.effects.push(Effect::Event(KubeEvent {
+            annotations: vec![],
             uid: Some(self.record.uid.clone()),
             pod: self.full_name.clone(),
             container: container.cloned(),

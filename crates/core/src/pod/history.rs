@@ -1,10 +1,10 @@
-//! The flight recorder of one pod: every transition with its cause, in a bounded ring.
+//! The history of one pod: every transition with its cause, in a bounded ring.
 
 use std::collections::VecDeque;
 
 use crate::model::{Now, Transition};
 
-/// Transitions kept per pod: enough for a crash loop's last rounds, small enough not to matter.
+/// Transitions kept per pod: enough for the last restarts of a crash loop.
 const KEPT: usize = 64;
 
 /// Of these, this many are journaled with the pod's record.

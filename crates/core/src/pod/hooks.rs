@@ -8,7 +8,7 @@ use crate::model::{
     Call, CallError, CallKey, ContainerId, HookKind, HookState, Name, RunState, RuntimeCall, find_container,
 };
 
-/// Kubernetes has no limit for postStart; this one keeps the agent from waiting forever for a lost hook.
+/// Kubernetes has no timeout for postStart; this one bounds the wait for a hook whose result is lost.
 const POST_START_LIMIT: Duration = Duration::from_secs(3600);
 
 /// postStart runs once for each instance that runs.
@@ -23,14 +23,14 @@ pub(super) fn plan_post_start(step: &mut PodStep<'_, '_>) {
         let lost = !step.facts.calls.busy(&CallKey::Hook(id.clone(), HookKind::PostStart));
         let known = step.facts.record.containers.get(&name).and_then(|memory| memory.post_start.clone());
         if lost && known == Some((id.clone(), HookState::Begun)) {
-            // A former agent began it and did not see its end: it is never begun twice, and nothing waits for it.
+            // A former agent started it and its result is unknown: it is not started again, and nothing waits for it.
             step.facts.record.edit_container(&name, |memory| memory.post_start = Some((id, HookState::Done)));
         } else if step.ctx.runtime_up && known.is_none_or(|(hooked, _)| hooked != id) {
             let begun = Some((id.clone(), HookState::Begun));
             step.facts.record.edit_container(&name, |memory| memory.post_start = begun);
             let ips = step.facts.ips();
             let call = Call::Runtime(RuntimeCall::Hook { kind: HookKind::PostStart, name, id, handler: None, ips });
-            step.ask(call, POST_START_LIMIT);
+            step.request(call, POST_START_LIMIT);
         }
     }
 }
@@ -42,7 +42,7 @@ pub(super) fn hook_ended(facts: &mut PodFacts, kind: HookKind, name: &Name, id: 
             HookKind::PostStart => &mut memory.post_start,
             HookKind::PreStop => &mut memory.pre_stop,
         };
-        // The hook of an instance that has been replaced since says nothing about the next one's.
+        // The result of an instance that has been replaced does not apply to the next one.
         if hook.as_ref().is_some_and(|(hooked, _)| hooked == id) {
             *hook = Some((id.clone(), state));
         }
@@ -56,8 +56,8 @@ pub(super) fn hook_failed(
     id: &ContainerId,
     error: &CallError,
 ) {
-    // A preStop that was cut short has had its time; the container of an interrupted postStart is being stopped. If the runtime
-    // went away during a hook its result is unknown, and a container is not killed for that.
+    // An interrupted preStop hook used up its time; the container of an interrupted postStart hook is being stopped. If the
+    // runtime became unavailable during a hook its result is unknown, and the container is not killed for that.
     let state = if error.is_cancelled() || error.is_unavailable() { HookState::Done } else { HookState::Failed };
     hook_ended(step.facts, kind, name, id, state);
     if !error.is_cancelled() {

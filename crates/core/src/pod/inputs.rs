@@ -2,17 +2,22 @@
 
 use std::collections::BTreeSet;
 
-use super::{Ctx, KillOptions, Machine, termination};
+use super::waits::wall_time;
+use super::{Ctx, KillOptions, Machine, Quarantine, termination};
 use crate::actions::Waiting;
+use crate::eviction::EVICTED;
 use crate::model::{
-    Call, CallError, Cause, Effect, Life, Name, Now, Out, PodSeen, PodSnapshot, Record, Seq, Time, spec_of,
+    Call, CallError, Cause, Effect, KubeEvent, Life, Name, Now, Out, PodSeen, PodSnapshot, Record, Seq, Time, spec_of,
 };
 use crate::status;
 
 impl Machine {
-    /// Its termination is requested.
+    /// Its termination is requested. The first request ends a quarantine; a repetition, such as that of a new process, does not: the
+    /// agent may have died in this termination.
     pub(crate) fn kill(&mut self, cause: Cause, options: KillOptions, ctx: &Ctx<'_>) {
-        self.waiters.extend(options.waiter);
+        if self.facts.record.termination().is_none() {
+            self.facts.end_quarantine("the pod is to end", ctx.now);
+        }
         termination::request(&mut self.facts, cause, options, ctx);
     }
 
@@ -20,12 +25,21 @@ impl Machine {
     pub(crate) fn end_by_others(&mut self, cause: Cause, options: KillOptions, ctx: &Ctx<'_>, out: &mut Out) {
         let evicted = options.evicted.as_ref().filter(|_| self.facts.record.termination().is_none());
         if let Some((_, message)) = evicted {
-            self.facts.event(true, "Evicted", None, message.clone(), out);
+            let facts = &self.facts;
+            out.effects.push(Effect::Event(KubeEvent {
+                annotations: options.annotations.clone(),
+                uid: Some(facts.record.uid.clone()),
+                pod: facts.full_name().clone(),
+                container: None,
+                warning: true,
+                reason: EVICTED,
+                message: message.clone(),
+            }));
         }
         self.kill(cause, options, ctx);
     }
 
-    /// No source has it (any more): it can only be ended.
+    /// No source has it any more: it is terminated.
     pub(crate) fn removed(&mut self, cause: Cause, options: KillOptions, ctx: &Ctx<'_>) {
         self.facts.has_config = false;
         self.kill(cause, options, ctx);
@@ -37,12 +51,12 @@ impl Machine {
         termination::request_restart(&mut self.facts);
     }
 
-    /// A user wants containers restarted; of a pod that a user stopped, all of it. An object whose phase is terminal has no other
-    /// instance: that is for static pods.
+    /// A user requests the restart of containers. For a static pod that is terminating or terminated, unless its manifest was
+    /// removed, this is a new instance. An object whose phase is terminal gets no new instance.
     pub(crate) fn restart_containers(&mut self, container: Option<Name>, ctx: &Ctx<'_>) {
         let facts = &mut self.facts;
-        if facts.record.termination().is_some_and(|e| e.cause == Cause::Stopped) {
-            if facts.is_static() && !facts.record.restart_requested() {
+        if facts.record.termination().is_some() {
+            if facts.is_static() && facts.has_config && !facts.record.restart_requested() {
                 facts.history.record(ctx.now, "restart of the pod requested", "by a user");
                 termination::mark_deleted(facts);
                 termination::request_restart(facts);
@@ -60,7 +74,7 @@ impl Machine {
         facts.calls.reset_backoff();
     }
 
-    /// It may start, or it must wait, and this is why.
+    /// The pod is admitted (`None`), or has to wait for this reason.
     pub(crate) fn hold(&mut self, hold: Option<Waiting>, ctx: &Ctx<'_>) {
         if self.facts.hold != hold {
             match &hold {
@@ -75,7 +89,7 @@ impl Machine {
         }
     }
 
-    /// What stands in the way of its admission, in more detail than the status may say.
+    /// Details of a rejection for the history that the status does not have.
     pub(crate) fn record_rejection(&mut self, detail: &str, ctx: &Ctx<'_>) {
         self.facts.history.record(ctx.now, "rejected", detail);
     }
@@ -84,12 +98,12 @@ impl Machine {
         self.facts.record.change_life(Life::admit);
     }
 
-    /// What is known of it may be out of date.
-    pub(crate) fn look_again(&mut self) {
+    /// The observed state may be outdated.
+    pub(crate) fn mark_outdated(&mut self) {
         self.facts.observed.mark_dirty();
     }
 
-    /// The runtime's events say that something happened to it.
+    /// A runtime event concerns this pod.
     pub(crate) fn hint(&mut self, now: Time) {
         self.facts.observed.hint(self.facts.calls.any(Call::changes_runtime), now);
     }
@@ -104,9 +118,8 @@ impl Machine {
         match result {
             Err(error) if error.is_unavailable() => facts.observed.lost(seq, error.message(), ctx.now.boot),
             result => {
-                let result = result.map_err(|error| error.message().to_owned());
                 if facts.observed.observed(seq, result, ctx.now.boot) {
-                    self.progress.absorb(facts, ctx.now);
+                    self.progress.observation_changed(facts, ctx.now);
                 }
             }
         }
@@ -123,19 +136,30 @@ impl Machine {
         self.progress.objects_changed(&mut self.facts);
     }
 
-    /// An internal error was met in this pod: it is reported once, and nothing is done for the pod any more.
-    pub(crate) fn quarantine(&mut self, why: &str, now: Now, out: &mut Out) {
+    /// An internal error occurred in this pod, or the agent died while handling it: reported once, and nothing is done for the
+    /// pod.
+    pub(crate) fn quarantine(&mut self, quarantine: Quarantine, now: Now, out: &mut Out) {
         let facts = &mut self.facts;
-        if facts.quarantine.replace(why.to_owned()).is_some() {
+        let Quarantine { why, until, is_hold } = &quarantine;
+        let (reason, message) = match until {
+            None => ("InternalError", format!("an internal error was met: {why}; the pod is left as it is")),
+            Some(until) => {
+                let until = wall_time(*until, now).strftime("%FT%TZ");
+                let reason = if *is_hold { status::HELD } else { "AgentDied" };
+                (reason, format!("{why}; the pod is left as it is until {until}, or until its spec changes"))
+            }
+        };
+        if facts.quarantine.replace(quarantine).is_some() {
             return;
         }
-        out.effects.push(Effect::KeepAside { record: Box::new(facts.record().clone()) });
-        let status = status::quarantined(facts.record.status.as_ref(), why, now.wall);
+        facts.history.record(now, "quarantined", &message);
+        out.effects.push(Effect::SaveQuarantinedRecord { record: Box::new(facts.record().clone()) });
+        let last = facts.record.status.as_ref().or(facts.record.pod.status.as_ref());
+        let status = status::quarantined(last, reason, message.clone(), now.wall);
         facts.record.set(|r| &mut r.status, Some(status));
         out.effects.push(Effect::StatusChanged(Box::new(PodSnapshot::of(&facts.record))));
         let history = &facts.history;
         out.records.extend(facts.record.take_unsaved(|| history.tail()).map(Record::Put));
-        let message = format!("an internal error was met: {why}; the pod is left as it is");
         facts.event(true, "Quarantined", None, message, out);
     }
 }

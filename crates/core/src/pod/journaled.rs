@@ -1,6 +1,6 @@
 //! The record of a pod, and whether it differs from the journal's copy.
 //!
-//! Everybody may read it; it changes only through the methods here, which note the change.
+//! It can be read by all code and changed only through the methods here, which mark it as unsaved.
 
 use std::ops::Deref;
 
@@ -48,7 +48,7 @@ impl Journaled {
         self.unsaved |= transition(&mut self.record.life);
     }
 
-    /// What is to be written to the journal, if anything changed since the last call. `history` is written along.
+    /// The record to journal, if it changed since the last call. `history` is stored in it.
     pub(super) fn take_unsaved(&mut self, history: impl FnOnce() -> Vec<Transition>) -> Option<Box<PodRecord>> {
         if !std::mem::take(&mut self.unsaved) {
             return None;

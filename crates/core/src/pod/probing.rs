@@ -1,4 +1,4 @@
-//! The probes of one pod's running containers: when to run them, and what their verdicts change.
+//! The probes of one pod's running containers: when they run, and what their results change.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::probe::{ProbeChange, ProbeState};
 /// The probes that are being run, by container and kind.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Probing {
-    #[serde(with = "crate::record::pairs")]
+    #[serde(with = "crate::model::pairs")]
     states: BTreeMap<(Name, ProbeKind), (ContainerId, ProbeState)>,
     failures: BTreeMap<Name, ProbeFailure>,
 }
@@ -27,6 +27,11 @@ impl Probing {
 
     pub(super) fn stop_all(&mut self) {
         self.states.clear();
+    }
+
+    /// The verdicts of readiness probes were changed from outside: the next results are compared with those.
+    pub(super) fn forget_readiness(&mut self) {
+        self.states.retain(|(_, kind), _| *kind != ProbeKind::Readiness);
     }
 
     pub(super) fn wake(&self, calls: &Calls) -> Option<Time> {
@@ -69,7 +74,7 @@ impl Probing {
         let message = match &verdict {
             ProbeVerdict::Success => None,
             ProbeVerdict::Failure(message) => Some(format!("{kind:?} probe failed: {message}")),
-            // A runtime that is away says nothing about this pod.
+            // An unavailable runtime is not a failure of this pod.
             ProbeVerdict::Unknown(_) if !step.ctx.runtime_up => None,
             ProbeVerdict::Unknown(why) => Some(format!("{kind:?} probe errored and resulted in unknown state: {why}")),
         };
@@ -98,7 +103,8 @@ impl Probing {
     }
 }
 
-/// After the hook, startup first; readiness and liveness once it has passed; only readiness goes on while the pod terminates.
+/// After the postStart hook: the startup probe, then readiness and liveness once it has passed; only readiness continues while
+/// the pod terminates.
 fn wanted_probes(facts: &PodFacts) -> Vec<(Name, ProbeKind, ContainerId, Container)> {
     let mut wanted = vec![];
     for c in facts.observed.seen.containers.iter().filter(|c| c.state == RunState::Running) {

@@ -1,21 +1,26 @@
-//! The work of this process on one pod, and the plan of each state. Nothing here is journaled: a successor finds out by observing.
+//! The work of this process on one pod, and the plan of each state. Nothing here is journaled: a restarted agent observes the pod
+//! instead.
 
-use super::absorb;
 use super::bring_up::BringUp;
 use super::cleanup::{self, Cleanup};
 use super::probing::Probing;
+use super::record_update;
+use super::resizing::Resizing;
 use super::setup::Setup;
 use super::step::PodStep;
 use super::termination::{self, ContainerStops};
 use super::{KillOptions, PodFacts, State, hooks, stuck};
 use crate::actions::{self, Actions, Inputs};
 use crate::model::{Cause, Now, RuntimeCall, Time};
+use crate::mutate::{self, Mutant};
 use crate::status;
 
-/// What this process has done for the pod and what it is doing.
+/// Work of this process on the pod, done and in progress.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Progress {
     pub(super) setup: Setup,
+    #[serde(default)]
+    pub(super) resizing: Resizing,
     pub(super) bring_up: BringUp,
     pub(super) stops: ContainerStops,
     pub(super) probing: Probing,
@@ -23,7 +28,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Compares what is wanted with what was observed, and asks for what is missing.
+    /// Compares the desired with the observed state, and requests the missing calls.
     pub(super) fn advance(&mut self, step: &mut PodStep<'_, '_>) {
         match step.facts.state() {
             State::Waiting => {}
@@ -57,8 +62,9 @@ impl Progress {
             return;
         }
         hooks::plan_post_start(step);
+        let waits_for_cgroup = self.resizing.plan(&self.setup, step);
         let actions = self.actions(step);
-        self.act(&actions, step);
+        self.act(&actions, waits_for_cgroup, step);
         cleanup::remove_dead(step);
     }
 
@@ -75,7 +81,7 @@ impl Progress {
         })
     }
 
-    fn act(&mut self, actions: &Actions, step: &mut PodStep<'_, '_>) {
+    fn act(&mut self, actions: &Actions, waits_for_cgroup: bool, step: &mut PodStep<'_, '_>) {
         journal_plan(step.facts, actions);
         self.bring_up.waiting.follow_plan(&actions.waiting, step);
         for kill in &actions.kill {
@@ -100,6 +106,9 @@ impl Progress {
             }
             None => step.facts.current_sandbox(),
         };
+        if waits_for_cgroup {
+            return;
+        }
         let wake_at = actions.wake_at.map(|at| step.ctx.boot_time(at));
         self.bring_up.plan(&actions.start, sandbox.as_ref(), wake_at, step);
     }
@@ -115,14 +124,14 @@ impl Progress {
             }
             None => {
                 let limit = step.ctx.config.runtime_request_timeout * 2;
-                step.ask(RuntimeCall::RunSandbox { attempt }, limit);
+                step.request(RuntimeCall::RunSandbox { attempt }, limit);
             }
         }
     }
 
-    /// An observation brought news.
-    pub(super) fn absorb(&mut self, facts: &mut PodFacts, now: Now) {
-        absorb::absorb(facts, now);
+    /// An observation changed the observed state.
+    pub(super) fn observation_changed(&mut self, facts: &mut PodFacts, now: Now) {
+        record_update::update_record(facts, now);
         let seen = &facts.observed.seen;
         self.stops.retain(|id| seen.container(id).is_some_and(|c| c.state.may_run()));
     }
@@ -140,7 +149,7 @@ impl Progress {
         let stop = self.stops.wake(now.boot);
         let mine = match facts.state() {
             State::Syncing => {
-                // Before it is observed, or while it is held back, nothing ends it.
+                // The deadline does not apply before the first observation and while the pod is held.
                 let deadline = facts.active_deadline(now).filter(|_| facts.observed.known() && facts.hold.is_none());
                 [self.bring_up.wake(now.boot), probe, stop, deadline].into_iter().flatten().min()
             }
@@ -154,10 +163,11 @@ impl Progress {
     }
 }
 
-/// All its containers ended for good, or its active deadline is over: its termination is requested.
+/// Requests the termination of a pod whose containers have all finished or whose active deadline has passed.
 fn ended(bring_up: &BringUp, setup: &Setup, step: &mut PodStep<'_, '_>) -> bool {
     let status = step.facts.record.status.as_ref();
-    if status.is_some_and(|s| status::active_deadline_exceeded(&step.facts.record.pod, s, step.ctx.now.wall)) {
+    let exceeded = |s| status::active_deadline_exceeded(&step.facts.record.pod, s, step.ctx.now.wall);
+    if status.is_some_and(exceeded) && !mutate::is_active(Mutant::NoActiveDeadline) {
         let (reason, message) =
             ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline".to_owned());
         step.notify(reason, None, message.clone());
@@ -174,7 +184,7 @@ fn ended(bring_up: &BringUp, setup: &Setup, step: &mut PodStep<'_, '_>) -> bool 
     false
 }
 
-/// What the plan wants remembered goes to disk before what it asks for is done.
+/// Journals the state that the plan depends on, before its calls are sent.
 fn journal_plan(facts: &mut PodFacts, actions: &Actions) {
     if let Some(cursor) = &actions.cursor {
         facts.record.set(|r| &mut r.cursor, Some(cursor.clone()));

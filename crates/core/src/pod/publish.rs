@@ -7,7 +7,7 @@ use super::{Ctx, PodFacts, State, stuck, waits};
 use crate::model::{CallKey, Out, PodStatus};
 use crate::status;
 
-/// What a status is computed from.
+/// Inputs of a status.
 pub(super) struct StatusFacts<'a> {
     pub(super) facts: &'a PodFacts,
     pub(super) bring_up: &'a BringUp,
@@ -33,7 +33,7 @@ impl StatusFacts<'_> {
         })
     }
 
-    /// What fails the pod as a whole while it starts.
+    /// The last failure of the setup of the pod while it starts.
     fn trouble(&self) -> Option<String> {
         if self.facts.state() != State::Syncing {
             return None;
@@ -62,7 +62,7 @@ fn new_status(facts: &PodFacts, progress: &Progress, ctx: &Ctx<'_>, out: &mut Ou
     let stuck = stuck::stuck(facts, &progress.stops, ctx.now);
     let old = facts.record.status.as_ref();
     let mark = |status| status::stuck(status, old, stuck.as_ref(), ctx.now.wall);
-    // Before the first observation a remembered status is truer than anything computed from nothing.
+    // Before the first observation the journaled status is kept: a new one would be computed from an empty state.
     if let Some(remembered) = old.filter(|_| !facts.observed.known()) {
         return stuck.is_some().then(|| mark(remembered.clone()));
     }

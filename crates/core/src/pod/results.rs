@@ -1,15 +1,15 @@
-//! What the result of a call means for its pod.
+//! Applies the result of a call to its pod.
 
 use std::time::Duration;
 
 use super::calls::{RETRY, Sent};
 use super::progress::Progress;
 use super::step::PodStep;
-use super::{absorb, hooks, setup};
+use super::{hooks, record_update, resizing, setup};
 use crate::model::{Answer, Call, CallError, CallKey, HookState, HostCall, ProbeVerdict, Retry, RuntimeCall, Time};
 use crate::mutate::{self, Mutant};
 
-/// The first delay if the runtime is still at an earlier call of that name; it grows by as much each time, ten times at most.
+/// The first delay if the runtime still works on an earlier call for that name; it grows by as much each time, up to ten times.
 const BUSY_DELAY: Duration = Duration::from_secs(1);
 /// Tries before the name is given up.
 const BUSY_MAX: u32 = 20;
@@ -19,10 +19,10 @@ const UNAVAILABLE_DELAY: Duration = Duration::from_secs(1);
 /// Tries before an event reports it.
 const UNAVAILABLE_REPORTED: u32 = 3;
 
-/// The longest delay before the next try of a removal: what stays takes space and harms nothing.
+/// The longest delay before a removal is retried: what is left only takes disk space.
 const REMOVE_MAX: Duration = Duration::from_secs(60);
 
-/// Successes of the very same call in a row before an event reports it.
+/// Successes of the same call in a row before an event reports it.
 const REPEATED_SUCCESS_REPORTED: u32 = 3;
 
 impl Progress {
@@ -36,7 +36,7 @@ impl Progress {
                 Err(error) => error.is_definite() && !self.bring_up.was_sent_again(id),
             }
         {
-            absorb::start_is_settled(step.facts, name);
+            record_update::clear_starting(step.facts, name);
         }
         match result {
             Ok(answer) => {
@@ -51,7 +51,7 @@ impl Progress {
                 }
                 self.succeeded(sent, answer, step);
             }
-            Err(error) if error.in_doubt() && sent.call.is_start() && mutate::made(Mutant::DoubtIsFailure) => {}
+            Err(error) if error.in_doubt() && sent.call.is_start() && mutate::is_active(Mutant::DoubtIsFailure) => {}
             Err(error) if error.in_doubt() && sent.call.is_start() => {
                 step.history(&format!("result of the {} is unknown", sent.call.key()), error.message());
                 if error.is_unavailable() {
@@ -91,6 +91,7 @@ impl Progress {
             (RuntimeCall::RunSandbox { attempt }, Answer::Sandbox(id)) => {
                 step.history("sandbox created", &format!("{id}, attempt {attempt}"));
             }
+            (call @ RuntimeCall::UpdateContainer { .. }, _) => resizing::updated(step.facts, &call),
             (RuntimeCall::Hook { kind, name, id, .. }, _) => {
                 hooks::hook_ended(step.facts, kind, &name, &id, HookState::Done)
             }
@@ -109,6 +110,14 @@ impl Progress {
             HostCall::MakeDirs => self.setup.dirs_made(),
             HostCall::MountVolume { volume } => self.setup.volume_mounted(volume),
             HostCall::PrepareContainer { name, attempt, .. } => self.bring_up.prepared(name, attempt),
+            HostCall::ResizeCgroup { cpu_shares, cpu_quota_us, memory } => {
+                self.setup.cgroup_resized(cpu_shares, cpu_quota_us, memory)
+            }
+            call @ HostCall::ReadMemory { .. } => {
+                if let Answer::Memory(used) = answer {
+                    self.resizing.memory_read(&Call::Host(call), used, &self.setup, step);
+                }
+            }
             HostCall::RemoveVolumes => self.cleanup.volumes_removed(),
             HostCall::RemoveCgroup => self.cleanup.cgroup_removed(),
             HostCall::RemoveDirs => self.cleanup.dirs_removed(),
@@ -166,6 +175,7 @@ impl Progress {
                 return None;
             }
             RuntimeCall::StartContainer { name, .. } => self.bring_up.start_failed(name, error, step),
+            RuntimeCall::UpdateContainer { .. } => self.resizing.failed(error.message(), step),
             RuntimeCall::RunSandbox { .. } => {
                 let message = format!("Failed to create pod sandbox: {}", error.message());
                 step.warn("FailedCreatePodSandBox", None, message);
@@ -207,6 +217,7 @@ impl Progress {
                 step.warn("FailedMount", None, message);
                 return Some(setup::mount_delay(step.facts, volume));
             }
+            HostCall::ResizeCgroup { .. } | HostCall::ReadMemory { .. } => self.resizing.failed(error.message(), step),
             HostCall::MakeCgroup => {
                 let message = format!("unable to ensure pod container exists: {}", error.message());
                 step.warn("FailedCreatePodContainer", None, message);
@@ -217,8 +228,8 @@ impl Progress {
     }
 }
 
-/// The runtime is unavailable: that says nothing about this pod, and the plan asks again when it is back. If only this call finds
-/// it unavailable, as when a pod's shim is gone, the delay grows.
+/// The runtime is unavailable, which is not a failure of this pod: the plan requests the call again when it returns. If only this
+/// call finds it unavailable, for example because the shim of the pod is gone, the delay grows.
 fn runtime_unavailable(call: &Call, error: &CallError, step: &mut PodStep<'_, '_>) {
     let times = step.facts.calls.failures(&call.key()) + 1;
     if times.is_multiple_of(UNAVAILABLE_REPORTED) {
@@ -228,8 +239,8 @@ fn runtime_unavailable(call: &Call, error: &CallError, step: &mut PodStep<'_, '_
     step.facts.call_failed(call, step.ctx.now, UNAVAILABLE_DELAY * times.min(10), None);
 }
 
-/// The runtime has not released the name yet. That keeps us from doing a thing twice, so asking again is safe; a name that is never
-/// released is given up.
+/// The runtime has not released the name yet. The reservation prevents duplicates, so the call can be repeated safely; a name
+/// that is never released is given up.
 fn runtime_busy(call: Call, error: &CallError, step: &mut PodStep<'_, '_>) {
     let key = call.key();
     let times = step.facts.calls.failures(&key) + 1;
@@ -241,5 +252,5 @@ fn runtime_busy(call: Call, error: &CallError, step: &mut PodStep<'_, '_>) {
     }
     step.history(&format!("{key} failed"), error.message());
     step.warn("FailedSync", None, format!("the runtime still holds the name of an earlier call: {}", error.message()));
-    absorb::leave_behind(step.facts, call);
+    record_update::skip_attempt(step.facts, call);
 }

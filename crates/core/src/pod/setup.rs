@@ -1,6 +1,6 @@
 //! Host-side work before containers start: the pod's cgroup, its directories, its volumes.
 //!
-//! Volumes are set up again whenever what they show has changed.
+//! Volumes are set up again when their content has changed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,23 +11,28 @@ use super::PodFacts;
 use super::step::PodStep;
 use super::termination::{ContainerStops, container_grace};
 use crate::model::{CallKey, HostCall, Name, Now, SandboxId, spec_of};
+use crate::resize::{self, PodCgroupValues};
 
 /// The limit of host work that depends on the kernel: cgroups, directories, unmounts.
 pub(super) const HOST_LIMIT: Duration = Duration::from_secs(120);
 
-/// The limit for one volume or one container's files: they take milliseconds, or hang, and then the pod should report it soon.
+/// The timeout for one volume or the files of one container: they take milliseconds or hang, and then the pod should report it
+/// soon.
 pub(super) const SETUP_LIMIT: Duration = Duration::from_secs(20);
 
 /// What this process has set up on the host for the pod. Every step may be repeated after a restart.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Setup {
     cgroup: bool,
+    /// The limits of the cgroup, as last requested.
+    #[serde(default)]
+    cgroup_values: Option<PodCgroupValues>,
     dirs: bool,
     volumes: BTreeSet<Name>,
-    /// Volumes to be set up again: what they show has changed. Those that stand can be used meanwhile.
+    /// Volumes whose content has changed and that are set up again. They can be used meanwhile.
     #[serde(default)]
     stale: BTreeSet<Name>,
-    /// Volumes that are being set up from what has changed since.
+    /// Volumes whose content changed while they are being set up.
     outdated: BTreeSet<Name>,
     /// Sandboxes that ran before the cgroup was made: they run outside of it.
     #[serde(default)]
@@ -37,7 +42,7 @@ pub(super) struct Setup {
 }
 
 impl Setup {
-    /// Cgroup and directories in parallel, then all volumes in parallel. True if all is there.
+    /// Cgroup and directories in parallel, then all volumes in parallel. True if all exist.
     pub(super) fn plan(&mut self, step: &mut PodStep<'_, '_>) -> bool {
         if let Some(why) = step.ctx.no_network
             && spec_of(&step.facts.record.pod).host_network != Some(true)
@@ -50,20 +55,20 @@ impl Setup {
         }
         self.network_missing = false;
         if !self.cgroup {
-            step.ask(HostCall::MakeCgroup, HOST_LIMIT);
+            self.make_cgroup(step);
         }
         if !self.dirs {
-            step.ask(HostCall::MakeDirs, HOST_LIMIT);
+            step.request(HostCall::MakeDirs, HOST_LIMIT);
         }
         self.cgroup && self.dirs && self.plan_volumes(step)
     }
 
-    /// Asks for the volumes that are missing or stale, in parallel. True if all stand.
+    /// Requests the volumes that are missing or stale, in parallel. True if all can be used.
     fn plan_volumes(&self, step: &mut PodStep<'_, '_>) -> bool {
         let wanted = volumes(step.facts, |_| true);
         for volume in &wanted {
             if !self.volumes.contains(volume) || self.stale.contains(volume) {
-                step.ask(HostCall::MountVolume { volume: volume.clone() }, SETUP_LIMIT);
+                step.request(HostCall::MountVolume { volume: volume.clone() }, SETUP_LIMIT);
             }
         }
         wanted.iter().all(|volume| self.volumes.contains(volume))
@@ -79,15 +84,15 @@ impl Setup {
 
     // --- volumes ---
 
-    /// The pod changed: volumes that show it to its containers are set up again. A volume that stands is used as it is until then:
-    /// if an object that it also shows is gone, the restarts and probes of the pod go on.
+    /// The pod changed: its downwardAPI volumes are set up again. Until then they can be used as they are: restarts and probes
+    /// continue even if an object that such a volume also contains is gone.
     pub(super) fn pod_changed(&mut self, facts: &PodFacts) {
         let shown = volumes(facts, |v| v.downward_api.is_some() || v.projected.is_some());
         self.set_up_again(shown, facts);
     }
 
-    /// Objects it refers to have changed: the volumes that show them are set up again. A volume that stands is used as it is until
-    /// then: the removal of an object stops nothing that has it.
+    /// Objects it refers to have changed: their volumes are set up again. Until then they can be used as they are: the removal of
+    /// an object does not affect running containers.
     pub(super) fn objects_changed(&mut self, facts: &PodFacts) {
         let shown = volumes(facts, |v| v.config_map.is_some() || v.secret.is_some() || v.projected.is_some());
         self.set_up_again(shown, facts);
@@ -102,7 +107,7 @@ impl Setup {
         }
     }
 
-    /// A volume is set up, from what was there when it was asked for.
+    /// A volume is set up, with its content at the time of the request.
     pub(super) fn volume_mounted(&mut self, volume: Name) {
         if !self.outdated.remove(&volume) {
             self.stale.remove(&volume);
@@ -117,7 +122,30 @@ impl Setup {
         self.cgroup = false;
     }
 
-    /// The cgroup is there. What ran before it had to be made runs outside of its limits.
+    /// While a resize is in progress, containers may have more than is allocated.
+    fn make_cgroup(&mut self, step: &mut PodStep<'_, '_>) {
+        let pod = resize::largest_pod(&step.facts.record, &step.facts.observed.seen);
+        let values = PodCgroupValues::of(&pod);
+        if step.request_for(pod, HostCall::MakeCgroup, HOST_LIMIT) {
+            self.cgroup_values = Some(values);
+        }
+    }
+
+    /// The limits that a resize changes; `None` while there is no cgroup.
+    pub(super) fn cgroup_values(&self) -> Option<&PodCgroupValues> {
+        self.cgroup_values.as_ref().filter(|_| self.cgroup)
+    }
+
+    /// Limits were set by a resize.
+    pub(super) fn cgroup_resized(&mut self, cpu_shares: Option<u64>, quota_us: Option<i64>, memory: Option<i64>) {
+        if let Some(values) = &mut self.cgroup_values {
+            values.cpu_shares = cpu_shares.unwrap_or(values.cpu_shares);
+            values.cpu_quota_us = quota_us.or(values.cpu_quota_us);
+            values.memory = memory.or(values.memory);
+        }
+    }
+
+    /// The cgroup exists. If it had to be created, containers that already run are outside of its limits.
     pub(super) fn cgroup_made(&mut self, made: bool, facts: &mut PodFacts, now: Now) {
         self.cgroup = true;
         if made && facts.observed.seen.alive().next().is_some() {
@@ -128,7 +156,8 @@ impl Setup {
         }
     }
 
-    /// What runs outside is replaced, also by a successor of this agent; unless the pod's policy is Never.
+    /// Marks containers outside of the cgroup for replacement, which a restarted agent continues; unless the policy of the pod is
+    /// Never.
     fn void_outside(&self, facts: &mut PodFacts) {
         if spec_of(&facts.record.pod).restart_policy.as_deref() == Some("Never") {
             return;
@@ -138,8 +167,8 @@ impl Setup {
         }
     }
 
-    /// Stops what runs outside of the pod's cgroup, sandbox included. The plan starts it again inside, unless its policy is Never.
-    /// True while there is something left to stop.
+    /// Stops the containers and sandboxes outside of the pod's cgroup. The plan starts them again inside, unless the policy is
+    /// Never. True while something is left to stop.
     pub(super) fn stop_outside(&mut self, stops: &mut ContainerStops, step: &mut PodStep<'_, '_>) -> bool {
         let seen = &step.facts.observed.seen;
         self.outside_pod_cgroup.retain(|id| seen.sandboxes.iter().any(|s| s.id == *id && s.ready));
@@ -200,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_stays_until_it_is_set_up_again() {
+    fn a_volume_stays_usable_until_it_is_set_up_again() {
         let mut m = machine();
         m.progress.setup.volume_mounted("map".into());
         m.progress.setup.volume_mounted("dir".into());
@@ -220,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_waits_for_an_object_is_tried_at_once_and_others_keep_their_pace() {
+    fn a_container_that_waits_for_an_object_is_retried_at_once_and_others_keep_their_delay() {
         let mut m = machine();
         let later = Duration::from_secs(10);
         for (name, reason) in [("c", "CreateContainerConfigError"), ("d", "ImageInspectError")] {

@@ -1,11 +1,12 @@
 //! One step of one pod: what is known of it, what the node offers, and the effects so far.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Ctx, PodFacts};
-use crate::model::{Call, CallId, Effect, Name, Now, Out, RuntimeCall, SandboxId, SavedTime, Time};
+use crate::model::{Call, CallId, Effect, Name, Now, Out, Pod, RuntimeCall, SandboxId, SavedTime, Time};
 
-/// What the parts of a pod's machine work on in one step.
+/// The state that the parts of a pod's machine use in one step.
 pub(super) struct PodStep<'a, 'c> {
     pub(super) facts: &'a mut PodFacts,
     pub(super) ctx: &'a mut Ctx<'c>,
@@ -18,16 +19,26 @@ impl PodStep<'_, '_> {
     }
 
     /// Sends a call unless it is under way, in doubt, or has to wait for its next try. True if it was sent.
-    pub(super) fn ask(&mut self, call: impl Into<Call>, limit: Duration) -> bool {
+    pub(super) fn request(&mut self, call: impl Into<Call>, limit: Duration) -> bool {
         let call = call.into();
         self.facts.calls.may_send(&call.key(), self.ctx.now.boot) && self.send(call, limit)
     }
 
-    /// As `ask`, but also while a call of the same key is under way: a stop with a shorter timeout.
+    /// As `request`, with another pod than the record's.
+    pub(super) fn request_for(&mut self, pod: Arc<Pod>, call: impl Into<Call>, limit: Duration) -> bool {
+        let call = call.into();
+        self.facts.calls.may_send(&call.key(), self.ctx.now.boot) && self.send_for(pod, call, limit)
+    }
+
+    /// As `request`, but also while a call of the same key is in flight: a stop with a shorter timeout.
     pub(super) fn send(&mut self, call: impl Into<Call>, limit: Duration) -> bool {
+        self.send_for(Arc::clone(&self.facts.record.pod), call, limit)
+    }
+
+    fn send_for(&mut self, pod: Arc<Pod>, call: impl Into<Call>, limit: Duration) -> bool {
         let (facts, ctx, call) = (&mut *self.facts, &mut *self.ctx, call.into());
         if call.changes_runtime() {
-            // A plan on an old observation starts containers twice; a stop can only be too late.
+            // A plan on an outdated observation could start a container twice; a stop is always safe.
             let sure = call.is_stop() || (facts.observed.fresh() && !facts.calls.in_doubt());
             if !ctx.runtime_up || !sure {
                 return false;
@@ -39,7 +50,7 @@ impl PodStep<'_, '_> {
         let id = CallId(*ctx.last_call);
         ctx.owners.insert(id, facts.record.uid.clone());
         facts.calls.sent(id, call.clone(), ctx.now.boot, limit);
-        let (uid, pod) = (facts.record.uid.clone(), facts.record.pod.clone());
+        let uid = facts.record.uid.clone();
         self.out.effects.push(Effect::Call { id, uid, pod, call, limit });
         true
     }
@@ -50,7 +61,7 @@ impl PodStep<'_, '_> {
     }
 
     pub(super) fn stop_sandbox(&mut self, id: &SandboxId) -> bool {
-        self.ask(RuntimeCall::StopSandbox { id: id.clone() }, self.ctx.config.runtime_request_timeout)
+        self.request(RuntimeCall::StopSandbox { id: id.clone() }, self.ctx.config.runtime_request_timeout)
     }
 
     /// A Warning event.
@@ -70,13 +81,13 @@ impl PodStep<'_, '_> {
 }
 
 impl Ctx<'_> {
-    /// A moment on the wall clock, on the boot clock: never in the past, and a jump of the wall clock can't wedge it.
+    /// Converts a wall-clock time to the boot clock: never in the past, so that a jump of the wall clock cannot block the pod.
     pub(super) fn boot_time(&self, wall: jiff::Timestamp) -> Duration {
         let ahead = wall.duration_since(self.now.wall);
         self.now.boot + Duration::try_from(ahead).unwrap_or(Duration::ZERO)
     }
 
-    /// A moment on the boot clock, in a form that outlives the agent and a reboot.
+    /// Converts a time of the boot clock to a form that survives a restart of the agent and a reboot.
     pub(super) fn saved_time(&self, boot: Time) -> SavedTime {
         let left = boot.saturating_sub(self.now.boot);
         let wall = jiff::SignedDuration::try_from(left).ok().and_then(|left| self.now.wall.checked_add(left).ok());

@@ -1,6 +1,6 @@
-//! What keeps a pod from making any progress, for a condition in its status: events expire, and logs stay on the node.
+//! The reason why a pod makes no progress, for a condition in its status: events expire, and logs stay on the node.
 //!
-//! What a pod waits for ordinarily is in the statuses of its containers.
+//! Ordinary waits are in the statuses of its containers.
 
 use std::time::Duration;
 
@@ -9,10 +9,11 @@ use super::{PodFacts, State};
 use crate::actions::Waiting;
 use crate::model::{Call, CallKey, Now, RuntimeCall, Time};
 
-/// This long after its deadline a container that still runs is stuck: the two seconds a stop may overrun, and the runtime's own time.
+/// A container that still runs this long after its deadline is stuck: the two seconds that a stop may take longer, and the
+/// runtime's own time.
 pub(super) const OVERDUE: Duration = Duration::from_secs(5);
 
-/// This long the runtime may take to stop a sandbox, which may be queued behind others.
+/// Time for the stop of a sandbox, which may be queued behind others.
 const SANDBOX: Duration = Duration::from_secs(20);
 
 /// Failed observations in a row before the pod counts as stuck.
@@ -53,8 +54,8 @@ pub(super) fn sandbox_stops(facts: &PodFacts) -> impl Iterator<Item = Time> {
     stops.map(|(_, at)| at + SANDBOX)
 }
 
-/// What a retry is to stop still runs, or its network is not released yet. The removal of an old sandbox has the same key as its
-/// stop, and holds nothing up.
+/// The retry is for a container that still runs, or for a sandbox whose network is not released yet. The removal of an old
+/// sandbox has the same key as its stop, and blocks nothing.
 fn is_stop_of_running(key: &CallKey, facts: &PodFacts, stops: &ContainerStops) -> bool {
     let seen = &facts.observed.seen;
     match key {

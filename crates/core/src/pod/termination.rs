@@ -26,9 +26,9 @@ pub(super) fn request(facts: &mut PodFacts, cause: Cause, options: KillOptions, 
     }
     let before = facts.record.termination().cloned();
     let (grace, shortened) = effective_grace(facts, before.as_ref().map(|e| e.grace), options.grace);
-    let due = ctx.now.boot + if mutate::made(Mutant::GraceTwice) { grace * 2 } else { grace };
+    let due = ctx.now.boot + if mutate::is_active(Mutant::GraceTwice) { grace * 2 } else { grace };
     let deadline = match &before {
-        Some(_) if mutate::made(Mutant::DeadlineMovesLater) => due,
+        Some(_) if mutate::is_active(Mutant::DeadlineMovesLater) => due,
         Some(e) => e.deadline.resume(&ctx.config.boot_id).min(due),
         None => due,
     };
@@ -45,6 +45,7 @@ pub(super) fn request(facts: &mut PodFacts, cause: Cause, options: KillOptions, 
         deleted: deleted || before.as_ref().is_some_and(|e| e.deleted),
         grace,
         deadline: ctx.saved_time(deadline),
+        exceeded_limit: before.as_ref().map_or(options.exceeded_limit, |e| e.exceeded_limit),
         status_override: options.evicted.or(before.as_ref().and_then(|e| e.status_override.clone())),
     };
     facts.record.change_life(|life| life.begin_termination(termination));
@@ -66,7 +67,8 @@ pub(super) fn request_restart(facts: &mut PodFacts) {
     });
 }
 
-/// The minimum of what is present; the pod's own only if nothing is; at least a second. True if that is shorter than before.
+/// The minimum of the given grace periods; the pod's own only if none is given; at least a second. True if the result is shorter
+/// than before.
 fn effective_grace(facts: &PodFacts, current: Option<Duration>, requested: Option<Duration>) -> (Duration, bool) {
     let seconds = |n: i64| Duration::from_secs(u64::try_from(n).unwrap_or(0));
     let pod = &facts.record.pod;
@@ -77,7 +79,7 @@ fn effective_grace(facts: &PodFacts, current: Option<Duration>, requested: Optio
     (grace, current.is_some_and(|c| grace < c))
 }
 
-/// The grace period for the stop of one container of a pod that goes on: the pod's own, else two seconds.
+/// The grace period for one container of a pod that keeps running: the pod's own, else two seconds.
 pub(super) fn container_grace(facts: &PodFacts) -> Duration {
     let seconds = spec_of(&facts.record.pod).termination_grace_period_seconds;
     seconds.map_or(MIN_STOP_TIMEOUT, |s| Duration::from_secs(u64::try_from(s).unwrap_or(0)))
@@ -92,6 +94,7 @@ pub(super) fn describe_cause(cause: Cause) -> &'static str {
         Cause::Ended => "no container is to be restarted",
         Cause::Orphan => "no source has this pod",
         Cause::Stopped => "stopped by a user",
+        Cause::Shutdown => "the node shuts down",
     }
 }
 
@@ -104,15 +107,16 @@ impl ContainerStops {
         take_grace_of_labels(step.facts, step.ctx);
         let Life::Terminating(termination) = &step.facts.record.life else { return };
         let deadline = termination.deadline.resume(&step.ctx.config.boot_id);
-        let why = termination.status_override.as_ref().map_or_else(String::new, |(_, message)| message.clone());
         self.set_pod_deadline(deadline);
         let alive: Vec<_> = step.facts.observed.seen.alive().map(|c| c.id.clone()).collect();
         for id in &alive {
-            self.add(id, deadline, &why);
+            // Go's killPodWithSyncResult: why the pod ends is in its status, not in the events of its containers.
+            self.add(id, deadline, "");
         }
         self.proceed(step);
         let now = step.now().boot;
-        let overdue = now >= deadline + MIN_STOP_TIMEOUT && self.all_overdue(&alive, now);
+        let stopped_long_ago = self.all_overdue(&alive, now) || mutate::is_active(Mutant::NoTimeAfterOutage);
+        let overdue = now >= deadline + MIN_STOP_TIMEOUT && stopped_long_ago;
         if (alive.is_empty() && step.facts.observed.fresh() && !step.facts.calls.starting()) || overdue {
             self.stop_all_sandboxes(step);
         }
@@ -164,7 +168,7 @@ pub(super) fn stop_surfaced(step: &mut PodStep<'_, '_>) -> bool {
     !ready.is_empty()
 }
 
-/// Calls that a termination interrupts: they only prepare. What the runtime may still bring up is waited for.
+/// Calls that a termination cancels: they only prepare a start. A call that may start something in the runtime is awaited.
 pub(super) fn is_interruptible(call: &Call) -> bool {
     matches!(
         call,

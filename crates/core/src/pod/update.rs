@@ -2,32 +2,31 @@
 
 use std::sync::Arc;
 
+use super::resizing::keep_allocated;
 use super::step::PodStep;
 use super::{Ctx, KillOptions, Machine, PodFacts, termination};
 use crate::model::{Cause, Life, Out, Pod, is_terminal};
 use crate::mutate::{self, Mutant};
-use crate::resize;
 use crate::status::external_status;
 
 impl Machine {
-    /// The newest spec. A pod that runs takes it; a terminating one only takes an earlier deadline.
+    /// A new spec. A running pod uses it; a terminating one only uses an earlier deadline.
     pub(crate) fn update(&mut self, pod: Arc<Pod>, origin: Option<String>, ctx: &mut Ctx<'_>, out: &mut Out) {
-        #[cfg(test)]
-        assert!(!pod.metadata.annotations.iter().flatten().any(|(key, _)| key == "test/panic"), "requested by a test");
         let facts = &mut self.facts;
         // This is the spec of the instance that follows this one.
         if facts.record.restart_requested() && facts.is_static() {
             return;
         }
-        let pod = without_resize(facts, pod, out);
+        let pod = keep_allocated(facts, pod, ctx);
         if facts.record.pod != pod {
-            // What only the source itself writes, such as when it first saw the pod, is no news.
+            // Fields that only the source writes, such as the time at which it first saw the pod, are not recorded as a change.
             if facts.record.pod.spec != pod.spec {
                 facts.history.record(ctx.now, "spec updated", "changed by its source");
+                facts.end_quarantine("the spec changed", ctx.now);
             }
             let before = Arc::clone(&facts.record.pod);
             facts.record.set(|r| &mut r.pod, pod);
-            if mutate::made(Mutant::KillIsLost)
+            if mutate::is_active(Mutant::KillIsLost)
                 && let Life::Terminating(termination) = &facts.record.life
             {
                 let life = if termination.admitted { Life::Syncing } else { Life::Waiting };
@@ -44,29 +43,15 @@ impl Machine {
         follow_source(&mut self.facts, ctx);
     }
 
-    /// Only the object's status changed. Our own comes back all the time: what others write in it is what counts.
-    pub(crate) fn reconcile(&mut self, pod: Arc<Pod>, ctx: &mut Ctx<'_>, out: &mut Out) {
+    /// Only the object's status changed. Our own part of it is ignored; the parts of other components are used.
+    pub(crate) fn reconcile(&mut self, pod: Arc<Pod>, ctx: &mut Ctx<'_>) {
         let facts = &mut self.facts;
         if external_status(facts.record.pod.status.as_ref()) != external_status(pod.status.as_ref()) {
-            let pod = without_resize(facts, pod, out);
+            let pod = keep_allocated(facts, pod, ctx);
             facts.record.set(|r| &mut r.pod, pod);
         }
         follow_source(facts, ctx);
     }
-}
-
-/// A pod of an API keeps the resources it was admitted with; each generation that wants others is refused by an event.
-fn without_resize(facts: &mut PodFacts, pod: Arc<Pod>, out: &mut Out) -> Arc<Pod> {
-    if facts.is_static() || !facts.record.was_admitted() {
-        return pod;
-    }
-    let (kept, refused) = resize::keep_resources(&facts.record.pod, Arc::clone(&pod));
-    let before = facts.record.resize_refused;
-    facts.record.set(|r| &mut r.resize_refused, refused);
-    if refused && (!before || facts.record.pod.metadata.generation != pod.metadata.generation) {
-        facts.event(true, "ResizeInfeasible", None, resize::infeasible_message(&pod), out);
-    }
-    kept
 }
 
 /// Its source has it; a deletion or a terminal phase in its object ends it.
@@ -74,6 +59,9 @@ fn follow_source(facts: &mut PodFacts, ctx: &Ctx<'_>) {
     facts.has_config = true;
     let pod = &facts.record.pod;
     if pod.metadata.deletion_timestamp.is_some() {
+        if facts.record.termination().is_none() {
+            facts.end_quarantine("the pod is to end", ctx.now);
+        }
         termination::request(facts, Cause::Deleted, KillOptions::default(), ctx);
     } else if pod.status.as_ref().is_some_and(|s| is_terminal(s.phase.as_deref())) && !facts.is_static() {
         termination::request(facts, Cause::Ended, KillOptions::default(), ctx);

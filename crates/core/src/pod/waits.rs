@@ -1,4 +1,4 @@
-//! What a pod waits for now, and until when: for people who ask why it isn't where they want it.
+//! What a pod waits for now, and until when; `podwright explain` shows it.
 
 use std::time::Duration;
 
@@ -20,11 +20,11 @@ pub struct Wait {
     pub container: Option<Name>,
     /// `CrashLoopBackOff`, `FailedMount`, … as statuses and events name it.
     pub reason: String,
-    /// What is the matter.
+    /// The error, or details of the wait.
     pub message: String,
-    /// Since when, for what is under way.
+    /// Start of a call in flight.
     pub since: Option<Timestamp>,
-    /// The next try, or the end, if a time is set for it.
+    /// The next retry or the end of the wait, if known.
     pub until: Option<Timestamp>,
 }
 
@@ -33,8 +33,9 @@ impl Machine {
     pub fn waits(&self, now: Now) -> Vec<Wait> {
         let facts = &self.facts;
         let mut waits = vec![];
-        if let Some(why) = &facts.quarantine {
-            waits.push(Wait::of_pod("Quarantined", why));
+        if let Some(quarantine) = &facts.quarantine {
+            let until = quarantine.until.map(|until| wall_time(until, now));
+            waits.push(Wait { until, ..Wait::of_pod("Quarantined", &quarantine.why) });
         }
         if let Some((_, message)) = facts.observed.trouble() {
             waits.push(Wait::of_pod("FailedSync", &format!("the runtime does not report this pod: {message}")));
@@ -72,10 +73,13 @@ fn waits_to_run(facts: &PodFacts, progress: &Progress, now: Now, waits: &mut Vec
     }
 }
 
-/// A pod that a user stopped starts again only when a user requests it.
+/// A pod that a user stopped starts again only when a user requests it; one that a shutdown ended, after the next boot.
 fn waits_for_user(facts: &PodFacts) -> Option<Wait> {
     let stopped = facts.record.termination().is_some_and(|e| e.cause == Cause::Stopped && !e.deleted);
-    stopped.then(|| Wait::of_pod("Stopped", "stopped by a user"))
+    let suspended = facts.record.is_suspended();
+    let after_boot =
+        || Wait::of_pod("NodeShutdown", "ended by the shutdown of the node; it runs again after the next boot");
+    stopped.then(|| Wait::of_pod("Stopped", "stopped by a user")).or_else(|| suspended.then(after_boot))
 }
 
 fn waits_to_end(facts: &PodFacts) -> Wait {
@@ -90,7 +94,7 @@ fn waits_to_end(facts: &PodFacts) -> Wait {
     Wait { until, ..Wait::of_pod("Terminating", &message) }
 }
 
-/// Calls that take their time, have failed, or are in doubt.
+/// Calls that are slow, have failed, or are in doubt.
 fn waits_for_calls(facts: &PodFacts, now: Now, waits: &mut Vec<Wait>) {
     for (call, at) in facts.calls.under_way().filter(|(_, at)| *at + SLOW < now.boot) {
         if let Some(wait) = Wait::under_way(call) {
@@ -98,11 +102,15 @@ fn waits_for_calls(facts: &PodFacts, now: Now, waits: &mut Vec<Wait>) {
         }
     }
     for (key, retry) in facts.calls.retries().filter(|(_, retry)| retry.at > now.boot) {
-        // Listed as the container's own wait.
+        // Listed as a wait of the container.
         if matches!(key, CallKey::Container(_) | CallKey::Instance(_)) {
             continue;
         }
-        let message = retry.message.clone().unwrap_or_else(|| format!("{key} failed"));
+        let message = match (key, &retry.message) {
+            // The error of a mount does not repeat the volume's name.
+            (CallKey::Volume(volume), Some(error)) => format!("volume {:?}: {error}", volume.as_str()),
+            (_, error) => error.clone().unwrap_or_else(|| format!("{key} failed")),
+        };
         let wait = Wait::of_pod(reason_of(key, facts.state()), &message);
         waits.push(Wait { until: Some(wall_time(retry.at, now)), ..wait });
     }
@@ -168,8 +176,8 @@ impl Wait {
     }
 }
 
-/// A moment on the boot clock, for people.
-fn wall_time(at: Time, now: Now) -> Timestamp {
+/// A moment on the boot clock, for users.
+pub(super) fn wall_time(at: Time, now: Now) -> Timestamp {
     let moved = match at.checked_sub(now.boot) {
         Some(ahead) => now.wall.checked_add(ahead),
         None => now.wall.checked_sub(now.boot - at),
@@ -205,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_held_says_so_and_a_quiet_one_nothing() {
+    fn a_held_pod_has_a_wait_and_an_idle_pod_has_none() {
         let mut m = machine();
         assert_eq!(m.waits(now(1)), []);
         m.facts.hold = Some(waiting("OutOfcpu"));
@@ -213,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_loop_ends_when_its_wait_is_over() {
+    fn the_wait_of_a_crash_loop_ends_with_its_back_off() {
         let mut m = machine();
         m.progress.bring_up.waiting.insert("c".into(), waiting("CrashLoopBackOff"));
         let exit = Exit {
@@ -235,7 +243,7 @@ mod tests {
             (memory.backoff, memory.exit) = (Some(backoff), Some(exit));
         });
         assert_eq!(m.waits(now(6))[0].until, Some(now(25).wall));
-        assert_eq!(m.waits(now(26))[0].until, None, "what is over is not promised");
+        assert_eq!(m.waits(now(26))[0].until, None, "a time in the past is not shown");
     }
 
     #[test]
@@ -243,10 +251,10 @@ mod tests {
         let mut m = machine();
         let key = CallKey::Volume("v".into());
         m.facts.calls.failed(key, now(1).boot, Duration::ZERO, Some("no such device"), "u");
-        assert_eq!(m.waits(now(1)), [], "a try that is due is not waited for");
+        assert_eq!(m.waits(now(1)), [], "a retry that is due is not shown");
         m.facts.calls.failed(CallKey::Volume("v".into()), now(1).boot, Duration::from_secs(10), None, "u");
         let wait = &m.waits(now(2))[0];
-        assert_eq!((wait.reason.as_str(), wait.message.as_str()), ("FailedMount", "no such device"));
+        assert_eq!((wait.reason.as_str(), wait.message.as_str()), ("FailedMount", "volume \"v\": no such device"));
         assert!(wait.until.is_some_and(|at| at >= now(11).wall && at <= now(16).wall), "{wait:?}");
         m.facts.calls.reset_backoff();
         m.facts.calls.sent(

@@ -17,11 +17,12 @@ pub fn qos_class(pod: &Pod) -> &'static str {
     let given = pod.status.as_ref().and_then(|s| s.qos_class.as_deref()).unwrap_or_default();
     match [GUARANTEED, BURSTABLE, BEST_EFFORT].into_iter().find(|class| *class == given) {
         Some(class) => class,
-        None => compute(pod),
+        None => computed_qos_class(pod),
     }
 }
 
-fn compute(pod: &Pod) -> &'static str {
+/// The class by the resources of the spec.
+pub(crate) fn computed_qos_class(pod: &Pod) -> &'static str {
     let Some(spec) = &pod.spec else { return BEST_EFFORT };
     let mut requests = Amounts::new();
     let mut limits = Amounts::new();

@@ -62,7 +62,7 @@ pub(crate) fn containers_limits(pod: &Pod) -> Amounts {
     sum(pod, container_limits, |_| {})
 }
 
-pub(super) fn container_limits(container: &Container) -> Amounts {
+pub(crate) fn container_limits(container: &Container) -> Amounts {
     amounts(container.resources.as_ref().and_then(|r| r.limits.as_ref()))
 }
 

@@ -78,7 +78,7 @@ pub enum ReplayError {
     Unreadable(#[source] serde_json::Error),
 }
 
-/// The part of the first line that tells whether the rest can be parsed.
+/// The part of the first line that determines whether the rest can be parsed.
 #[derive(Deserialize)]
 struct Mark {
     begin: Versions,

@@ -83,14 +83,16 @@ pub fn effect_in_short(effect: &Effect) -> String {
         Effect::Observe { seq, .. } => format!("observe ({})", seq.0),
         Effect::List { seq } => format!("relist ({})", seq.0),
         Effect::CheckRuntime => "check the runtime".into(),
+        Effect::ReadNode { seq, pods } => format!("read the node ({}), pods: {pods:?}", seq.0),
+        Effect::RemoveUnusedImages { seq } => format!("remove unused images ({})", seq.0),
+        Effect::Evicted { signal } => format!("count an eviction for {signal}"),
         Effect::FindLeftovers { seq } => format!("find leftovers ({})", seq.0),
         Effect::Sweep { .. } => "remove leftovers".into(),
-        Effect::KeepAside { .. } => "set its record aside".into(),
-        Effect::Released { waiter } => format!("notify waiter {waiter}"),
-        Effect::WakeAt(at) => format!("wake at {:.3}", at.as_secs_f64()),
+        Effect::SaveQuarantinedRecord { .. } => "save its record".into(),
         Effect::Event(event) => format!("event {}: {}", event.reason, one_line(&event.message)),
         Effect::StatusChanged(_) => "the status changed".into(),
         Effect::PodRemoved { .. } => "the pod was removed".into(),
+        Effect::AllowShutdown { request } => format!("allow shutdown {request}"),
         Effect::RuntimeChanged => "the runtime's state changed".into(),
         Effect::RequestObject { id, request, .. } => format!("request {}: {}", id.0, one_line(&format!("{request:?}"))),
     }
@@ -114,6 +116,7 @@ pub(super) fn call_in_short(call: &Call) -> String {
 fn runtime_call_in_short(name: &str, call: &RuntimeCall) -> String {
     match call {
         RuntimeCall::StopSandbox { id } | RuntimeCall::RemoveSandbox { id } => format!("{name} {}", brief(id.as_str())),
+        RuntimeCall::UpdateContainer { name: of, id, .. } => format!("{name} {of} {}", brief(id.as_str())),
         RuntimeCall::StopContainer { name: of, id, timeout } => {
             format!("{name} {of} {} ({} s)", brief(id.as_str()), timeout.as_secs())
         }
@@ -136,6 +139,7 @@ pub(super) fn uids_of(event: &Event) -> Vec<PodUid> {
         | Event::Hint { uid }
         | Event::Kill { uid, .. }
         | Event::Restart { uid, .. }
+        | Event::EmptyDirExceeded { uid, .. }
         | Event::ObjectsChanged { uid } => vec![uid.clone()],
         Event::Source { change: SourceChange::Put(manifest), .. } => {
             uid(manifest.pod.metadata.uid.as_deref()).into_iter().collect()
@@ -152,7 +156,7 @@ pub(super) fn uid_of(effect: &Effect) -> Option<&PodUid> {
             Some(uid)
         }
         Effect::StatusChanged(pod) => Some(&pod.uid),
-        Effect::KeepAside { record } => Some(&record.uid),
+        Effect::SaveQuarantinedRecord { record } => Some(&record.uid),
         Effect::Event(event) => event.uid.as_ref(),
         Effect::RequestObject { request, .. } => object_of(request).map(|object| &object.uid),
         _ => None,
@@ -207,6 +211,7 @@ fn answer_in_short(answer: &Answer) -> String {
         Answer::Container(id) => format!("container {}", brief(id.as_str())),
         Answer::Image(Some(facts)) => format!("image {}", brief(&facts.id)),
         Answer::Cgroup { made } => if *made { "created" } else { "existed" }.into(),
+        Answer::Memory(used) => format!("{} bytes in use", used.pod.unwrap_or_default()),
         Answer::Image(None) => "image not present".into(),
         Answer::Probe(ProbeVerdict::Success) => "passed".into(),
         Answer::Probe(ProbeVerdict::Failure(why) | ProbeVerdict::Unknown(why)) => {

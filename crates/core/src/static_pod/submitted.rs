@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::unknown::MAX_FINDINGS;
-use super::{ManifestError, decode, findings, whole};
+use super::{ManifestError, decode, findings, retain_written, whole, written_requests};
 use crate::defaults::default_pod;
 use crate::model::Manifest;
 use crate::validate::{FieldError, validate_pod};
@@ -24,8 +24,10 @@ pub fn read_submitted(value: Value, origin: &str) -> Result<Vec<Manifest>, Vec<F
                 continue;
             }
         };
+        let written = written_requests(&pod);
         default_pod(&mut pod);
-        let wrong = validate_pod(&pod);
+        let mut wrong = validate_pod(&pod);
+        retain_written(&mut wrong, &written);
         if wrong.is_empty() {
             pods.push(Manifest { pod: Arc::new(pod), origin: origin.into() });
             continue;

@@ -8,7 +8,8 @@ use super::phase::{FAILED, SUCCEEDED};
 use super::{StatusInput, second};
 use crate::actions::{Waiting, current_sandbox, is_restarting_all};
 use crate::backoff;
-use crate::model::{Cause, Container, PodSpec, PodStatus, is_sidecar};
+use crate::model::{Cause, Container, PodSpec, PodStatus, ResizeRecord, is_sidecar};
+use crate::preemption::{PREEMPTED_CONDITION, PREEMPTING};
 
 /// Conditions only the kubelet writes.
 const OURS: [&str; 10] = [
@@ -29,7 +30,7 @@ pub fn is_our_condition(type_: &str) -> bool {
     OURS.contains(&type_)
 }
 
-/// A bug was detected in the handling of this pod: nothing is done for it any more.
+/// A bug was detected in the handling of this pod, or the agent died in it: nothing is done for it.
 const QUARANTINED: &str = "podwright.dev/Quarantined";
 /// The runtime does not stop the pod, or does not report it.
 const STUCK: &str = "podwright.dev/Stuck";
@@ -57,16 +58,31 @@ pub fn stuck(mut status: PodStatus, old: Option<&PodStatus>, why: Option<&Waitin
     status
 }
 
-/// The last status with the condition that the pod is quarantined.
-pub fn quarantined(last: Option<&PodStatus>, why: &str, now: Timestamp) -> PodStatus {
+/// The pod is quarantined.
+pub fn is_quarantined(status: &PodStatus) -> bool {
+    status.conditions.iter().flatten().any(|c| c.type_ == QUARANTINED && c.status == "True")
+}
+
+/// The pod is quarantined for more than the seconds in which other suspects are tried.
+pub fn is_quarantined_for_long(status: &PodStatus) -> bool {
+    let is_held = |c: &PodCondition| c.type_ == QUARANTINED && c.reason.as_deref() == Some(HELD);
+    is_quarantined(status) && !status.conditions.iter().flatten().any(is_held)
+}
+
+/// Reason of a quarantine of some seconds, after one death of the agent.
+pub(crate) const HELD: &str = "AgentDiedOnce";
+
+/// The last status with the condition that the pod is quarantined. Without a phase it is pending.
+pub fn quarantined(last: Option<&PodStatus>, reason: &str, message: String, now: Timestamp) -> PodStatus {
     let mut status = last.cloned().unwrap_or_default();
+    status.phase.get_or_insert_with(|| super::phase::PENDING.into());
     let conditions = status.conditions.get_or_insert_default();
     conditions.retain(|c| c.type_ != QUARANTINED);
     conditions.push(PodCondition {
         type_: QUARANTINED.into(),
         status: "True".into(),
-        reason: Some("InternalError".into()),
-        message: Some(format!("an internal error was met: {why}; the pod is left as it is")),
+        reason: Some(reason.into()),
+        message: Some(message),
         last_transition_time: Some(second(now)),
         ..PodCondition::default()
     });
@@ -114,12 +130,11 @@ pub(super) fn of(
     add("Ready", ready);
     add("ContainersReady", containers);
     add("PodScheduled", ConditionValue::yes());
-    if i.record.resize_refused && phase != SUCCEEDED && phase != FAILED {
-        let message = Some(crate::resize::MESSAGE.to_owned());
-        add("PodResizePending", ConditionValue { holds: true, reason: Some("Infeasible"), message });
-    }
     if backoff::may_restart_all(spec) {
         add("AllContainersRestarting", restarting_all(i, spec, phase));
+    }
+    if phase != SUCCEEDED && phase != FAILED {
+        all.extend(resize(i, old));
     }
     all
 }
@@ -139,12 +154,46 @@ fn condition(i: &StatusInput<'_>, old: &PodStatus, type_: &str, value: Condition
     }
 }
 
+/// Of a resize that is not complete. The generation is that of the resize, and the time changes with the reason.
+fn resize(i: &StatusInput<'_>, old: &PodStatus) -> Vec<PodCondition> {
+    let ResizeRecord { pending, in_progress } = &i.record.resize;
+    let pending = pending.as_ref().and_then(|pending| Some((pending.refusal.as_ref()?, pending.generation)));
+    let pending = pending.map(|(refusal, generation)| {
+        ("PodResizePending", Some(refusal.reason()), Some(refusal.message.clone()), generation)
+    });
+    let in_progress = in_progress.as_ref().map(|resize| {
+        ("PodResizeInProgress", resize.error.as_ref().map(|_| "Error"), resize.error.clone(), resize.generation)
+    });
+    let conditions = pending.into_iter().chain(in_progress);
+    let condition =
+        |(type_, reason, message, observed_generation): (&str, Option<&str>, Option<String>, Option<i64>)| {
+            let same = |c: &&PodCondition| {
+                c.type_ == type_ && c.reason.as_deref().unwrap_or_default() == reason.unwrap_or_default()
+            };
+            let before = old.conditions.iter().flatten().find(same);
+            PodCondition {
+                type_: type_.into(),
+                status: "True".into(),
+                reason: reason.map(Into::into),
+                message,
+                last_transition_time: before
+                    .and_then(|c| c.last_transition_time.clone())
+                    .or_else(|| Some(second(i.now))),
+                observed_generation,
+                last_probe_time: None,
+            }
+        };
+    conditions.map(condition).collect()
+}
+
 /// Set by eviction; it stays once set.
 fn disruption(i: &StatusInput<'_>, old: &PodStatus, all: &mut Vec<PodCondition>) {
-    let ending = i.record.termination().filter(|e| e.cause == Cause::Evicted);
-    let evicted = ending.and_then(|e| e.status_override.as_ref()).map(|(_, message)| {
+    let counts = |cause: &Cause| matches!(cause, Cause::Evicted | Cause::Shutdown);
+    let ending = i.record.termination().filter(|e| counts(&e.cause) && !e.exceeded_limit);
+    let evicted = ending.and_then(|e| e.status_override.as_ref()).map(|(reason, message)| {
+        let message = if reason == PREEMPTING { PREEMPTED_CONDITION } else { message };
         let value =
-            ConditionValue { message: Some(message.clone()), reason: Some("TerminationByKubelet"), holds: true };
+            ConditionValue { message: Some(message.to_owned()), reason: Some("TerminationByKubelet"), holds: true };
         condition(i, old, DISRUPTION, value)
     });
     let kept = || old.conditions.iter().flatten().find(|c| c.type_ == DISRUPTION).cloned();

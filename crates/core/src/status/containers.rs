@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{
 use super::{StatusInput, second};
 use crate::actions::{Fact, Within, current_sandbox, exit_of, is_post_start_done, is_started, is_voided};
 use crate::model::{Container, ContainerId, ContainerMemory, ContainerSeen, Exit, PodSpec, SandboxId, is_sidecar};
+use crate::resize;
 
 /// All container statuses of a pod.
 #[derive(Debug)]
@@ -153,7 +154,10 @@ impl<'a> View<'a> {
             status.user = user(seen);
         }
         status.container_id = fact.id().map(|id| self.prefixed_id(id));
-        status.resources = Some(c.resources.clone().unwrap_or_default());
+        status.resources = Some(match fact {
+            Fact::Running(seen) => resize::actuated(self.i.record, c, seen.attempt),
+            _ => c.resources.clone().unwrap_or_default(),
+        });
         status.allocated_resources = c.resources.as_ref().and_then(|r| r.requests.clone());
         status
     }
@@ -164,7 +168,7 @@ impl<'a> View<'a> {
             Fact::Running(seen) if !self.ending && !is_post_start_done(c, memory, &seen.id) => self.not_started(),
             Fact::Running(seen) => running(seen),
             Fact::Ended(exit) => self.terminated(exit),
-            // A process may exist. Until the following kill shows more, the last status stays.
+            // A process may exist. Until the following kill has a result, the last status stays.
             Fact::Unknown(seen) if self.was_reported_running(&c.name, &seen.id) => running(seen),
             Fact::Nothing if matches!(kind, Kind::Init(n) if n < self.done) && !is_sidecar(c) => ContainerState {
                 terminated: Some(ContainerStateTerminated {

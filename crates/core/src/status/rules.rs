@@ -1,4 +1,4 @@
-//! IllegalTransition transitions of a status, and the status of a finished pod.
+//! Illegal transitions of a status, and the status of a finished pod.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, PodCondition};

@@ -37,15 +37,15 @@ fn every_case_gives_its_status() {
     for (file, text) in TABLES {
         for block in text.split("\n\n").filter(|block| block.contains("----")) {
             cases += 1;
-            let (given, expected) = block.split_once("----").expect("just looked");
+            let (given, expected) = block.split_once("----").expect("checked by the filter");
             let expected: Vec<&str> = expected.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
-            let told = lines(&status(given));
+            let computed = lines(&status(given));
             // A case may leave out subjects.
-            let told: Vec<&String> =
-                told.iter().filter(|l| expected.iter().any(|e| subject(e) == subject(l))).collect();
-            if told != expected {
-                let told = told.iter().map(|l| l.as_str()).collect::<Vec<_>>().join("\n");
-                wrong.push(format!("{file}:\n{given}---- expected\n{}\n---- got\n{told}\n", expected.join("\n")));
+            let computed: Vec<&String> =
+                computed.iter().filter(|l| expected.iter().any(|e| subject(e) == subject(l))).collect();
+            if computed != expected {
+                let computed = computed.iter().map(|l| l.as_str()).collect::<Vec<_>>().join("\n");
+                wrong.push(format!("{file}:\n{given}---- expected\n{}\n---- got\n{computed}\n", expected.join("\n")));
             }
         }
     }
@@ -203,10 +203,10 @@ fn a_terminal_phase_is_withheld_until_nothing_runs() {
     assert_eq!(find(&held, "Ready").status, "False");
     assert!(held.conditions.iter().flatten().all(|c| c.type_ != "DisruptionTarget"));
     case.seen = PodSeen::default();
-    let told = pod_status(&input(&case));
-    assert_eq!((told.phase.as_deref(), told.reason.as_deref()), (Some("Failed"), Some("Evicted")));
-    assert_eq!(find(&told, "DisruptionTarget").reason.as_deref(), Some("TerminationByKubelet"));
-    assert_eq!(find(&told, "Ready").reason.as_deref(), Some("PodFailed"));
+    let computed = pod_status(&input(&case));
+    assert_eq!((computed.phase.as_deref(), computed.reason.as_deref()), (Some("Failed"), Some("Evicted")));
+    assert_eq!(find(&computed, "DisruptionTarget").reason.as_deref(), Some("TerminationByKubelet"));
+    assert_eq!(find(&computed, "Ready").reason.as_deref(), Some("PodFailed"));
 }
 
 #[test]
@@ -247,15 +247,15 @@ fn an_interrupted_start_is_a_termination_only_in_a_terminating_pod() {
     case.seen.containers[0].started_at = None;
     let id = case.seen.containers[0].id.clone();
     case.record.containers.entry("web".into()).or_default().starting = Some(id);
-    let word = |case: &Case| state(app(&pod_status(&input(case))).state.as_ref().expect("a state"));
-    assert_eq!(word(&case), "ContainerCreating", "it may be made anew");
+    let shown = |case: &Case| state(app(&pod_status(&input(case))).state.as_ref().expect("a state"));
+    assert_eq!(shown(&case), "ContainerCreating", "it may be replaced");
     let ending = Case::parse(&format!("{pod}\nending deleted")).record.life;
     case.record.life = ending;
-    assert_eq!(word(&case), "exited(128)");
+    assert_eq!(shown(&case), "exited(128)");
     case.record.status = Some(pod_status(&input(&case)));
     for late in ["seen sandbox=ready web=created#1 web=exited(128)", "seen sandbox=dead"] {
         case.seen = Case::parse(&format!("{pod}\n{late}")).seen;
-        assert_eq!(word(&case), "exited(128)", "{late}");
+        assert_eq!(shown(&case), "exited(128)", "{late}");
     }
 }
 
@@ -320,7 +320,8 @@ fn a_finished_static_pod_does_not_fail() {
     let mut record = case.record.clone();
     record.life.terminated();
     record.life.finished();
-    let told = |is_static| pod_status(&StatusInput { record: &record, is_static, unsure: true, ..input(&case) }).phase;
-    assert_eq!(told(true).as_deref(), Some("Running"));
-    assert_eq!(told(false).as_deref(), Some("Failed"));
+    let computed =
+        |is_static| pod_status(&StatusInput { record: &record, is_static, unsure: true, ..input(&case) }).phase;
+    assert_eq!(computed(true).as_deref(), Some("Running"));
+    assert_eq!(computed(false).as_deref(), Some("Failed"));
 }

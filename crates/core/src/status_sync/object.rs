@@ -146,7 +146,7 @@ impl TrackedObject {
         }
         let is_old =
             superseded && is_older_version(got.resource_version.as_deref(), self.last_seen.resource_version.as_deref());
-        if !is_old && !mutate::made(Mutant::BaseIsOld) {
+        if !is_old && !mutate::is_active(Mutant::StaleBase) {
             self.replace_state(got);
         }
     }
@@ -157,6 +157,12 @@ impl TrackedObject {
             return None;
         }
         let mut status = merge(local.status, &self.last_seen.status);
+        if self.is_mirror {
+            // A static pod may run again after it ended.
+            status.phase.clone_from(&local.status.phase);
+            status.reason.clone_from(&local.status.reason);
+            status.message.clone_from(&local.status.message);
+        }
         if let Some(spec) = local.spec.filter(|_| self.store == Source::Api) {
             keep_final_terminations(spec, &self.last_seen.status, &mut status);
         }
@@ -187,7 +193,7 @@ impl TrackedObject {
     /// earlier.
     pub(super) fn may_delete(&self, finished: bool) -> bool {
         let ended = finished && is_terminal(self.last_seen.status.phase.as_deref());
-        self.last_seen.deleting && !self.is_mirror && (ended || mutate::made(Mutant::DeletedEarly))
+        self.last_seen.deleting && !self.is_mirror && (ended || mutate::is_active(Mutant::DeletedEarly))
     }
 }
 

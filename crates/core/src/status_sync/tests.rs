@@ -97,6 +97,17 @@ fn one_request_is_in_flight_and_the_newest_status_wins() {
 }
 
 #[test]
+fn the_mirror_of_a_static_pod_that_runs_again_shows_so_and_an_object_stays_terminal() {
+    for (is_mirror, phase_sent) in [(true, Some("Running")), (false, None)] {
+        let mut fixture = Fixture { sync: StatusSync::default(), last_id: 0, finished: false };
+        fixture.sync.observe(&POD.into(), Source::Api, &object(POD, "5", false, &phase("Failed")), is_mirror);
+        let sent = fixture.patched(&phase("Running"), at(1)).map(|(_, _, to, _)| to);
+        assert_eq!(sent.as_deref(), phase_sent, "is_mirror: {is_mirror}");
+        assert_eq!(fixture.sync.is_idle(), phase_sent.is_none(), "a status that is being sent is awaited");
+    }
+}
+
+#[test]
 fn an_older_resource_version_is_no_base_and_a_newer_one_is() {
     let mut fixture = Fixture::new(&phase("Pending"));
     let (id, ..) = fixture.patched(&phase("Running"), at(1)).unwrap();
@@ -226,8 +237,8 @@ fn an_object_is_deleted_only_after_its_pod_finished_and_the_store_has_the_termin
         let mut fixture = Fixture::new(&phase("Pending"));
         fixture.watch("6", deleted, &phase(stored));
         fixture.finished = finished;
-        let asked = fixture.next(&phase(local), at(1));
-        assert_eq!(matches!(asked, Some((_, ObjectRequest::Delete { .. }))), wanted, "{what}: {asked:?}");
+        let request = fixture.next(&phase(local), at(1));
+        assert_eq!(matches!(request, Some((_, ObjectRequest::Delete { .. }))), wanted, "{what}: {request:?}");
     }
 }
 

@@ -68,7 +68,7 @@ pub(super) fn check_file(file: &DownwardAPIVolumeFile, at: &str, errors: &mut Fi
     }
 }
 
-/// Where a file goes in its volume.
+/// The path of a file in its volume.
 pub(super) fn check_file_path(path: &str, at: &str, errors: &mut FieldErrors) {
     let at = format!("{at}.path");
     if path.is_empty() {

@@ -263,6 +263,7 @@ fn parse_termination(text: &str) -> Termination {
         other => panic!("unknown cause {other}"),
     };
     Termination {
+        exceeded_limit: false,
         cause,
         admitted: true,
         restart_requested: false,

@@ -1,4 +1,4 @@
-//! Hooks after the start: until they have ended well a container is not said to run.
+//! postStart hooks: a container is not reported as running until its hook has succeeded.
 
 use std::sync::Arc;
 
@@ -23,76 +23,76 @@ fn is_probe(c: &Call) -> bool {
     matches!(c, Call::Runtime(RuntimeCall::Probe { .. }))
 }
 
-/// Phase, what the container is, and whether it counts as started.
-fn told(lab: &Lab) -> (String, String, bool) {
+/// Phase of the pod; waiting reason or state of its container; `started`.
+fn shown(lab: &Lab) -> (String, String, bool) {
     let status = lab.records[&PodUid::from("1")].status.clone().unwrap();
     let c = status.container_statuses.unwrap().remove(0);
     let state = c.state.unwrap();
     let waits = state.waiting.and_then(|w| w.reason);
-    let word = waits.unwrap_or_else(|| if state.running.is_some() { "running" } else { "ended" }.into());
-    (status.phase.unwrap(), word, c.started.unwrap())
+    let shown = waits.unwrap_or_else(|| if state.running.is_some() { "running" } else { "ended" }.into());
+    (status.phase.unwrap(), shown, c.started.unwrap())
 }
 
 #[test]
-fn a_container_runs_once_its_hook_has_ended_well() {
+fn a_container_is_reported_as_running_once_its_hook_has_succeeded() {
     let mut lab = starting_of(&hooked(), &seen(Some(RunState::Created)));
     lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StartContainer { .. })));
-    let asked = lab.see(&seen(Some(RunState::Running)));
-    assert!(matches!(&asked[..], [hook] if is_hook(hook)), "no probe before the hook: {asked:?}");
-    assert_eq!(told(&lab), ("Pending".into(), "ContainerCreating".into(), false));
-    let asked = lab.ok(is_hook);
-    assert!(matches!(&asked[..], [probe] if is_probe(probe)), "{asked:?}");
-    assert_eq!(told(&lab), ("Running".into(), "running".into(), true));
+    let calls = lab.observe(&seen(Some(RunState::Running)));
+    assert!(matches!(&calls[..], [hook] if is_hook(hook)), "no probe before the hook: {calls:?}");
+    assert_eq!(shown(&lab), ("Pending".into(), "ContainerCreating".into(), false));
+    let calls = lab.ok(is_hook);
+    assert!(matches!(&calls[..], [probe] if is_probe(probe)), "{calls:?}");
+    assert_eq!(shown(&lab), ("Running".into(), "running".into(), true));
 }
 
 #[test]
-fn a_container_that_vanishes_during_its_hook_has_run() {
+fn a_container_that_disappears_during_its_hook_is_not_started_again() {
     let mut never = hooked();
     Arc::make_mut(&mut never.pod).spec.as_mut().unwrap().restart_policy = Some("Never".into());
     let mut lab = starting_of(&never, &seen(Some(RunState::Created)));
     lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StartContainer { .. })));
-    lab.see(&seen(Some(RunState::Running)));
-    lab.tell(Event::Hint { uid: "1".into() });
-    let asked = lab.see(&seen(None));
+    lab.observe(&seen(Some(RunState::Running)));
+    lab.handle(Event::Hint { uid: "1".into() });
+    let calls = lab.observe(&seen(None));
     assert!(
-        !asked.iter().any(|c| matches!(c, Call::Runtime(RuntimeCall::ImageStatus { .. }))),
-        "it must not run twice: {asked:?}"
+        !calls.iter().any(|c| matches!(c, Call::Runtime(RuntimeCall::ImageStatus { .. }))),
+        "it must not run twice: {calls:?}"
     );
     assert_eq!(lab.state("1"), Some(crate::pod::State::Terminating));
 }
 
 #[test]
-fn the_hook_of_a_container_that_another_agent_began_is_not_run_again() {
+fn the_hook_of_a_container_that_another_agent_started_is_not_run_again() {
     let mut lab = Lab::new(listing("1", "a"));
     lab.set(&[&hooked()]);
-    let mut asked = vec![];
-    while !lab.looks.is_empty() {
-        asked.extend(lab.see(&seen(Some(RunState::Running))));
+    let mut calls = vec![];
+    while !lab.observations.is_empty() {
+        calls.extend(lab.observe(&seen(Some(RunState::Running))));
     }
-    asked.extend(lab.host_is_ready());
-    assert!(asked.iter().any(is_probe) && !asked.iter().any(is_hook), "{asked:?}");
-    assert_eq!(told(&lab), ("Running".into(), "running".into(), true));
+    calls.extend(lab.host_is_ready());
+    assert!(calls.iter().any(is_probe) && !calls.iter().any(is_hook), "{calls:?}");
+    assert_eq!(shown(&lab), ("Running".into(), "running".into(), true));
 }
 
 #[test]
-fn a_runtime_that_goes_away_under_a_hook_costs_no_container() {
+fn an_outage_of_the_runtime_during_a_hook_kills_no_container() {
     let mut lab = starting_of(&hooked(), &seen(Some(RunState::Created)));
     lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StartContainer { .. })));
-    lab.see(&seen(Some(RunState::Running)));
-    let away = CallError::Unavailable { message: "connection reset".into() };
-    let asked = lab.answer(is_hook, Err(away));
-    assert!(!asked.iter().any(|c| matches!(c, Call::Runtime(RuntimeCall::StopContainer { .. }))), "{asked:?}");
-    assert_eq!(told(&lab), ("Running".into(), "running".into(), true));
-    assert!(lab.events.iter().any(|e| e.reason == "FailedPostStartHook" && e.warning), "and people hear of it");
+    lab.observe(&seen(Some(RunState::Running)));
+    let unavailable = CallError::Unavailable { message: "connection reset".into() };
+    let calls = lab.answer(is_hook, Err(unavailable));
+    assert!(!calls.iter().any(|c| matches!(c, Call::Runtime(RuntimeCall::StopContainer { .. }))), "{calls:?}");
+    assert_eq!(shown(&lab), ("Running".into(), "running".into(), true));
+    assert!(lab.events.iter().any(|e| e.reason == "FailedPostStartHook" && e.warning), "it is reported");
 }
 
 #[test]
-fn a_probe_that_can_not_be_made_is_told() {
+fn a_probe_that_cannot_run_is_reported() {
     let mut lab = starting_of(&hooked(), &seen(Some(RunState::Created)));
     lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StartContainer { .. })));
-    lab.see(&seen(Some(RunState::Running)));
+    lab.observe(&seen(Some(RunState::Running)));
     lab.ok(is_hook);
     lab.answer(is_probe, Ok(Answer::Probe(ProbeVerdict::Unknown("no such program".into()))));
-    let told: Vec<_> = lab.events.iter().filter(|e| e.reason == "Unhealthy").map(|e| e.message.as_str()).collect();
-    assert_eq!(told, ["Readiness probe errored and resulted in unknown state: no such program"]);
+    let reported: Vec<_> = lab.events.iter().filter(|e| e.reason == "Unhealthy").map(|e| e.message.as_str()).collect();
+    assert_eq!(reported, ["Readiness probe errored and resulted in unknown state: no such program"]);
 }

@@ -1,4 +1,4 @@
-//! An image that changes under a pod that is being brought up.
+//! An image that changes while the pod is being started.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +17,13 @@ fn found(id: &str) -> Result<Answer, CallError> {
     Ok(Answer::Image(Some(ImageFacts { id: id.into(), ..ImageFacts::default() })))
 }
 
-/// A lab in which the pod's sandbox is there and its first image is asked for.
-fn asking() -> Lab {
+/// A lab in which the pod's sandbox exists and the status of its image was requested.
+fn image_requested() -> Lab {
     let mut lab = Lab::new(Listing::default());
     lab.set(&[&with_image("old")]);
     lab.host_is_ready();
     lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::RunSandbox { .. })), Ok(Answer::Sandbox("sb".into())));
-    lab.see(&seen(None));
+    lab.observe(&seen(None));
     lab
 }
 
@@ -40,12 +40,16 @@ fn status_of(image: &str) -> Call {
 }
 
 #[test]
-fn a_pull_of_what_is_wanted_no_more_makes_no_container() {
-    let mut lab = asking();
+fn the_pull_of_an_image_that_is_no_longer_wanted_creates_no_container() {
+    let mut lab = image_requested();
     lab.answer(is_status, Ok(Answer::Image(None)));
     assert!(lab.calls.iter().any(|(_, _, c)| is_pull("old")(c)));
     lab.set(&[&with_image("new")]);
-    assert_eq!(lab.answer(is_pull("old"), found("sha-old")), [status_of("new")], "the old one says nothing of it");
+    assert_eq!(
+        lab.answer(is_pull("old"), found("sha-old")),
+        [status_of("new")],
+        "the result for the old image is not used"
+    );
     lab.answer(is_status, found("sha-new"));
     let next = lab.ok(|c| matches!(c, Call::Host(HostCall::PrepareContainer { .. })));
     assert!(
@@ -55,8 +59,8 @@ fn a_pull_of_what_is_wanted_no_more_makes_no_container() {
 }
 
 #[test]
-fn an_image_that_was_found_is_forgotten_with_the_wish_for_it() {
-    let mut lab = asking();
+fn a_found_image_is_not_used_after_the_spec_changed() {
+    let mut lab = image_requested();
     lab.answer(is_status, found("sha-old"));
     lab.set(&[&with_image("new")]);
     let next = lab.ok(|c| matches!(c, Call::Host(HostCall::PrepareContainer { .. })));
@@ -64,31 +68,31 @@ fn an_image_that_was_found_is_forgotten_with_the_wish_for_it() {
 }
 
 #[test]
-fn the_back_off_of_one_image_is_not_the_next_ones() {
-    let mut lab = asking();
+fn the_back_off_of_one_image_does_not_apply_to_the_next() {
+    let mut lab = image_requested();
     lab.answer(is_status, Ok(Answer::Image(None)));
     lab.answer(is_pull("old"), Err(CallError::with_reason("ErrImagePull", "no such image")));
     lab.now += Duration::from_secs(2);
-    assert_eq!(lab.tell(Event::Wake), [], "it waits");
+    assert_eq!(lab.handle(Event::Wake), [], "it waits");
     assert_eq!(lab.set(&[&with_image("new")]), [status_of("new")]);
     let next = lab.answer(is_status, Ok(Answer::Image(None)));
     assert!(matches!(&next[..], [pull] if is_pull("new")(pull)), "{next:?}");
 }
 
 #[test]
-fn while_the_runtime_is_away_no_image_is_asked_for_and_no_back_off_grows() {
-    let mut lab = asking();
+fn no_image_is_requested_and_no_back_off_grows_while_the_runtime_is_unavailable() {
+    let mut lab = image_requested();
     lab.answer(is_status, Ok(Answer::Image(None)));
-    let away = || CallError::Unavailable { message: "connection refused".into() };
-    lab.answer(is_pull("old"), Err(away()));
+    let unavailable = || CallError::Unavailable { message: "connection refused".into() };
+    lab.answer(is_pull("old"), Err(unavailable()));
     assert!(!lab.events.iter().any(|e| e.reason == "Failed"), "nothing is wrong with the image: {:?}", lab.events);
-    lab.tell(Event::Runtime { result: Err(away()) });
-    lab.tell(Event::Listed { seq: Seq(0), result: Err(away()) });
+    lab.handle(Event::Runtime { result: Err(unavailable()) });
+    lab.handle(Event::Listed { seq: Seq(0), result: Err(unavailable()) });
     for _ in 0..30 {
         lab.now += Duration::from_secs(1);
-        lab.tell(Event::Wake);
+        lab.handle(Event::Wake);
     }
     assert!(!lab.calls.iter().any(|(_, _, c)| c.is_image()), "{:?}", lab.calls);
-    let asked = lab.tell(Event::Runtime { result: Ok(RuntimeReady { network: true, ..RuntimeReady::default() }) });
-    assert!(asked.iter().any(is_pull("old")), "at once: {asked:?}");
+    let calls = lab.handle(Event::Runtime { result: Ok(RuntimeReady { network: true, ..RuntimeReady::default() }) });
+    assert!(calls.iter().any(is_pull("old")), "at once: {calls:?}");
 }

@@ -1,6 +1,6 @@
-//! A node in the hands of a test, which plays everything around it.
+//! A node whose executors and sources are played by a test.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,16 +12,21 @@ use crate::model::*;
 use crate::node::Node;
 use crate::pod::{PodFacts, State};
 
-/// A node and the few things a test answers for.
+/// A node, and the effects that the test has not answered yet.
 pub(super) struct Lab {
     pub(super) node: Node,
     pub(super) now: Time,
     pub(super) calls: Vec<(CallId, PodUid, Call)>,
-    pub(super) looks: Vec<(PodUid, Seq)>,
-    pub(super) asks: Vec<(RequestId, ObjectRequest)>,
+    pub(super) observations: Vec<(PodUid, Seq)>,
+    pub(super) requests: Vec<(RequestId, ObjectRequest)>,
     pub(super) events: Vec<KubeEvent>,
+    /// Shutdowns that the host may continue.
+    pub(super) allowed: Vec<u64>,
+    /// The pods that cgroups were requested for.
+    pub(super) made: Vec<Arc<Pod>>,
+    /// Effects of eviction.
+    pub(super) evictions: Vec<Effect>,
     pub(super) records: BTreeMap<PodUid, PodRecord>,
-    pub(super) released: Vec<u64>,
 }
 
 pub(super) fn wall(boot: Time) -> Timestamp {
@@ -29,7 +34,7 @@ pub(super) fn wall(boot: Time) -> Timestamp {
 }
 
 impl Lab {
-    /// A node whose runtime is up and has this.
+    /// A node whose runtime is up and has these pods.
     pub(super) fn new(listing: Listing) -> Self {
         let mut lab = Self::bare(vec![]);
         lab.bring_up(listing);
@@ -44,17 +49,29 @@ impl Lab {
         let node = Node::new(NodeConfig { boot_id: "boot".into(), ..config }, records);
         let records = BTreeMap::new();
         let now = Duration::from_secs(100);
-        Self { node, now, calls: vec![], looks: vec![], asks: vec![], events: vec![], records, released: vec![] }
+        let (calls, observations, requests, events) = (vec![], vec![], vec![], vec![]);
+        Self {
+            node,
+            now,
+            calls,
+            observations,
+            requests,
+            events,
+            allowed: vec![],
+            made: vec![],
+            evictions: vec![],
+            records,
+        }
     }
 
     pub(super) fn bring_up(&mut self, listing: Listing) {
-        self.tell(Event::Wake);
-        self.tell(Event::Runtime { result: Ok(RuntimeReady { network: true, ..RuntimeReady::default() }) });
-        self.tell(Event::Listed { seq: self.node.pods.sequences.seq, result: Ok(listing) });
+        self.handle(Event::Wake);
+        self.handle(Event::Runtime { result: Ok(RuntimeReady { network: true, ..RuntimeReady::default() }) });
+        self.handle(Event::Listed { seq: self.node.pods.sequences.seq, result: Ok(listing) });
     }
 
-    /// Tell the node, and return the new calls.
-    pub(super) fn tell(&mut self, event: Event) -> Vec<Call> {
+    /// Handles one event and returns the new calls.
+    pub(super) fn handle(&mut self, event: Event) -> Vec<Call> {
         let mut out = Out::default();
         self.node.handle(event, Now { boot: self.now, wall: wall(self.now) }, &mut out);
         for record in out.records {
@@ -66,14 +83,20 @@ impl Lab {
         let mut new = vec![];
         for effect in out.effects {
             match effect {
-                Effect::Call { id, uid, call, .. } => {
+                Effect::Call { id, uid, call, pod, .. } => {
+                    if call == Call::Host(HostCall::MakeCgroup) {
+                        self.made.push(pod);
+                    }
                     new.push(call.clone());
                     self.calls.push((id, uid, call));
                 }
-                Effect::Observe { uid, seq } => self.looks.push((uid, seq)),
-                Effect::RequestObject { id, request, .. } => self.asks.push((id, request)),
+                Effect::Observe { uid, seq } => self.observations.push((uid, seq)),
+                Effect::RequestObject { id, request, .. } => self.requests.push((id, request)),
                 Effect::Event(event) => self.events.push(event),
-                Effect::Released { waiter } => self.released.push(waiter),
+                Effect::AllowShutdown { request } => self.allowed.push(request),
+                Effect::ReadNode { .. } | Effect::RemoveUnusedImages { .. } | Effect::Evicted { .. } => {
+                    self.evictions.push(effect);
+                }
                 _ => {}
             }
         }
@@ -82,23 +105,23 @@ impl Lab {
 
     pub(super) fn set(&mut self, pods: &[&Manifest]) -> Vec<Call> {
         let pods = pods.iter().map(|m| (*m).clone()).collect();
-        self.tell(Event::Source { source: Source::File, change: SourceChange::Set { pods, broken: vec![] } })
+        self.handle(Event::Source { source: Source::File, change: SourceChange::Set { pods, broken: vec![] } })
     }
 
     pub(super) fn answer(&mut self, test: impl Fn(&Call) -> bool, result: Result<Answer, CallError>) -> Vec<Call> {
-        let at = self.calls.iter().position(|(_, _, c)| test(c)).expect("such a call is under way");
+        let at = self.calls.iter().position(|(_, _, c)| test(c)).expect("such a call is in flight");
         let (id, ..) = self.calls.remove(at);
-        self.tell(Event::Done { id, result })
+        self.handle(Event::Done { id, result })
     }
 
     pub(super) fn ok(&mut self, test: impl Fn(&Call) -> bool) -> Vec<Call> {
         self.answer(test, Ok(Answer::Done))
     }
 
-    /// Answer the newest look at the first pod that waits for one.
-    pub(super) fn see(&mut self, seen: &PodSeen) -> Vec<Call> {
-        let (uid, seq) = self.looks.remove(0);
-        self.tell(Event::Observed { uid, seq, result: Ok(seen.clone()), covered: true })
+    /// Answers the oldest request for an observation.
+    pub(super) fn observe(&mut self, seen: &PodSeen) -> Vec<Call> {
+        let (uid, seq) = self.observations.remove(0);
+        self.handle(Event::Observed { uid, seq, result: Ok(seen.clone()), covered: true })
     }
 
     pub(super) fn host_is_ready(&mut self) -> Vec<Call> {
@@ -157,11 +180,13 @@ pub(super) fn listing(uid: &str, name: &str) -> Listing {
         source: Some(Source::File),
         sandboxes: BTreeMap::from([("sb".into(), true)]),
         containers: BTreeMap::from([("id".into(), ("c".into(), RunState::Running))]),
+        container_hashes: BTreeSet::new(),
+        manifest_hash: None,
     };
     Listing { pods: BTreeMap::from([(uid.into(), listed)]) }
 }
 
-/// A lab in which the pod's container was made as shown, and is being started.
+/// A lab in which the pod's container was created as given, and its start was sent.
 pub(super) fn starting(made: &PodSeen) -> Lab {
     starting_of(&pod("a", "1"), made)
 }
@@ -172,14 +197,14 @@ pub(super) fn starting_of(manifest: &Manifest, made: &PodSeen) -> Lab {
     lab.set(&[manifest]);
     lab.host_is_ready();
     lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::RunSandbox { .. })), Ok(Answer::Sandbox("sb".into())));
-    lab.see(&seen(None));
+    lab.observe(&seen(None));
     lab.answer(
         |c| matches!(c, Call::Runtime(RuntimeCall::ImageStatus { .. })),
         Ok(Answer::Image(Some(ImageFacts { id: "sha".into(), ..ImageFacts::default() }))),
     );
     lab.ok(|c| matches!(c, Call::Host(HostCall::PrepareContainer { .. })));
     lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::CreateContainer { .. })), Ok(Answer::Container("id".into())));
-    lab.see(made);
+    lab.observe(made);
     lab
 }
 
@@ -187,6 +212,30 @@ pub(super) fn starting_of(manifest: &Manifest, made: &PodSeen) -> Lab {
 pub(super) fn running() -> Lab {
     let mut lab = starting(&seen(Some(RunState::Created)));
     lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StartContainer { .. })));
-    lab.see(&seen(Some(RunState::Running)));
+    lab.observe(&seen(Some(RunState::Running)));
     lab
+}
+
+/// `c cpu 1/2 memory 1Gi/2Gi`: requests and limits of a container; `pod memory 1`: limits of the pod's cgroup.
+pub(super) fn resize_in_short(call: &Call) -> Option<String> {
+    match call {
+        Call::Runtime(RuntimeCall::UpdateContainer { name, resources, .. }) => {
+            let of = |list: &Option<BTreeMap<String, _>>, resource: &str| {
+                let quantity: Option<&k8s_openapi::apimachinery::pkg::api::resource::Quantity> =
+                    list.as_ref().and_then(|list| list.get(resource));
+                quantity.map_or("-", |quantity| quantity.0.as_str()).to_owned()
+            };
+            let both = |resource| {
+                format!("{resource} {}/{}", of(&resources.requests, resource), of(&resources.limits, resource))
+            };
+            Some(format!("{name} {} {}", both("cpu"), both("memory")))
+        }
+        Call::Host(HostCall::ResizeCgroup { cpu_shares, cpu_quota_us, memory }) => {
+            let shares = cpu_shares.map(|n| format!(" shares {n}"));
+            let quota = cpu_quota_us.map(|n| format!(" quota {n}"));
+            let memory = memory.map(|n| format!(" memory {}Mi", n >> 20));
+            Some(["pod".to_owned()].into_iter().chain([shares, quota, memory].into_iter().flatten()).collect())
+        }
+        _ => None,
+    }
 }

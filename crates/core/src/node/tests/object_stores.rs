@@ -1,4 +1,4 @@
-//! Pods of an API server, and mirrors of static ones: from the watch to the last ask.
+//! Pods of an API server, and mirrors of static pods: from the watch to the last request.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use super::lab::{Lab, pod, running, seen};
 use crate::NodeConfig;
 use crate::model::*;
 use crate::pod::State;
+use crate::static_pod::{CONFIG_SEEN, CONFIG_SOURCE};
 
 fn config() -> NodeConfig {
     NodeConfig { sources: BTreeSet::from([Source::File, Source::Api]), ..NodeConfig::default() }
@@ -18,7 +19,7 @@ fn config() -> NodeConfig {
 fn api_lab(config: NodeConfig) -> Lab {
     let mut lab = Lab::with(config, vec![]);
     lab.bring_up(Listing::default());
-    lab.tell(api(SourceChange::Set { pods: vec![], broken: vec![] }));
+    lab.handle(api(SourceChange::Set { pods: vec![], broken: vec![] }));
     lab.set(&[]);
     lab
 }
@@ -44,13 +45,13 @@ fn deleted(value: &mut Value) {
 }
 
 fn put(lab: &mut Lab, manifest: Manifest) -> Vec<Call> {
-    lab.tell(api(SourceChange::Put(manifest)))
+    lab.handle(api(SourceChange::Put(manifest)))
 }
 
-/// The store does what it was asked first, and has this object then.
+/// Answers the first request; the object then has this version and these changes.
 fn take(lab: &mut Lab, version: u64, change: impl FnOnce(&mut Value)) -> ObjectRequest {
-    let (id, ask) = lab.asks.remove(0);
-    let kept = match &ask {
+    let (id, request) = lab.requests.remove(0);
+    let kept = match &request {
         ObjectRequest::PatchStatus { status, .. } => {
             let mut pod = Pod::clone(&object(version, change).pod);
             pod.status = Some(PodStatus::clone(status));
@@ -58,8 +59,8 @@ fn take(lab: &mut Lab, version: u64, change: impl FnOnce(&mut Value)) -> ObjectR
         }
         _ => None,
     };
-    lab.tell(Event::ObjectAnswered { id, result: Ok(kept) });
-    ask
+    lab.handle(Event::ObjectAnswered { id, result: Ok(kept) });
+    request
 }
 
 fn condition(status: &PodStatus, type_: &str) -> Option<(String, Option<String>)> {
@@ -67,8 +68,8 @@ fn condition(status: &PodStatus, type_: &str) -> Option<(String, Option<String>)
     Some((found.status.clone(), found.reason.clone()))
 }
 
-fn patched(ask: &ObjectRequest) -> &PodStatus {
-    match ask {
+fn patched(request: &ObjectRequest) -> &PodStatus {
+    match request {
         ObjectRequest::PatchStatus { status, .. } => status,
         other => panic!("a patch was expected: {other:?}"),
     }
@@ -81,24 +82,24 @@ fn clean_up(lab: &mut Lab) {
 }
 
 #[test]
-fn a_pod_that_comes_deleted_never_begins_and_its_object_goes_when_its_end_is_known() {
+fn a_pod_that_arrives_deleted_never_starts_and_its_object_is_deleted_after_its_terminal_status() {
     let mut lab = api_lab(config());
     let calls = put(&mut lab, object(7, deleted));
-    assert_eq!(calls, [Call::Host(HostCall::RemoveVolumes), Call::Host(HostCall::RemoveCgroup)], "nothing is begun");
+    assert_eq!(calls, [Call::Host(HostCall::RemoveVolumes), Call::Host(HostCall::RemoveCgroup)], "nothing is started");
     let first = take(&mut lab, 8, deleted);
-    assert_eq!(patched(&first).phase.as_deref(), Some("Failed"), "nothing runs, nothing will");
-    assert!(lab.asks.is_empty(), "it is not finished: {:?}", lab.asks);
+    assert_eq!(patched(&first).phase.as_deref(), Some("Failed"), "nothing runs and nothing will be started");
+    assert!(lab.requests.is_empty(), "it is not finished: {:?}", lab.requests);
     clean_up(&mut lab);
     let last = take(&mut lab, 9, deleted);
     assert!(matches!(&last, ObjectRequest::Delete { object } if object.uid.as_str() == "1"), "{last:?}");
-    lab.tell(api(SourceChange::Remove("1".into())));
+    lab.handle(api(SourceChange::Remove("1".into())));
     lab.ok(|c| *c == Call::Host(HostCall::RemoveDirs));
     lab.ok(|c| *c == Call::Host(HostCall::RemoveLogs));
     assert_eq!(lab.state("1"), None);
 }
 
 #[test]
-fn a_pod_that_had_ended_before_we_knew_it_keeps_what_its_object_says() {
+fn a_pod_with_a_terminal_phase_in_its_first_object_keeps_its_status() {
     let mut lab = api_lab(config());
     let ended = |value: &mut Value| {
         value["status"] = json!({"phase": "Succeeded", "containerStatuses": [{"name": "c", "image": "img", "imageID": "",
@@ -113,7 +114,7 @@ fn a_pod_that_had_ended_before_we_knew_it_keeps_what_its_object_says() {
 }
 
 #[test]
-fn a_pod_of_another_node_is_ignored_and_told() {
+fn a_pod_of_another_node_is_ignored_and_reported() {
     let mut lab = api_lab(config());
     put(&mut lab, object(7, |value| value["spec"]["nodeName"] = json!("elsewhere")));
     assert_eq!(lab.state("1"), None);
@@ -121,16 +122,19 @@ fn a_pod_of_another_node_is_ignored_and_told() {
 }
 
 #[test]
-fn a_pod_without_room_fails_and_goes_once_it_is_deleted() {
+fn a_pod_that_lacks_resources_fails_and_its_object_is_removed_once_it_is_deleted() {
     let mut lab = api_lab(NodeConfig { max_pods: 0, ..config() });
     put(&mut lab, object(7, |_| {}));
     clean_up(&mut lab);
-    let ask = take(&mut lab, 8, |_| {});
-    assert_eq!((patched(&ask).phase.as_deref(), patched(&ask).reason.as_deref()), (Some("Failed"), Some("OutOfpods")));
-    assert!(patched(&ask).message.as_ref().is_some_and(|m| m.starts_with("Pod was rejected: ")));
-    assert_eq!(patched(&ask).container_statuses, None, "none was ever meant to be");
-    assert!(lab.asks.is_empty(), "nobody deleted it: {:?}", lab.asks);
-    let status = patched(&ask).clone();
+    let request = take(&mut lab, 8, |_| {});
+    assert_eq!(
+        (patched(&request).phase.as_deref(), patched(&request).reason.as_deref()),
+        (Some("Failed"), Some("OutOfpods"))
+    );
+    assert!(patched(&request).message.as_ref().is_some_and(|m| m.starts_with("Pod was rejected: ")));
+    assert_eq!(patched(&request).container_statuses, None, "a rejected pod has none");
+    assert!(lab.requests.is_empty(), "it has no deletionTimestamp: {:?}", lab.requests);
+    let status = patched(&request).clone();
     put(
         &mut lab,
         object(9, |value| {
@@ -138,30 +142,26 @@ fn a_pod_without_room_fails_and_goes_once_it_is_deleted() {
             value["status"] = serde_json::to_value(&status).unwrap();
         }),
     );
-    assert!(matches!(lab.asks[0].1, ObjectRequest::Delete { .. }), "{:?}", lab.asks);
+    assert!(matches!(lab.requests[0].1, ObjectRequest::Delete { .. }), "{:?}", lab.requests);
 }
 
 #[test]
-fn labels_count_that_others_gave_the_node() {
+fn labels_that_others_set_on_the_node_object_are_used() {
     let mut lab = api_lab(config());
     let labels = |key: &str| Some([(key.to_owned(), "1".to_owned())].into());
     let picky = object(7, |value| value["spec"]["nodeSelector"] = json!({"disk": "1"}));
     put(&mut lab, picky.clone());
-    assert!(lab.calls.is_empty() && lab.events.is_empty(), "the label may be on its way: {:?}", lab.events);
+    assert!(lab.calls.is_empty() && lab.events.is_empty(), "the label may still arrive: {:?}", lab.events);
     let uid = Some("n".to_owned());
-    lab.tell(Event::NodeKnown { uid: uid.clone(), labels: labels("other") });
+    lab.handle(Event::NodeKnown { uid: uid.clone(), labels: labels("other") });
     assert!(lab.calls.is_empty(), "{:?}", lab.calls);
-    lab.tell(Event::NodeKnown { uid: uid.clone(), labels: labels("disk") });
-    assert!(
-        lab.calls.iter().any(|(_, _, call)| *call == Call::Host(HostCall::MakeDirs)),
-        "it may begin: {:?}",
-        lab.calls
-    );
+    lab.handle(Event::NodeKnown { uid: uid.clone(), labels: labels("disk") });
+    assert!(lab.calls.iter().any(|(_, _, call)| *call == Call::Host(HostCall::MakeDirs)), "it starts: {:?}", lab.calls);
 
     let mut lab = api_lab(config());
     put(&mut lab, picky);
     lab.now += Duration::from_secs(10);
-    lab.tell(Event::Wake);
+    lab.handle(Event::Wake);
     assert_eq!(lab.events.iter().map(|e| e.reason).collect::<Vec<_>>(), ["NodeAffinity"]);
     clean_up(&mut lab);
     assert_eq!(patched(&take(&mut lab, 8, |_| {})).phase.as_deref(), Some("Pending"));
@@ -169,62 +169,62 @@ fn labels_count_that_others_gave_the_node() {
     assert_eq!((last.phase.as_deref(), last.reason.as_deref()), (Some("Failed"), Some("NodeAffinity")));
 }
 
-/// A lab that was restarted under a pod of the API server, which runs.
+/// A lab whose agent was restarted while a pod of the API server runs.
 fn restarted(change: impl FnOnce(&mut Value)) -> Lab {
     let mut record = running().records[&PodUid::from("1")].clone();
     record.source = Source::Api;
     record.pod = object(7, change).pod;
     let mut lab = Lab::with(config(), vec![record]);
     lab.bring_up(super::lab::listing("1", "a"));
-    lab.see(&seen(Some(RunState::Running)));
+    lab.observe(&seen(Some(RunState::Running)));
     lab
 }
 
 #[test]
-fn after_a_restart_nothing_is_begun_before_the_api_server_was_heard() {
+fn after_a_restart_nothing_is_started_before_the_api_source_is_synced() {
     let mut lab = restarted(|_| {});
-    lab.tell(Event::Hint { uid: "1".into() });
-    let calls = lab.see(&seen(Some(RunState::Exited)));
-    assert_eq!(calls, [], "its exit is seen, and that is all");
+    lab.handle(Event::Hint { uid: "1".into() });
+    let calls = lab.observe(&seen(Some(RunState::Exited)));
+    assert_eq!(calls, [], "its exit is observed, and nothing is started");
     let record = &lab.records[&PodUid::from("1")];
-    assert!(record.containers["c"].exit.is_some(), "and written down");
+    assert!(record.containers["c"].exit.is_some(), "the exit is journaled");
     lab.now += Duration::from_secs(60);
-    assert_eq!(lab.tell(Event::Wake), []);
-    assert!(lab.asks.is_empty(), "nobody knows what its object is");
-    let calls = lab.tell(api(SourceChange::Set { pods: vec![object(7, |_| {})], broken: vec![] }));
-    assert!(calls.contains(&Call::Host(HostCall::MakeCgroup)), "now it goes on: {calls:?}");
-    assert_eq!(patched(&lab.asks[0].1).container_statuses.as_ref().map(Vec::len), Some(1));
+    assert_eq!(lab.handle(Event::Wake), []);
+    assert!(lab.requests.is_empty(), "its object is not known yet");
+    let calls = lab.handle(api(SourceChange::Set { pods: vec![object(7, |_| {})], broken: vec![] }));
+    assert!(calls.contains(&Call::Host(HostCall::MakeCgroup)), "the pod continues: {calls:?}");
+    assert_eq!(patched(&lab.requests[0].1).container_statuses.as_ref().map(Vec::len), Some(1));
 }
 
 #[test]
-fn after_a_restart_pods_of_the_local_api_wait_for_nobody() {
+fn after_a_restart_pods_of_the_local_api_do_not_wait_for_their_source() {
     let mut record = running().records[&PodUid::from("1")].clone();
     record.source = Source::Local;
     let mut lab = Lab::with(config(), vec![record]);
     lab.bring_up(super::lab::listing("1", "a"));
-    let calls = lab.see(&seen(Some(RunState::Running)));
+    let calls = lab.observe(&seen(Some(RunState::Running)));
     assert!(calls.contains(&Call::Host(HostCall::MakeCgroup)), "{calls:?}");
-    assert!(lab.asks.is_empty(), "nobody knows what its object is");
+    assert!(lab.requests.is_empty(), "its object is not known yet");
     let local = Manifest { origin: "local".into(), ..object(3, |_| {}) };
-    lab.tell(Event::Source { source: Source::Local, change: SourceChange::Put(local) });
+    lab.handle(Event::Source { source: Source::Local, change: SourceChange::Put(local) });
     assert!(
-        matches!(lab.asks[0].1, ObjectRequest::PatchStatus { .. }),
+        matches!(lab.requests[0].1, ObjectRequest::PatchStatus { .. }),
         "its own store keeps its status: {:?}",
-        lab.asks
+        lab.requests
     );
 }
 
 #[test]
-fn after_a_restart_a_kill_goes_on_without_the_api_server() {
+fn after_a_restart_a_kill_does_not_wait_for_the_api_server() {
     let mut lab = restarted(|_| {});
-    let calls = lab.tell(Event::Kill { uid: "1".into(), grace: None, evicted: None, waiter: None });
+    let calls = lab.handle(Event::Kill { uid: "1".into(), grace: None, evicted: None });
     assert!(matches!(calls.as_slice(), [Call::Runtime(RuntimeCall::StopContainer { .. })]), "{calls:?}");
 }
 
 /// A lab with a running pod of the API server, whose object has its status.
 fn running_object(change: impl Fn(&mut Value) + Copy) -> Lab {
     let mut lab = restarted(change);
-    lab.tell(api(SourceChange::Set { pods: vec![object(7, change)], broken: vec![] }));
+    lab.handle(api(SourceChange::Set { pods: vec![object(7, change)], broken: vec![] }));
     take(&mut lab, 8, change);
     lab.ok(|c| *c == Call::Host(HostCall::MakeCgroup));
     lab.ok(|c| *c == Call::Host(HostCall::MakeDirs));
@@ -232,33 +232,29 @@ fn running_object(change: impl Fn(&mut Value) + Copy) -> Lab {
 }
 
 #[test]
-fn a_resize_is_answered_and_changes_nothing() {
-    let cpu = |cpu: &'static str| {
-        move |value: &mut Value| value["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": cpu}})
-    };
-    let mut lab = running_object(cpu("1"));
-    put(
-        &mut lab,
-        object(9, |value| {
-            cpu("2")(value);
-            value["metadata"]["generation"] = json!(2);
-        }),
+fn a_resize_that_is_not_possible_is_reported_and_changes_nothing() {
+    let cpu = |value: &mut Value| value["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "1"}});
+    let none = |value: &mut Value| value["metadata"]["generation"] = json!(2);
+    let mut lab = running_object(cpu);
+    put(&mut lab, object(9, none));
+    let reported: Vec<_> = lab.events.iter().filter(|e| e.reason == "ResizeInfeasible").collect();
+    assert!(
+        matches!(reported[..], [event] if event.warning && event.message.contains(r#""generation":2"#)),
+        "{reported:?}"
     );
-    let told: Vec<_> = lab.events.iter().filter(|e| e.reason == "ResizeInfeasible").collect();
-    assert!(matches!(told[..], [event] if event.warning && event.message.contains(r#""generation":2"#)), "{told:?}");
-    let status = take(&mut lab, 10, cpu("2"));
+    let status = take(&mut lab, 10, none);
     let status = patched(&status);
     assert_eq!(condition(status, "PodResizePending"), Some(("True".into(), Some("Infeasible".into()))));
     assert_eq!(status.allocated_resources.as_ref().map(|r| r["cpu"].0.as_str()), Some("1"));
     assert_eq!(status.observed_generation, Some(2));
     assert!(status.conditions.iter().flatten().all(|c| c.observed_generation == Some(2)));
-    put(&mut lab, object(11, cpu("1")));
-    let status = take(&mut lab, 12, cpu("1"));
-    assert_eq!(condition(patched(&status), "PodResizePending"), None, "it was taken back");
+    put(&mut lab, object(11, cpu));
+    let status = take(&mut lab, 12, cpu);
+    assert_eq!(condition(patched(&status), "PodResizePending"), None, "the resize was reverted");
 }
 
 #[test]
-fn a_readiness_gate_is_what_its_condition_in_the_object_says() {
+fn a_readiness_gate_follows_its_condition_in_the_object() {
     let gated = |value: &mut Value| value["spec"]["readinessGates"] = json!([{"conditionType": "gate"}]);
     let mut lab = running_object(gated);
     let status = lab.records[&PodUid::from("1")].status.clone().unwrap();
@@ -271,19 +267,19 @@ fn a_readiness_gate_is_what_its_condition_in_the_object_says() {
             value["status"]["conditions"].as_array_mut().unwrap().push(json!({"type": "gate", "status": "True"}));
         }),
     );
-    let (_, ask) = lab.asks.remove(0);
-    assert_eq!(condition(patched(&ask), "Ready"), Some(("True".into(), None)));
-    assert_eq!(condition(patched(&ask), "gate"), Some(("True".into(), None)), "it is kept");
-    assert!(matches!(ask, ObjectRequest::PatchStatus { urgent: true, .. }));
+    let (_, request) = lab.requests.remove(0);
+    assert_eq!(condition(patched(&request), "Ready"), Some(("True".into(), None)));
+    assert_eq!(condition(patched(&request), "gate"), Some(("True".into(), None)), "it is kept");
+    assert!(matches!(request, ObjectRequest::PatchStatus { urgent: true, .. }));
 }
 
 #[test]
-fn our_own_status_coming_back_writes_nothing() {
+fn the_watch_event_of_our_own_status_writes_nothing() {
     let mut lab = running_object(|_| {});
     let status = lab.records[&PodUid::from("1")].status.clone().unwrap();
     lab.records.clear();
     put(&mut lab, object(9, |value| value["status"] = serde_json::to_value(&status).unwrap()));
-    assert!(lab.records.is_empty() && lab.asks.is_empty());
+    assert!(lab.records.is_empty() && lab.requests.is_empty());
 }
 
 #[test]
@@ -303,16 +299,16 @@ fn an_ephemeral_container_that_is_added_starts_in_the_running_pod() {
 }
 
 #[test]
-fn a_static_pod_gets_a_mirror_which_says_how_it_is_and_never_touches_it() {
+fn a_static_pod_gets_a_mirror_that_shows_its_status_and_never_affects_it() {
     let mut lab = Lab::with(config(), vec![]);
     lab.bring_up(Listing::default());
     lab.set(&[&pod("a", "1")]);
-    assert!(lab.asks.is_empty(), "one may be there: the API server has not been heard");
-    lab.tell(api(SourceChange::Set { pods: vec![], broken: vec![] }));
-    assert!(lab.asks.is_empty(), "nobody could own it yet");
-    lab.tell(Event::NodeKnown { uid: Some("n".into()), labels: None });
-    let (id, ask) = lab.asks.remove(0);
-    let ObjectRequest::CreateMirror { pod: wanted } = ask else { panic!("{ask:?}") };
+    assert!(lab.requests.is_empty(), "one may exist: the API source is not synced");
+    lab.handle(api(SourceChange::Set { pods: vec![], broken: vec![] }));
+    assert!(lab.requests.is_empty(), "its owner, the Node object, is not known yet");
+    lab.handle(Event::NodeKnown { uid: Some("n".into()), labels: None });
+    let (id, request) = lab.requests.remove(0);
+    let ObjectRequest::CreateMirror { pod: wanted } = request else { panic!("{request:?}") };
     let mirror = |uid: &str, version: u64, deleting: bool| {
         let mut pod = Pod::clone(&wanted);
         pod.metadata.uid = Some(uid.into());
@@ -321,43 +317,83 @@ fn a_static_pod_gets_a_mirror_which_says_how_it_is_and_never_touches_it() {
             deleting.then(|| serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
         Manifest { pod: Arc::new(pod), origin: "api".into() }
     };
-    lab.tell(Event::ObjectAnswered { id, result: Ok(Some(mirror("m1", 5, false).pod)) });
-    let (_, ask) = lab.asks.remove(0);
-    assert!(matches!(&ask, ObjectRequest::PatchStatus { object, .. } if object.uid.as_str() == "m1"), "{ask:?}");
+    lab.handle(Event::ObjectAnswered { id, result: Ok(Some(mirror("m1", 5, false).pod)) });
+    let (_, request) = lab.requests.remove(0);
+    assert!(
+        matches!(&request, ObjectRequest::PatchStatus { object, .. } if object.uid.as_str() == "m1"),
+        "{request:?}"
+    );
     assert_eq!(lab.node.translate(&"m1".into()), Some("1".into()));
     assert_eq!(lab.state("m1"), None, "a mirror has no worker");
 
     put(&mut lab, mirror("m1", 6, true));
-    let (id, ask) = lab.asks.remove(0);
-    assert!(matches!(&ask, ObjectRequest::DeleteMirror { object } if object.uid.as_str() == "m1"), "{ask:?}");
-    assert_eq!(lab.state("1"), Some(State::Syncing), "its pod goes on");
-    lab.tell(Event::ObjectAnswered { id, result: Ok(None) });
-    let (id, ask) = lab.asks.remove(0);
-    assert!(matches!(ask, ObjectRequest::CreateMirror { .. }), "{ask:?}");
-    lab.tell(Event::ObjectAnswered { id, result: Ok(Some(mirror("m2", 9, false).pod)) });
-    let (_, ask) = lab.asks.remove(0);
+    let (id, request) = lab.requests.remove(0);
+    assert!(matches!(&request, ObjectRequest::DeleteMirror { object } if object.uid.as_str() == "m1"), "{request:?}");
+    assert_eq!(lab.state("1"), Some(State::Syncing), "its pod continues");
+    lab.handle(Event::ObjectAnswered { id, result: Ok(None) });
+    let (id, request) = lab.requests.remove(0);
+    assert!(matches!(request, ObjectRequest::CreateMirror { .. }), "{request:?}");
+    lab.handle(Event::ObjectAnswered { id, result: Ok(Some(mirror("m2", 9, false).pod)) });
+    let (_, request) = lab.requests.remove(0);
     assert!(
-        matches!(&ask, ObjectRequest::PatchStatus { object, .. } if object.uid.as_str() == "m2"),
-        "all of it again: {ask:?}"
+        matches!(&request, ObjectRequest::PatchStatus { object, .. } if object.uid.as_str() == "m2"),
+        "a full patch: {request:?}"
     );
 
     lab.set(&[]);
     assert_eq!(lab.state("1"), Some(State::Terminated));
-    let removes = |lab: &Lab| lab.asks.iter().any(|(_, ask)| matches!(ask, ObjectRequest::DeleteMirror { .. }));
-    assert!(!removes(&lab), "not while its pod ends");
+    let removes =
+        |lab: &Lab| lab.requests.iter().any(|(_, request)| matches!(request, ObjectRequest::DeleteMirror { .. }));
+    assert!(!removes(&lab), "not while its pod terminates");
     lab.answer(|c| *c == Call::Host(HostCall::MakeCgroup), Err(CallError::Cancelled));
     lab.answer(|c| *c == Call::Host(HostCall::MakeDirs), Err(CallError::Cancelled));
     clean_up(&mut lab);
-    lab.tell(Event::Wake);
-    assert!(removes(&lab), "its pod is gone: {:?}", lab.asks);
+    lab.handle(Event::Wake);
+    assert!(removes(&lab), "its pod is gone: {:?}", lab.requests);
 }
 
 #[test]
-fn after_history_was_set_back_edits_deletions_and_removals_are_heard() {
+fn after_a_history_reset_edits_deletions_and_removals_are_applied() {
     let mut lab = running_object(|_| {});
-    lab.tell(api(SourceChange::Set { pods: vec![object(3, deleted)], broken: vec![] }));
-    assert_eq!(lab.state("1"), Some(State::Syncing), "a list from the past");
-    lab.tell(api(SourceChange::HistoryReset));
-    lab.tell(api(SourceChange::Set { pods: vec![object(3, deleted)], broken: vec![] }));
+    lab.handle(api(SourceChange::Set { pods: vec![object(3, deleted)], broken: vec![] }));
+    assert_eq!(lab.state("1"), Some(State::Syncing), "a list with an older version");
+    lab.handle(api(SourceChange::HistoryReset));
+    lab.handle(api(SourceChange::Set { pods: vec![object(3, deleted)], broken: vec![] }));
     assert_eq!(lab.state("1"), Some(State::Terminating));
+}
+
+fn annotation<'a>(lab: &'a Lab, key: &str) -> Option<&'a str> {
+    let pod = &lab.node.workers().get(&PodUid::from("1")).unwrap().record().pod;
+    pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+#[test]
+fn an_annotation_of_a_user_selects_neither_the_source_nor_the_time_of_a_pod() {
+    let claims = |value: &mut Value| {
+        value["metadata"]["annotations"] =
+            json!({CONFIG_SOURCE: "file", CONFIG_SEEN: "2001-01-01T00:00:00Z", "a": "b"});
+    };
+    let mut lab = api_lab(config());
+    let first_seen = super::lab::wall(lab.now).to_string();
+    put(&mut lab, object(1, claims));
+    lab.now += Duration::from_secs(60);
+    // An object with other labels, whose user still claims another source.
+    put(
+        &mut lab,
+        object(2, |value| {
+            claims(value);
+            value["metadata"]["labels"] = json!({"x": "y"});
+        }),
+    );
+    assert_eq!(annotation(&lab, CONFIG_SOURCE), Some("api"));
+    assert_eq!(annotation(&lab, CONFIG_SEEN), Some(first_seen.as_str()));
+    assert_eq!(annotation(&lab, "a"), Some("b"));
+    // The record of the former agent has the time at which the pod was first seen.
+    let records: Vec<_> = lab.records.values().cloned().collect();
+    let mut lab = Lab::with(config(), records);
+    lab.now += Duration::from_secs(600);
+    lab.bring_up(super::lab::listing("1", "a"));
+    lab.handle(api(SourceChange::Set { pods: vec![object(3, claims)], broken: vec![] }));
+    assert_eq!(annotation(&lab, CONFIG_SOURCE), Some("api"));
+    assert_eq!(annotation(&lab, CONFIG_SEEN), Some(first_seen.as_str()));
 }

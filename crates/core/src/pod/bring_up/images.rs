@@ -1,4 +1,4 @@
-//! ContainerImages of containers that are to start: presence, pulls, and the backoff of failed pulls.
+//! Images of containers that are to start: presence, pulls, and the backoff of failed pulls.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::pod::step::PodStep;
 /// A pull may take long; the runtime itself ends one that makes no progress.
 const PULL_LIMIT: Duration = Duration::from_secs(3600);
 
-/// What is known of the images of containers that are to start.
+/// State of the images of containers that are to start.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(in crate::pod) struct ContainerImages {
     known: BTreeMap<Name, Image>,
@@ -39,7 +39,7 @@ impl ContainerImages {
         self.pulls.get(name).and_then(|(backoff, _)| backoff.until(now))
     }
 
-    /// What is known of an image is only good for the start it was asked for.
+    /// The result of an image check is used only for the start that requested it.
     pub(super) fn retain(&mut self, wanted: impl Fn(&Name) -> bool) {
         self.known.retain(|name, _| wanted(name));
     }
@@ -48,7 +48,7 @@ impl ContainerImages {
         self.known.remove(name);
     }
 
-    /// The image to create the container from. `None`: it is being asked for or pulled, or can't be had now.
+    /// The image to create the container from. `None`: it is being checked or pulled, or is not available now.
     pub(super) fn present(
         &mut self,
         name: &Name,
@@ -62,7 +62,7 @@ impl ContainerImages {
             (None, Some("Always")) => self.pull(name, image, waiting, step),
             (None, _) => {
                 let limit = step.ctx.config.runtime_request_timeout;
-                step.ask(RuntimeCall::ImageStatus { name: name.clone(), image }, limit);
+                step.request(RuntimeCall::ImageStatus { name: name.clone(), image }, limit);
             }
             (Some(Image::Absent), Some("Never")) => {
                 let message = format!("Container image {image:?} is not present with pull policy of Never");
@@ -91,7 +91,7 @@ impl ContainerImages {
             waiting.insert(name.clone(), backing_off);
             return;
         }
-        if step.ask(RuntimeCall::PullImage { name: name.clone(), image: image.clone() }, PULL_LIMIT) {
+        if step.request(RuntimeCall::PullImage { name: name.clone(), image: image.clone() }, PULL_LIMIT) {
             step.notify("Pulling", Some(name), format!("Pulling image {image:?}"));
         }
     }
@@ -108,7 +108,8 @@ impl ContainerImages {
             return;
         }
         if found.is_some() {
-            let message = format!("Container image {image:?} already present on machine");
+            let message =
+                format!("Container image {image:?} already present on machine and can be accessed by the pod");
             step.notify("Pulled", Some(&name), message);
         } else {
             step.history(&format!("image of container {name} is not present"), image);
@@ -191,7 +192,7 @@ impl ContainerImages {
     }
 }
 
-/// An image can't be had: an event of its own comes first.
+/// An image is not available: reported by its own event before the Failed event of the container.
 fn image_failed(
     name: &Name,
     reason: &str,
@@ -216,5 +217,5 @@ fn images(pod: &Pod) -> impl Iterator<Item = (&str, &str)> {
 /// This image is still the one to create the container from.
 fn wants_image(pod: &Pod, name: &str, image: &str) -> bool {
     let wanted = images(pod).find(|(known, _)| *known == name);
-    wanted.is_none_or(|(_, wanted)| wanted == image || mutate::made(Mutant::ImageOfBefore))
+    wanted.is_none_or(|(_, wanted)| wanted == image || mutate::is_active(Mutant::StaleImageStatus))
 }

@@ -54,13 +54,13 @@ impl WaitingContainers {
         is_new
     }
 
-    /// The plan says why containers wait; what runs waits for nothing.
+    /// Takes the reasons from the plan; running containers have none.
     pub(in crate::pod) fn follow_plan(&mut self, planned: &BTreeMap<Name, Waiting>, step: &mut PodStep<'_, '_>) {
         let seen = &step.facts.observed.seen;
         let runs = |name: &Name| seen.containers.iter().any(|c| c.name == *name && c.state == RunState::Running);
         self.0.retain(|name, w| !runs(name) && (w.reason != CRASH_LOOP || planned.contains_key(name)));
         for (name, waiting) in planned {
-            // The next instance is being created: the backoff that was written down with it is for the one after.
+            // The next instance is being created: the journaled backoff applies to the instance after it.
             let coming = step.facts.calls.busy(&CallKey::Container(name.clone()));
             if !coming && self.0.get(name) != Some(waiting) {
                 if waiting.reason == CRASH_LOOP {
@@ -77,7 +77,7 @@ impl WaitingContainers {
     /// Containers that wait because an object was missing are tried again at once.
     pub(in crate::pod) fn objects_changed(&self, facts: &mut PodFacts) {
         for (name, _) in self.0.iter().filter(|(_, waiting)| waiting.reason == CONFIG_ERROR) {
-            facts.calls.reset_container_backoff(name);
+            facts.calls.reset_backoff_of(&CallKey::Container(name.clone()));
         }
     }
 }

@@ -113,7 +113,7 @@ impl ContainerStops {
             stop.report(&container, step);
             let hook_done = stop.run_pre_stop(&container, step);
             let in_order = step.facts.record.termination().is_none() || may_stop_now(step.facts, &container);
-            let due = step.now().boot >= stop.deadline && (in_order || !mutate::made(Mutant::FloorPerContainer));
+            let due = step.now().boot >= stop.deadline && (in_order || !mutate::is_active(Mutant::FloorPerContainer));
             if (hook_done && in_order) || due {
                 stop.send(&container, step);
             }
@@ -172,7 +172,7 @@ impl Stop {
                 if !step.ctx.runtime_up {
                     return false;
                 }
-                if !mutate::made(Mutant::HookNotJournaled) {
+                if !mutate::is_active(Mutant::HookNotJournaled) {
                     let begun = Some((container.id.clone(), HookState::Begun));
                     step.facts.record.edit_container(&container.name, |memory| memory.pre_stop = begun);
                 }
@@ -202,7 +202,7 @@ fn pre_stop_handler(facts: &PodFacts, container: &ContainerSeen) -> Option<Optio
 fn may_stop_now(facts: &PodFacts, container: &ContainerSeen) -> bool {
     let Some(mine) = sidecar_index(facts, &container.name) else { return true };
     let sure = facts.observed.fresh() && !facts.calls.starting() && !facts.calls.in_doubt();
-    let before = |i: usize| if mutate::made(Mutant::SidecarsForward) { i >= mine } else { i <= mine };
+    let before = |i: usize| if mutate::is_active(Mutant::SidecarsForward) { i >= mine } else { i <= mine };
     sure && facts.observed.seen.alive().all(|other| sidecar_index(facts, &other.name).is_some_and(before))
 }
 

@@ -1,4 +1,4 @@
-//! Calls whose fate is unknown, and what they may do long after.
+//! Calls in doubt, and effects that appear long after them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ fn in_doubt() -> Result<Answer, CallError> {
     Err(CallError::InDoubt { reason: None, message: "deadline exceeded".into() })
 }
 
-/// A pod whose definition changes while the start of its container is in doubt, up to the moment the doubt is given up.
+/// A pod whose definition changes while the start of its container is in doubt, up to the moment at which the call is given up.
 fn changed_in_doubt(made: &PodSeen) -> Lab {
     let mut lab = starting(made);
     lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::StartContainer { .. })), in_doubt());
@@ -20,42 +20,42 @@ fn changed_in_doubt(made: &PodSeen) -> Lab {
     lab.set(&[&Manifest { pod: Arc::new(edited), ..changed }]);
     for _ in 0..500 {
         lab.now += Duration::from_secs(1);
-        while !lab.looks.is_empty() {
-            lab.see(made);
+        while !lab.observations.is_empty() {
+            lab.observe(made);
         }
-        lab.tell(Event::Wake);
+        lab.handle(Event::Wake);
     }
     lab
 }
 
 #[test]
-fn an_instance_that_may_start_late_is_gone_before_another_is_made() {
+fn an_instance_that_may_start_late_is_removed_before_another_is_created() {
     let mut made = seen(Some(RunState::Created));
     let before = crate::hash::container_hash(&pod("a", "1").pod.spec.as_ref().unwrap().containers[0]);
     (made.containers[0].hash, made.containers[0].started_at) = (Some(before), None);
     let mut lab = changed_in_doubt(&made);
     let is_removal = |c: &Call| matches!(c, Call::Runtime(RuntimeCall::RemoveContainer { .. }));
-    assert!(lab.calls.iter().all(|(_, _, c)| is_removal(c)), "the old one may run yet: {:?}", lab.calls);
+    assert!(lab.calls.iter().all(|(_, _, c)| is_removal(c)), "the old one may still start: {:?}", lab.calls);
     lab.ok(is_removal);
-    let next = lab.see(&seen(None));
+    let next = lab.observe(&seen(None));
     assert!(matches!(next[..], [Call::Runtime(RuntimeCall::ImageStatus { .. })]), "{next:?}");
 }
 
 #[test]
-fn a_sandbox_that_shows_settles_the_doubt_of_a_removed_pod_at_once() {
+fn an_observed_sandbox_resolves_the_doubt_of_a_removed_pod_at_once() {
     let mut lab = Lab::new(Listing::default());
     lab.set(&[&pod("a", "1")]);
     lab.host_is_ready();
     lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::RunSandbox { .. })), in_doubt());
     lab.set(&[]);
-    assert_eq!(lab.see(&PodSeen::default()), [], "it may come up yet");
+    assert_eq!(lab.observe(&PodSeen::default()), [], "it may still appear");
     lab.now += Duration::from_secs(1);
-    lab.tell(Event::Wake);
-    assert_eq!(lab.see(&seen(None)), [Call::Runtime(RuntimeCall::StopSandbox { id: "sb".into() })]);
+    lab.handle(Event::Wake);
+    assert_eq!(lab.observe(&seen(None)), [Call::Runtime(RuntimeCall::StopSandbox { id: "sb".into() })]);
     lab.ok(|c| matches!(c, Call::Runtime(RuntimeCall::StopSandbox { .. })));
     let mut stopped = seen(None);
     stopped.sandboxes[0].ready = false;
-    let next = lab.see(&stopped);
+    let next = lab.observe(&stopped);
     assert_eq!(
         next,
         [Call::Host(HostCall::RemoveVolumes), Call::Host(HostCall::RemoveCgroup)],
@@ -64,7 +64,7 @@ fn a_sandbox_that_shows_settles_the_doubt_of_a_removed_pod_at_once() {
 }
 
 #[test]
-fn what_can_t_be_removed_is_tried_again_ever_less_often() {
+fn a_failed_removal_is_retried_with_growing_delays() {
     let is_removal = |c: &Call| matches!(c, Call::Runtime(RuntimeCall::RemoveContainer { .. }));
     let mut lab = running();
     let mut two = seen(Some(RunState::Running));
@@ -74,28 +74,28 @@ fn what_can_t_be_removed_is_tried_again_ever_less_often() {
         (dead.id, dead.attempt) = (id.into(), attempt);
         two.containers.push(dead);
     }
-    let mut asked = 0;
-    lab.tell(Event::Hint { uid: "1".into() });
+    let mut attempts = 0;
+    lab.handle(Event::Hint { uid: "1".into() });
     for _ in 0..3600 {
         lab.now += Duration::from_secs(1);
-        while !lab.looks.is_empty() {
-            lab.see(&two);
+        while !lab.observations.is_empty() {
+            lab.observe(&two);
         }
         if lab.calls.iter().any(|(_, _, c)| is_removal(c)) {
-            asked += 1;
+            attempts += 1;
             lab.answer(is_removal, Err(CallError::failed("device or resource busy")));
         }
-        lab.tell(Event::Wake);
+        lab.handle(Event::Wake);
     }
-    assert!((40..=70).contains(&asked), "{asked} times in an hour");
+    assert!((40..=70).contains(&attempts), "{attempts} times in an hour");
 }
 
 #[test]
-fn an_ephemeral_container_that_was_given_up_is_made_under_another_name() {
+fn an_ephemeral_container_that_was_given_up_is_created_with_another_attempt() {
     let debugged = |manifest: Manifest| {
         let mut pod = Pod::clone(&manifest.pod);
-        let eye = serde_json::json!([{"name": "eye", "image": "img", "imagePullPolicy": "IfNotPresent"}]);
-        pod.spec.as_mut().unwrap().ephemeral_containers = serde_json::from_value(eye).unwrap();
+        let debugger = serde_json::json!([{"name": "debugger", "image": "img", "imagePullPolicy": "IfNotPresent"}]);
+        pod.spec.as_mut().unwrap().ephemeral_containers = serde_json::from_value(debugger).unwrap();
         Manifest { pod: Arc::new(pod), ..manifest }
     };
     let mut lab = Lab::new(Listing::default());
@@ -108,9 +108,9 @@ fn an_ephemeral_container_that_was_given_up_is_made_under_another_name() {
     let mut attempts = vec![];
     for _ in 0..600 {
         lab.now += Duration::from_secs(1);
-        lab.tell(Event::Wake);
-        while !lab.looks.is_empty() {
-            lab.see(&runs);
+        lab.handle(Event::Wake);
+        while !lab.observations.is_empty() {
+            lab.observe(&runs);
         }
         if lab.calls.iter().any(|(_, _, c)| matches!(c, Call::Runtime(RuntimeCall::ImageStatus { .. }))) {
             lab.answer(

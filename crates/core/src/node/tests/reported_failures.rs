@@ -1,4 +1,4 @@
-//! What people see in the status of a pod that does not come up.
+//! Status and events of a pod that does not start.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn waiting(lab: &Lab) -> (String, String) {
 }
 
 #[test]
-fn a_volume_that_fails_is_read_in_the_status_until_it_works() {
+fn a_failed_volume_is_shown_in_the_status_until_it_is_mounted() {
     let mut lab = Lab::new(Listing::default());
     lab.set(&[&with_volume()]);
     lab.host_is_ready();
@@ -31,13 +31,13 @@ fn a_volume_that_fails_is_read_in_the_status_until_it_works() {
     lab.answer(is_mount, Err(CallError::with_reason("FailedMount", "no such device")));
     assert_eq!(waiting(&lab), ("ContainerCreating".into(), "FailedMount: no such device".into()));
     lab.now += std::time::Duration::from_secs(2);
-    lab.tell(Event::Wake);
+    lab.handle(Event::Wake);
     lab.ok(is_mount);
     assert_eq!(waiting(&lab), ("ContainerCreating".into(), String::new()));
 }
 
 #[test]
-fn a_pod_in_quarantine_says_so_in_its_status() {
+fn a_quarantined_pod_has_a_condition_in_its_status() {
     let mut lab = Lab::new(Listing::default());
     let mut broken = pod("b", "b");
     Arc::make_mut(&mut broken.pod).spec = None;
@@ -46,8 +46,11 @@ fn a_pod_in_quarantine_says_so_in_its_status() {
     let now = Now { boot: lab.now, wall: wall(lab.now) };
     let caught = lab.node.handle_guarded(Event::Source { source: Source::File, change }, now, &mut out);
     assert_eq!(caught.len(), 1);
-    let kept = out.effects.iter().filter(|e| matches!(e, Effect::KeepAside { record } if record.uid.as_str() == "b"));
-    assert_eq!(kept.count(), 1, "its record is kept for whoever looks for the bug");
+    let kept = out
+        .effects
+        .iter()
+        .filter(|e| matches!(e, Effect::SaveQuarantinedRecord { record } if record.uid.as_str() == "b"));
+    assert_eq!(kept.count(), 1, "its record is saved for the investigation of the bug");
     let status = lab.node.workers().get(&PodUid::from("b")).unwrap().record().status.clone().unwrap();
     let condition = status.conditions.clone().unwrap().pop().unwrap();
     assert_eq!((condition.type_.as_str(), condition.status.as_str()), ("podwright.dev/Quarantined", "True"));
@@ -58,13 +61,13 @@ fn a_pod_in_quarantine_says_so_in_its_status() {
         "clients see it"
     );
     let mut out = Out::default();
-    let kill = Event::Kill { uid: "b".into(), grace: None, evicted: None, waiter: Some(7) };
+    let kill = Event::Kill { uid: "b".into(), grace: None, evicted: None };
     assert!(lab.node.handle_guarded(kill, now, &mut out).is_empty());
-    assert!(out.effects.contains(&Effect::Released { waiter: 7 }), "nobody waits for an end that nobody brings about");
+    assert!(!out.effects.iter().any(|e| matches!(e, Effect::Call { .. })), "nothing is done for it: {:?}", out.effects);
 }
 
 #[test]
-fn a_missing_image_that_may_not_be_pulled_is_told_by_two_events_and_only_once() {
+fn a_missing_image_that_may_not_be_pulled_is_reported_once_by_two_events() {
     let mut lab = Lab::new(Listing::default());
     let manifest = pod("a", "1");
     let mut never = Pod::clone(&manifest.pod);
@@ -72,20 +75,20 @@ fn a_missing_image_that_may_not_be_pulled_is_told_by_two_events_and_only_once() 
     lab.set(&[&Manifest { pod: Arc::new(never), ..manifest }]);
     lab.host_is_ready();
     lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::RunSandbox { .. })), Ok(Answer::Sandbox("sb".into())));
-    lab.see(&seen(None));
+    lab.observe(&seen(None));
     for _ in 0..2 {
         lab.answer(|c| matches!(c, Call::Runtime(RuntimeCall::ImageStatus { .. })), Ok(Answer::Image(None)));
         lab.now += std::time::Duration::from_secs(60);
-        lab.tell(Event::Wake);
+        lab.handle(Event::Wake);
     }
     let message = r#"Container image "img" is not present with pull policy of Never"#;
-    let told: Vec<_> = lab.events.iter().filter(|e| e.warning).map(|e| (e.reason, e.message.as_str())).collect();
-    assert_eq!(told, [("ErrImageNeverPull", message), ("Failed", "Error: ErrImageNeverPull")]);
+    let reported: Vec<_> = lab.events.iter().filter(|e| e.warning).map(|e| (e.reason, e.message.as_str())).collect();
+    assert_eq!(reported, [("ErrImageNeverPull", message), ("Failed", "Error: ErrImageNeverPull")]);
     assert_eq!(waiting(&lab), ("ErrImageNeverPull".into(), message.into()));
 }
 
 #[test]
-fn a_pod_that_lived_too_long_is_told_once() {
+fn a_pod_that_exceeds_its_active_deadline_is_reported_once() {
     let mut lab = Lab::new(Listing::default());
     let manifest = pod("a", "1");
     let mut short = Pod::clone(&manifest.pod);
@@ -94,28 +97,28 @@ fn a_pod_that_lived_too_long_is_told_once() {
     lab.host_is_ready();
     for _ in 0..3 {
         lab.now += std::time::Duration::from_secs(6);
-        lab.tell(Event::Wake);
+        lab.handle(Event::Wake);
     }
-    let told: Vec<_> = lab.events.iter().filter(|e| e.reason == "DeadlineExceeded").collect();
-    assert!(matches!(told[..], [event] if !event.warning && event.container.is_none()), "{told:?}");
+    let reported: Vec<_> = lab.events.iter().filter(|e| e.reason == "DeadlineExceeded").collect();
+    assert!(matches!(reported[..], [event] if !event.warning && event.container.is_none()), "{reported:?}");
 }
 
 #[test]
-fn the_return_of_the_event_stream_gives_what_failed_a_new_chance_but_not_all_the_time() {
+fn failed_calls_are_retried_when_the_event_stream_returns_unless_it_flaps() {
     let mut lab = Lab::new(Listing::default());
     lab.set(&[&pod("a", "1")]);
     lab.host_is_ready();
     let is_run = |c: &Call| matches!(c, Call::Runtime(RuntimeCall::RunSandbox { .. }));
     let round = |lab: &mut Lab| {
         assert_eq!(lab.answer(is_run, Err(CallError::failed("server is not initialized yet"))), []);
-        assert_eq!(lab.tell(Event::EventStream { up: false }), []);
-        // What failed is known for sure: looked at once more, nothing is there.
-        if !lab.looks.is_empty() {
-            lab.see(&PodSeen::default());
+        assert_eq!(lab.handle(Event::EventStream { up: false }), []);
+        // The failure is definite: an observation shows no sandbox.
+        if !lab.observations.is_empty() {
+            lab.observe(&PodSeen::default());
         }
-        lab.tell(Event::EventStream { up: true })
+        lab.handle(Event::EventStream { up: true })
     };
     assert_eq!(round(&mut lab), [Call::Runtime(RuntimeCall::RunSandbox { attempt: 0 })], "the runtime was restarted");
     lab.now += std::time::Duration::from_secs(1);
-    assert_eq!(round(&mut lab), [], "a stream that flickers");
+    assert_eq!(round(&mut lab), [], "a stream that flaps");
 }

@@ -1,41 +1,79 @@
-//! What an observation teaches the record: attempts, exits, the fate of calls in doubt.
+//! Updates the record from an observation: attempts, exits, results of calls in doubt.
 //!
 //! The exit of a container is in the record, and so on disk, before anything may remove the container.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::ContainerStatus;
 
 use super::{Ctx, PodFacts};
 use crate::actions;
 use crate::model::{
     Call, CallKey, ContainerId, ContainerMemory, ContainerSeen, Exit, HookState, Name, Now, RunState, RuntimeCall,
+    find_container,
 };
 use crate::mutate::{self, Mutant};
 
-/// Takes over what the runtime shows: attempts, exits, hooks that another agent began.
-pub(super) fn absorb(facts: &mut PodFacts, now: Now) {
+/// Copies attempts, exits and hooks of another agent from the observed state to the record.
+pub(super) fn update_record(facts: &mut PodFacts, now: Now) {
     let attempts = facts.observed.seen.sandboxes.iter().map(|s| s.attempt + 1).max().unwrap_or(0);
     let attempts = facts.record.sandbox_attempts.max(attempts);
     facts.record.set(|r| &mut r.sandbox_attempts, attempts);
-    let known = |(name, memory): (&Name, &ContainerMemory)| memory.created.then(|| name.clone());
-    let known: BTreeSet<Name> = facts.record.containers.iter().filter_map(known).collect();
+    let known = |(name, memory): (&Name, &ContainerMemory)| memory.created.then(|| (name.clone(), memory.restarts));
+    let known: BTreeMap<Name, u32> = facts.record.containers.iter().filter_map(known).collect();
     for c in newest_two(&facts.observed.seen.containers) {
         let mut new_exit = false;
         facts.record.edit_container(&c.name, |memory| {
-            if c.state == RunState::Running && !known.contains(&c.name) {
-                // Ours are observed before they run: another agent began this one, and its hook.
+            if c.state == RunState::Running && known.get(&c.name).is_none_or(|last| c.attempt > *last) {
+                // Our own instances are observed before they run. Another agent started this one, and its hook.
                 memory.post_start = Some((c.id.clone(), HookState::Done));
             }
-            new_exit = learn(memory, c);
+            new_exit = update_container(memory, c);
         });
         if new_exit {
             let what = format!("container {} exited with code {}", c.name, c.exit_code);
             facts.history.record(now, &what, &c.reason);
         }
     }
+    adopt_verdicts(facts);
 }
 
-/// What this call was to create may surface under its name at any time: the next try gets another name.
-pub(super) fn leave_behind(facts: &mut PodFacts, call: Call) {
+/// Takes over what the last status says of probes of instances that run: another agent ran them, and containers stay ready.
+pub(super) fn adopt_verdicts(facts: &mut PodFacts) {
+    let statuses = facts.record.status.iter().flat_map(|s| [&s.init_container_statuses, &s.container_statuses]);
+    let statuses: Vec<&ContainerStatus> = statuses.flatten().flatten().collect();
+    let mut adopted = vec![];
+    for c in facts.observed.seen.containers.iter().filter(|c| c.state == RunState::Running) {
+        let Some(status) = statuses.iter().find(|s| id_in(s).is_some_and(|id| id == c.id.as_str())) else { continue };
+        let Some(spec) = find_container(&facts.record.pod, c.name.as_str()).map(|found| found.container) else {
+            continue;
+        };
+        let started = spec.startup_probe.is_some() && status.started == Some(true);
+        let ready = spec.readiness_probe.is_some() && status.ready;
+        if started || ready {
+            adopted.push((c.name.clone(), c.id.clone(), started, ready));
+        }
+    }
+    for (name, id, started, ready) in adopted {
+        facts.record.edit_container(&name, |memory| {
+            if started {
+                memory.started = Some(id.clone());
+            }
+            if ready && memory.ready.as_ref().is_none_or(|(known, _)| *known != id) {
+                memory.ready = Some((id, true));
+            }
+        });
+    }
+}
+
+/// The runtime's id of the instance that a status is about.
+pub(super) fn id_in(status: &ContainerStatus) -> Option<&str> {
+    let id = status.container_id.as_deref()?;
+    Some(id.split_once("://").map_or(id, |(_, id)| id))
+}
+
+/// The object of this call may still appear under its name at any time: the next attempt gets another name.
+pub(super) fn skip_attempt(facts: &mut PodFacts, call: Call) {
     match call {
         Call::Runtime(RuntimeCall::RunSandbox { attempt }) => {
             facts.record.set(|r| &mut r.sandbox_attempts, attempt + 1);
@@ -48,15 +86,15 @@ pub(super) fn leave_behind(facts: &mut PodFacts, call: Call) {
 }
 
 /// The start of this container has a definite result.
-pub(super) fn start_is_settled(facts: &mut PodFacts, name: &Name) {
+pub(super) fn clear_starting(facts: &mut PodFacts, name: &Name) {
     if facts.record.containers.get(name).is_some_and(|memory| memory.starting.is_some()) {
         facts.record.edit_container(name, |memory| memory.starting = None);
     }
 }
 
-/// A start that was cut off, by the agent's own death or by a deadline, leaves an instance that the runtime ended itself, before
-/// or just after its process began: that exit code says nothing, and the instance is replaced whatever the policy. Returns the
-/// instances whose start has a definite result now.
+/// A start that was interrupted, by the end of the agent or by a deadline, leaves an instance that the runtime itself ended
+/// before or just after its process started. That exit code has no meaning, and the instance is replaced regardless of the
+/// restart policy. Returns the instances whose start has a definite result now.
 pub(super) fn settle_starts(facts: &mut PodFacts, now: Now) -> Vec<ContainerId> {
     if !facts.observed.fresh() || facts.record.termination().is_some() {
         return vec![];
@@ -69,12 +107,13 @@ pub(super) fn settle_starts(facts: &mut PodFacts, now: Now) -> Vec<ContainerId> 
         if state == Some((RunState::Created, false)) {
             continue;
         }
-        start_is_settled(facts, &name);
+        clear_starting(facts, &name);
         settled.push(id.clone());
         // The runtime may have removed it meanwhile: then its exit is in the record.
         let exit = facts.record.containers.get(&name).and_then(|memory| memory.exit.as_ref());
         let never_started = exit.is_some_and(|exit| exit.id == id && exit.started_at.is_none());
-        if state == Some((RunState::Exited, false)) || (state.is_none() && never_started) {
+        let interrupted = state == Some((RunState::Exited, false)) || (state.is_none() && never_started);
+        if interrupted && !mutate::is_active(Mutant::CutOffIsExit) {
             facts.history.record(now, &format!("container {name} is replaced"), "its start was interrupted");
             facts.record.edit_container(&name, |memory| memory.voided = Some(id));
         }
@@ -82,9 +121,9 @@ pub(super) fn settle_starts(facts: &mut PodFacts, now: Now) -> Vec<ContainerId> 
     settled
 }
 
-/// An instance that ran and that the runtime no longer lists has ended, with an unknown exit code. Only the last status says that
-/// it ran, and the next one will not: so it is written down.
-pub(super) fn absorb_disappeared(facts: &mut PodFacts, now: Now) {
+/// An instance that ran and that the runtime no longer lists has exited, with an unknown exit code. Only the last status shows
+/// that it ran, and the next one will not: so the exit is journaled.
+pub(super) fn record_disappeared(facts: &mut PodFacts, now: Now) {
     if !facts.observed.fresh() {
         return;
     }
@@ -101,7 +140,7 @@ pub(super) fn absorb_disappeared(facts: &mut PodFacts, now: Now) {
     }
 }
 
-/// An observation may show what became of a call in doubt; time may end the waiting.
+/// Resolves calls in doubt whose result the observation shows, or whose time is over.
 pub(super) fn settle_doubts(facts: &mut PodFacts, ctx: &mut Ctx<'_>) {
     if !facts.calls.in_doubt() {
         return;
@@ -123,9 +162,9 @@ pub(super) fn settle_doubts(facts: &mut PodFacts, ctx: &mut Ctx<'_>) {
     }
     for call in given_up {
         facts.history.record(ctx.now, &format!("{} is given up", call.key()), "its result stayed unknown");
-        leave_behind(facts, call);
+        skip_attempt(facts, call);
     }
-    if facts.calls.look_due(ctx.now.boot) {
+    if facts.calls.observation_due(ctx.now.boot) {
         facts.observed.mark_dirty();
     }
 }
@@ -145,23 +184,23 @@ pub(super) fn newest_two(containers: &[ContainerSeen]) -> Vec<&ContainerSeen> {
     newest
 }
 
-/// Learn from one instance; instances come oldest first. True if this is a newly seen exit.
-fn learn(memory: &mut ContainerMemory, c: &ContainerSeen) -> bool {
+/// Updates the record from one instance; instances come oldest first. True if its exit is new.
+fn update_container(memory: &mut ContainerMemory, c: &ContainerSeen) -> bool {
     memory.created = true;
     memory.restarts = memory.restarts.max(c.attempt);
     let known = |exit: &Option<Exit>| exit.as_ref().is_some_and(|e| e.id == c.id);
     if known(&memory.exit) || known(&memory.previous_exit) {
         return false;
     }
-    // An older one than that whose end we know: it was known once, and is not removed yet.
+    // Older than the instance whose exit is known: it was handled before and is not removed yet.
     if memory.exit.as_ref().is_some_and(|exit| c.attempt < exit.attempt) {
         return false;
     }
-    // A newer instance than the one whose end we know.
+    // Newer than the instance whose exit is known.
     if memory.exit.is_some() {
         memory.previous_exit = memory.exit.take();
     }
-    if c.state != RunState::Exited || mutate::made(Mutant::ExitNotRecorded) {
+    if c.state != RunState::Exited || mutate::is_active(Mutant::ExitNotRecorded) {
         return false;
     }
     memory.exit = Some(actions::exit_of(c));
