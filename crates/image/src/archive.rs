@@ -1,4 +1,4 @@
-//! Images in files: docker-archive, OCI archive and OCI layout, to load and to save.
+//! Images in files: docker-archive and OCI archive, to load and to save.
 //!
 //! An archive is a stream, and its table of contents may come last. So every file of it goes into the content store under its own
 //! digest while it is read, bounded and leased; then the table of contents says which images there are. What no image uses is
@@ -7,25 +7,21 @@
 //! ```text
 //! docker-archive   manifest.json → configuration, layers (by path)       docker save, podman save, bazel
 //! OCI archive      oci-layout, index.json → blobs/sha256/…               skopeo, buildah, docker save since 25
-//! OCI layout       the same as a directory
 //! ```
 
 mod save;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use podwright_linux::beneath::ConfinedDir;
-use rustix::fs::OFlags;
 use serde::Deserialize;
 
 use crate::compression::decompress;
 use crate::content::{ContentError, ExpectedContent};
 use crate::digest::{Digest, excerpt};
-use crate::durable::{DurableFileError, failed};
+use crate::durable::DurableFileError;
 use crate::images::ImageRecord;
 use crate::layers::LayerError;
 use crate::leases::ContentLease;
@@ -102,27 +98,14 @@ impl ImageStore {
     pub fn load(&self, archive: impl Read, cancelled: &AtomicBool) -> Result<Vec<ImageRecord>, ArchiveError> {
         let mut lease = self.lease();
         let files = ArchiveFiles::read(self, archive, &mut lease)?;
-        let loader = Loader { store: self, cancelled, source: BlobSource::Stored };
-        if let Some(index) = files.get("index.json") {
-            return loader.oci_index(&self.small(index)?, &mut lease);
-        }
-        match files.get("manifest.json") {
-            Some(manifest) => loader.docker(&self.small(manifest)?, &files, &mut lease),
-            None => Err(ArchiveError::NotAnArchive),
-        }
-    }
-
-    /// Loads all images of an OCI layout, a directory. Symlinks in it that lead out are refused. Blocks.
-    pub fn load_layout(&self, dir: &Path, cancelled: &AtomicBool) -> Result<Vec<ImageRecord>, ArchiveError> {
-        let layout = ConfinedDir::open(dir).map_err(failed("open", dir))?;
-        let index = layout.read_file(Path::new("index.json"), self.limits().manifest_bytes);
-        let index = index.map_err(failed("read", &dir.join("index.json")))?;
-        let source = BlobSource::Layout(&layout, dir);
-        Loader { store: self, cancelled, source }.oci_index(&index, &mut self.lease())
-    }
-
-    fn small(&self, digest: Digest) -> Result<Vec<u8>, ContentError> {
-        self.content().read(digest, self.limits().manifest_bytes)
+        let loader = Loader { store: self, cancelled };
+        let loaded = match (files.get("index.json"), files.get("manifest.json")) {
+            (Some(index), _) => loader.oci_index(&loader.small(index)?, &mut lease)?,
+            (None, Some(manifest)) => loader.docker(&loader.small(manifest)?, &files, &mut lease)?,
+            (None, None) => return Err(ArchiveError::NotAnArchive),
+        };
+        self.sync()?;
+        Ok(loaded)
     }
 }
 
@@ -187,18 +170,9 @@ fn normal(path: &Path) -> PathBuf {
     parts
 }
 
-/// Where the blobs of an OCI index are.
-enum BlobSource<'a> {
-    /// Already in the store, by their own digest.
-    Stored,
-    /// In a directory.
-    Layout(&'a ConfinedDir, &'a Path),
-}
-
 struct Loader<'a> {
     store: &'a ImageStore,
     cancelled: &'a AtomicBool,
-    source: BlobSource<'a>,
 }
 
 /// One image of docker's `manifest.json`.
@@ -213,6 +187,11 @@ struct DockerImage {
 }
 
 impl Loader<'_> {
+    /// A document of the archive.
+    fn small(&self, digest: Digest) -> Result<Vec<u8>, ContentError> {
+        self.store.content().read(digest, self.store.limits().manifest_bytes)
+    }
+
     fn oci_index(&self, bytes: &[u8], lease: &mut ContentLease) -> Result<Vec<ImageRecord>, ArchiveError> {
         const FILE: &str = "index.json";
         let index: ImageIndex =
@@ -245,7 +224,7 @@ impl Loader<'_> {
         }
         let mut next = descriptor.clone();
         for _ in 0..=limits.index_depth {
-            self.fetch(&next, limits.manifest_bytes, file, lease)?;
+            self.hold(&next, file, lease)?;
             let bytes = self.store.content().read(next.digest, limits.manifest_bytes)?;
             match ManifestDocument::parse(&bytes, &next.media_type, limits)? {
                 ManifestDocument::Manifest(manifest) => return Ok(Some((next.digest, manifest))),
@@ -304,7 +283,7 @@ impl Loader<'_> {
     ) -> Result<ImageRecord, ArchiveError> {
         const FILE: &str = "the manifest";
         let limits = self.store.limits();
-        self.fetch(&manifest.config, limits.config_bytes, FILE, lease)?;
+        self.hold(&manifest.config, FILE, lease)?;
         let bytes = self.store.content().read(manifest.config.digest, limits.config_bytes)?;
         let configuration = ImageConfiguration::parse(&bytes, limits)?;
         configuration.check(manifest, self.store.platform())?;
@@ -313,52 +292,21 @@ impl Loader<'_> {
             lease.hold_layer(chain);
         }
         for (index, descriptor) in manifest.layers.iter().enumerate() {
-            self.fetch(descriptor, limits.layer_bytes, FILE, lease)?;
+            self.hold(descriptor, FILE, lease)?;
             self.store.unpack(&layers[..=index], self.cancelled)?;
         }
         Ok(self.store.add(NewImage { names, manifest: digest, id: manifest.config.digest, layers })?)
     }
 
-    /// Gets a blob into the store.
-    fn fetch(
-        &self,
-        descriptor: &Descriptor,
-        max: u64,
-        file: &'static str,
-        lease: &mut ContentLease,
-    ) -> Result<(), ArchiveError> {
-        let digest = descriptor.digest;
+    /// Keeps a blob of the archive that a document refers to.
+    fn hold(&self, descriptor: &Descriptor, file: &'static str, lease: &mut ContentLease) -> Result<(), ArchiveError> {
+        let (digest, expected) = (descriptor.digest, descriptor.size);
         lease.hold_blob(digest);
-        let missing = || ArchiveError::Missing { file, path: digest.to_string() };
-        if let Some(actual) = self.store.content().size(digest) {
-            let expected = descriptor.size;
-            return if actual == expected {
-                Ok(())
-            } else {
-                Err(ContentError::Size { digest, expected, actual }.into())
-            };
+        match self.store.content().size(digest) {
+            Some(actual) if actual == expected => Ok(()),
+            Some(actual) => Err(ContentError::Size { digest, expected, actual }.into()),
+            None => Err(ArchiveError::Missing { file, path: digest.to_string() }),
         }
-        let BlobSource::Layout(layout, dir) = &self.source else { return Err(missing()) };
-        if descriptor.size > max {
-            return Err(ContentError::TooLarge { max }.into());
-        }
-        let path = PathBuf::from(format!("blobs/sha256/{}", digest.hex()));
-        let blob = match layout.open_beneath(&path, OFlags::RDONLY | OFlags::NONBLOCK) {
-            Ok(fd) => File::from(fd),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing()),
-            Err(e) => return Err(failed("open", &dir.join(&path))(e).into()),
-        };
-        let mut ingest = self.store.content().ingest(ExpectedContent::Exact(digest, descriptor.size))?;
-        let mut blob = blob.take(descriptor.size + 1);
-        let mut buffer = vec![0; 64 << 10];
-        loop {
-            match blob.read(&mut buffer).map_err(failed("read", &dir.join(&path)))? {
-                0 => break,
-                count => ingest.write(&buffer[..count])?,
-            }
-        }
-        ingest.commit()?;
-        Ok(())
     }
 }
 

@@ -1,10 +1,11 @@
 //! Chain ids: the digest of a layer together with all layers below it (OCI image specification, "Layer ChainID").
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::digest::Digest;
+use crate::digest::{Digest, DigestError};
 
 /// Names an unpacked layer. Two images that begin with the same layers share them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -28,6 +29,14 @@ impl ChainId {
 
     pub(crate) fn digest(self) -> Digest {
         self.0
+    }
+}
+
+impl FromStr for ChainId {
+    type Err = DigestError;
+
+    fn from_str(text: &str) -> Result<Self, DigestError> {
+        text.parse().map(Self)
     }
 }
 

@@ -98,7 +98,7 @@ impl ContentStore {
     }
 
     /// Opens a blob. The content was verified when it was stored; the disk may have damaged it since.
-    pub fn open_blob(&self, digest: Digest) -> Result<File, ContentError> {
+    pub(crate) fn open_blob(&self, digest: Digest) -> Result<File, ContentError> {
         let path = self.path(digest);
         match File::open(&path) {
             Ok(file) => Ok(file),
@@ -251,7 +251,7 @@ impl Ingest {
 
 impl Drop for Ingest {
     fn drop(&mut self) {
-        // After a commit the name is gone already. Whatever else remains is removed at the next start.
+        // After a commit the name does not exist any more. A file that cannot be removed is removed at the next start.
         let _ = fs::remove_file(&self.path);
     }
 }

@@ -42,7 +42,7 @@ impl Digest {
     }
 
     /// Reads 64 hexadecimal digits.
-    pub fn from_hex(hex: &str) -> Option<Self> {
+    pub(crate) fn from_hex(hex: &str) -> Option<Self> {
         let digit = |c: u8| match c {
             b'0'..=b'9' => Some(c - b'0'),
             b'a'..=b'f' => Some(c - b'a' + 10),

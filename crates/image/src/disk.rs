@@ -29,6 +29,16 @@ pub enum DiskError {
         /// Bytes that were about to be written.
         needed: u64,
     },
+    /// The content would use up the reserve of inodes.
+    #[error("no inodes left for images on the disk of {}: {free} are free, {reserve} are reserved", dir.display())]
+    NoInodes {
+        /// The directory of the store.
+        dir: PathBuf,
+        /// Files that an unprivileged process could create.
+        free: u64,
+        /// Files that stay free.
+        reserve: u64,
+    },
     /// The file system does not answer.
     #[error(transparent)]
     File(#[from] DurableFileError),
@@ -39,14 +49,22 @@ impl DiskReserve {
         Self { dir: dir.to_owned(), reserve_max: limits.disk_reserve_bytes }
     }
 
-    /// Whether `needed` more bytes leave the reserve free.
+    /// Whether `needed` more bytes leave the reserve free, and the reserve of inodes is still there.
     pub(crate) fn check(&self, needed: u64) -> Result<(), DiskError> {
         let found = statvfs(&self.dir).map_err(|e| failed("statvfs", &self.dir)(e.into()))?;
         let (free, whole) = (found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize);
         let reserve = self.reserve_max.min(whole / 20);
-        if free >= reserve.saturating_add(needed) {
-            return Ok(());
+        if free < reserve.saturating_add(needed) {
+            return Err(DiskError::NoSpace { dir: self.dir.clone(), free, reserve, needed });
         }
-        Err(DiskError::NoSpace { dir: self.dir.clone(), free, reserve, needed })
+        // Some file systems (btrfs) have no fixed number of inodes and report 0.
+        let (free, reserve) = (found.f_favail, (found.f_files / 20).min(INODES_RESERVE_MAX));
+        if found.f_files > 0 && free < reserve {
+            return Err(DiskError::NoInodes { dir: self.dir.clone(), free, reserve });
+        }
+        Ok(())
     }
 }
+
+/// Files that stay free; on a small disk 5 % of its inodes, if that is less.
+const INODES_RESERVE_MAX: u64 = 50_000;

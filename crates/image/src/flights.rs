@@ -5,14 +5,18 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::OwnedMutexGuard;
 
-use crate::digest::Digest;
+/// Locks by key. A waiter whose predecessor failed tries itself, with its own credentials.
+#[derive(Debug)]
+pub(crate) struct Flights<K>(Mutex<BTreeMap<K, Weak<tokio::sync::Mutex<()>>>>);
 
-/// Locks by digest. A waiter whose predecessor failed tries itself, with its own credentials.
-#[derive(Debug, Default)]
-pub(crate) struct Flights(Mutex<BTreeMap<Digest, Weak<tokio::sync::Mutex<()>>>>);
+impl<K> Default for Flights<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
 
-impl Flights {
-    pub(crate) async fn lock(&self, key: Digest) -> OwnedMutexGuard<()> {
+impl<K: Ord> Flights<K> {
+    pub(crate) async fn lock(&self, key: K) -> OwnedMutexGuard<()> {
         let lock = {
             let mut locks = self.0.lock().expect("no panic under this lock");
             locks.retain(|_, lock| lock.strong_count() > 0);

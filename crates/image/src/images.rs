@@ -1,4 +1,4 @@
-//! Which images there are: `images.json`, replaced as a whole and synced at each change.
+//! The list of images: `images.json`, replaced as a whole and synced at each change.
 //!
 //! An image is identified by the digest of its configuration. It has any number of names (tags and repository digests); a name
 //! belongs to one image. An image that lost its last name to another one stays until it is removed by its id, as in containerd.
@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -73,11 +74,46 @@ impl ImageRecord {
     }
 }
 
-/// All images, as on disk.
+/// All images, as on disk. A change waits for the disk; who only reads takes [`ImageTable::published`] once and never waits.
 #[derive(Debug)]
 pub(crate) struct ImageTable {
     path: PathBuf,
-    images: BTreeMap<Digest, ImageRecord>,
+    images: Arc<ImageList>,
+    published: PublishedImages,
+}
+
+/// The images of one moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ImageList(BTreeMap<Digest, ImageRecord>);
+
+/// The images as they were written last.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PublishedImages(Arc<Mutex<Arc<ImageList>>>);
+
+impl PublishedImages {
+    /// Does not wait for a change that is being written.
+    pub(crate) fn get(&self) -> Arc<ImageList> {
+        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set(&self, images: Arc<ImageList>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = images;
+    }
+}
+
+impl ImageList {
+    /// All images, by id.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &ImageRecord> {
+        self.0.values()
+    }
+
+    pub(crate) fn by_id(&self, id: Digest) -> Option<&ImageRecord> {
+        self.0.get(&id)
+    }
+
+    pub(crate) fn by_name(&self, name: &ImageReference) -> Option<&ImageRecord> {
+        self.0.values().find(|image| image.names.contains_key(name))
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -86,44 +122,57 @@ struct ImagesFile {
     images: Vec<ImageRecord>,
 }
 
+#[derive(Deserialize)]
+struct FileVersion {
+    version: u32,
+}
+
 impl ImageTable {
-    /// Reads the file. A damaged one is renamed (`images.json.corrupt-<n>`) and reported: images are pulled again then.
+    /// Reads the file. A damaged one is renamed (`images.json.corrupt-<n>`) and reported: images are pulled again then,
+    /// and garbage collection deletes nothing until that file is removed.
     pub(crate) fn open(path: &Path) -> Result<Self, DurableFileError> {
         let text = match fs::read(path) {
             Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                return Ok(Self { path: path.into(), images: BTreeMap::new() });
+                return Ok(Self::new(path, vec![]));
             }
             Err(e) => return Err(failed("read", path)(e)),
         };
-        let images = match serde_json::from_slice(&text) {
-            Ok(ImagesFile { version: VERSION, images }) => images,
-            Ok(ImagesFile { version, .. }) => {
-                let source = io::Error::other(format!("version {version} is not supported, only {VERSION}"));
-                return Err(failed("read", path)(source));
-            }
+        // First: the rest of a file of another version may have any form.
+        if let Ok(FileVersion { version }) = serde_json::from_slice(&text)
+            && version != VERSION
+        {
+            let source = io::Error::other(format!("version {version} is not supported, only {VERSION}"));
+            return Err(failed("read", path)(source));
+        }
+        let images = match serde_json::from_slice::<ImagesFile>(&text) {
+            Ok(file) => file.images,
             Err(error) => {
                 let aside = (0..).map(|n| path.with_extension(format!("json.corrupt-{n}"))).find(|p| !p.exists());
                 let aside = aside.expect("some number is free");
-                tracing::error!(path = %path.display(), aside = %aside.display(), %error, "image list is damaged");
+                tracing::error!(path = %path.display(), moved_to = %aside.display(), %error, "image list is damaged");
                 fs::rename(path, &aside).map_err(failed("rename", path))?;
                 vec![]
             }
         };
-        Ok(Self { path: path.into(), images: images.into_iter().map(|image| (image.id, image)).collect() })
+        Ok(Self::new(path, images))
     }
 
-    /// All images, by id.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &ImageRecord> {
-        self.images.values()
+    fn new(path: &Path, images: Vec<ImageRecord>) -> Self {
+        let images = Arc::new(ImageList(images.into_iter().map(|image| (image.id, image)).collect()));
+        let published = PublishedImages::default();
+        published.set(Arc::clone(&images));
+        Self { path: path.into(), images, published }
     }
 
-    pub(crate) fn by_id(&self, id: Digest) -> Option<&ImageRecord> {
-        self.images.get(&id)
+    /// The images for readers, now and later.
+    pub(crate) fn published(&self) -> PublishedImages {
+        self.published.clone()
     }
 
-    pub(crate) fn by_name(&self, name: &ImageReference) -> Option<&ImageRecord> {
-        self.images.values().find(|image| image.names.contains_key(name))
+    /// All images.
+    pub(crate) fn list(&self) -> &ImageList {
+        &self.images
     }
 
     /// Adds an image. Its names are taken from the images that had them; names it has already stay.
@@ -139,19 +188,19 @@ impl ImageTable {
             }
             images.insert(id, image);
         })?;
-        Ok(self.images[&id].clone())
+        Ok(self.images.0[&id].clone())
     }
 
     /// Removes an image with all its names; `None` if there is no such image.
     pub(crate) fn remove(&mut self, id: Digest) -> Result<Option<ImageRecord>, DurableFileError> {
-        let Some(found) = self.images.get(&id).cloned() else { return Ok(None) };
+        let Some(found) = self.images.by_id(id).cloned() else { return Ok(None) };
         self.change(|images| drop(images.remove(&id)))?;
         Ok(Some(found))
     }
 
     /// Changes one image, if it is there.
     pub(crate) fn edit(&mut self, id: Digest, edit: impl FnOnce(&mut ImageRecord)) -> Result<bool, DurableFileError> {
-        if !self.images.contains_key(&id) {
+        if self.images.by_id(id).is_none() {
             return Ok(false);
         }
         self.change(|images| {
@@ -164,16 +213,19 @@ impl ImageTable {
 
     /// On disk first: after a failure nothing has changed.
     fn change(&mut self, change: impl FnOnce(&mut BTreeMap<Digest, ImageRecord>)) -> Result<(), DurableFileError> {
-        let mut images = self.images.clone();
+        let mut images = self.images.0.clone();
         change(&mut images);
         let file = ImagesFile { version: VERSION, images: images.values().cloned().collect() };
         let text = serde_json::to_vec(&file).expect("records are plain data");
         durable::replace(&self.path, &text)?;
-        self.images = images;
+        self.images = Arc::new(ImageList(images));
+        self.published.set(Arc::clone(&self.images));
         Ok(())
     }
 }
 
+/// Begins the names of damaged lists.
+pub(crate) const DAMAGED_PREFIX: &str = "images.json.corrupt-";
 /// The format of `images.json`.
 const VERSION: u32 = 1;
 
@@ -198,9 +250,9 @@ mod tests {
         table.put(record(1, &["b:1"])).unwrap();
         let reopened = ImageTable::open(&path).unwrap();
         for table in [table, reopened] {
-            let names: Vec<_> = table.by_id(Digest::of(&[1])).unwrap().tags().map(ToString::to_string).collect();
+            let names: Vec<_> = table.list().by_id(Digest::of(&[1])).unwrap().tags().map(ToString::to_string).collect();
             assert_eq!(names, ["docker.io/library/a:1", "docker.io/library/b:1"]);
-            assert_eq!(table.by_name(&"a:2".parse().unwrap()).unwrap().id, Digest::of(&[2]));
+            assert_eq!(table.list().by_name(&"a:2".parse().unwrap()).unwrap().id, Digest::of(&[2]));
         }
     }
 
@@ -213,17 +265,20 @@ mod tests {
         fs::create_dir(dir.path().join("images.new")).unwrap();
         assert!(table.put(record(2, &["a:1"])).is_err());
         assert!(table.remove(Digest::of(&[1])).is_err());
-        assert_eq!(table.by_name(&"a:1".parse().unwrap()).unwrap().id, Digest::of(&[1]));
+        assert_eq!(table.list().by_name(&"a:1".parse().unwrap()).unwrap().id, Digest::of(&[1]));
     }
 
     #[test]
-    fn a_damaged_file_is_kept_aside_and_a_newer_format_is_refused() {
+    fn a_damaged_file_is_renamed_and_a_newer_format_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("images.json");
         fs::write(&path, b"{\"version\":1,\"ima").unwrap();
-        assert_eq!(ImageTable::open(&path).unwrap().iter().count(), 0);
+        assert_eq!(ImageTable::open(&path).unwrap().list().iter().count(), 0);
         assert!(dir.path().join("images.json.corrupt-0").exists());
-        fs::write(&path, b"{\"version\":2,\"images\":[]}").unwrap();
-        assert!(ImageTable::open(&path).is_err());
+        for newer in [r#"{"version":2,"images":[]}"#, r#"{"version":2,"by_digest":{}}"#] {
+            fs::write(&path, newer).unwrap();
+            assert!(ImageTable::open(&path).is_err(), "{newer}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), newer, "it stays for the newer version");
+        }
     }
 }

@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard};
@@ -45,6 +46,14 @@ pub enum LayerError {
     /// Leftovers could not be removed.
     #[error(transparent)]
     Remove(#[from] RemoveError),
+    /// A newer version unpacked it; it is left as it is.
+    #[error("{} was written by a newer version (format {version})", path.display())]
+    NewerVersion {
+        /// The layer's note.
+        path: PathBuf,
+        /// Its format.
+        version: u32,
+    },
 }
 
 /// The unpacked layers of one store.
@@ -52,6 +61,9 @@ pub enum LayerError {
 pub(crate) struct LayerStore {
     dir: PathBuf,
     boot_id: String,
+    /// Held while the directory of a layer is renamed or marked: none of these while another is under way.
+    changing: Mutex<()>,
+    /// Never held while the disk is used: pulls ask for layers on threads that must not wait.
     table: Mutex<LayerTable>,
 }
 
@@ -91,10 +103,8 @@ impl LayerStore {
         let mut table = LayerTable::default();
         for entry in fs::read_dir(dir).map_err(failed("read", dir))?.flatten() {
             let number = entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok());
-            let meta = fs::read(entry.path().join("meta")).ok();
-            let meta = meta.and_then(|text| serde_json::from_slice::<LayerMeta>(&text).ok());
             let usable = |meta: &LayerMeta| meta.version == VERSION && (meta.synced || meta.boot_id == boot_id);
-            match (number, meta.filter(usable)) {
+            match (number, read_meta(&entry.path().join("meta"))?.filter(usable)) {
                 (Some(number), Some(meta)) => {
                     table.next = table.next.max(number + 1);
                     table.layers.insert(meta.chain, UnpackedLayer { number, meta });
@@ -105,10 +115,11 @@ impl LayerStore {
                 }
             }
         }
-        Ok(Self { dir: dir.to_owned(), boot_id: boot_id.to_owned(), table: Mutex::new(table) })
+        let (dir, boot_id) = (dir.to_owned(), boot_id.to_owned());
+        Ok(Self { dir, boot_id, changing: Mutex::default(), table: Mutex::new(table) })
     }
 
-    /// The directory with the files of a layer; `None` if it is not unpacked.
+    /// The directory with the files of a layer; `None` if it is not unpacked. Does not block.
     pub(crate) fn path(&self, chain: ChainId) -> Option<PathBuf> {
         self.table().layers.get(&chain).map(|layer| self.numbered(layer.number).join("fs"))
     }
@@ -148,13 +159,13 @@ impl LayerStore {
     fn publish(&self, aside: &Unfinished, number: u64, meta: LayerMeta) -> Result<(), LayerError> {
         let file = aside.0.join("meta");
         fs::write(&file, meta.to_json()).map_err(failed("write", &file))?;
-        let mut table = self.table();
+        let _changing = self.change();
         // Another pull of the same layer was faster; this copy is removed when it is dropped.
-        if table.layers.contains_key(&meta.chain) {
+        if self.table().layers.contains_key(&meta.chain) {
             return Ok(());
         }
         fs::rename(&aside.0, self.numbered(number)).map_err(failed("rename", &aside.0))?;
-        table.layers.insert(meta.chain, UnpackedLayer { number, meta });
+        self.table().layers.insert(meta.chain, UnpackedLayer { number, meta });
         Ok(())
     }
 
@@ -168,11 +179,14 @@ impl LayerStore {
         let dir = fs::File::open(&self.dir).map_err(failed("open", &self.dir))?;
         rustix::fs::syncfs(&dir).map_err(|e| failed("sync", &self.dir)(e.into()))?;
         for UnpackedLayer { number, meta } in unsynced {
-            // Under the lock, so that a layer is not renamed into the trash meanwhile.
-            let mut table = self.table();
-            if let Some(layer) = table.layers.get_mut(&meta.chain).filter(|layer| layer.number == number) {
-                let synced = LayerMeta { synced: true, ..meta };
-                replace(&self.numbered(number).join("meta"), &synced.to_json())?;
+            // A layer is not renamed into the trash meanwhile.
+            let _changing = self.change();
+            if self.table().layers.get(&meta.chain).is_none_or(|layer| layer.number != number) {
+                continue;
+            }
+            let synced = LayerMeta { synced: true, ..meta };
+            replace(&self.numbered(number).join("meta"), &synced.to_json())?;
+            if let Some(layer) = self.table().layers.get_mut(&synced.chain) {
                 layer.meta = synced;
             }
         }
@@ -186,16 +200,23 @@ impl LayerStore {
 
     /// Moves a layer out of the store; the caller deletes it. Missing is fine.
     pub(crate) fn move_to(&self, chain: ChainId, trash: &Path) -> Result<(), DurableFileError> {
-        let mut table = self.table();
-        let Some(layer) = table.layers.get(&chain) else { return Ok(()) };
+        let _changing = self.change();
+        // No one is given a path that is about to go.
+        let Some(layer) = self.table().layers.remove(&chain) else { return Ok(()) };
         let path = self.numbered(layer.number);
-        fs::rename(&path, trash).map_err(failed("rename", &path))?;
-        table.layers.remove(&chain);
-        Ok(())
+        let renamed = fs::rename(&path, trash).map_err(failed("rename", &path));
+        if renamed.is_err() {
+            self.table().layers.insert(chain, layer);
+        }
+        renamed
     }
 
     fn numbered(&self, number: u64) -> PathBuf {
         self.dir.join(number.to_string())
+    }
+
+    fn change(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().expect("no panic under this lock")
     }
 
     fn table(&self) -> MutexGuard<'_, LayerTable> {
@@ -206,6 +227,21 @@ impl LayerStore {
 impl LayerMeta {
     fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("plain data")
+    }
+}
+
+/// The layer in a directory; `None`: it is incomplete. An error of the disk, or a lack of file descriptors, does not mean that
+/// the layer is incomplete, and containers of this boot may use it: such an error is returned.
+fn read_meta(path: &Path) -> Result<Option<LayerMeta>, LayerError> {
+    let text = match fs::read(path) {
+        Ok(text) => text,
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
+        Err(e) => return Err(failed("read", path)(e).into()),
+    };
+    let version = serde_json::from_slice::<serde_json::Value>(&text).ok().and_then(|meta| meta["version"].as_u64());
+    match version.and_then(|version| u32::try_from(version).ok()) {
+        Some(version) if version > VERSION => Err(LayerError::NewerVersion { path: path.to_owned(), version }),
+        _ => Ok(serde_json::from_slice(&text).ok()),
     }
 }
 

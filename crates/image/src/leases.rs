@@ -1,4 +1,4 @@
-//! Leases: content that is in use by work under way, so that garbage collection leaves it alone.
+//! Leases: content that is in use by work under way, so that garbage collection does not delete it.
 //!
 //! They are in memory only. A restarted process has no work under way, and unfinished content is removed at start.
 

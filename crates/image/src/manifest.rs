@@ -7,7 +7,9 @@
 //!
 //! [`ManifestDocument::parse`] and [`ImageConfiguration::parse`] take bytes of any origin and are entry points for fuzzing.
 
-use std::collections::BTreeMap;
+mod bounded;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -63,15 +65,35 @@ pub struct ImageManifest {
 
 /// The configuration of an image: what its containers run, and the digests of its uncompressed layers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "ConfigurationFields")]
 pub struct ImageConfiguration {
     /// What its programs run on.
-    #[serde(flatten)]
     pub platform: Platform,
     /// Defaults for containers.
-    #[serde(default, deserialize_with = "null_is_default")]
     pub config: ContainerDefaults,
     /// The file system.
     pub rootfs: RootFs,
+}
+
+/// The document as it is. `serde(flatten)` would keep a copy of the whole history in memory.
+#[derive(Deserialize)]
+struct ConfigurationFields {
+    #[serde(default)]
+    os: String,
+    #[serde(default)]
+    architecture: String,
+    #[serde(default)]
+    variant: Option<String>,
+    #[serde(default, deserialize_with = "null_is_default")]
+    config: ContainerDefaults,
+    rootfs: RootFs,
+}
+
+impl From<ConfigurationFields> for ImageConfiguration {
+    fn from(fields: ConfigurationFields) -> Self {
+        let ConfigurationFields { os, architecture, variant, config, rootfs } = fields;
+        Self { platform: Platform { os, architecture, variant }, config, rootfs }
+    }
 }
 
 /// The digests of the uncompressed layers.
@@ -82,7 +104,7 @@ pub struct RootFs {
     pub diff_ids: Vec<Digest>,
 }
 
-/// What an image says about its containers. Field names are Docker's.
+/// Defaults of an image for its containers. Field names are Docker's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ContainerDefaults {
@@ -90,13 +112,13 @@ pub struct ContainerDefaults {
     #[serde(deserialize_with = "null_is_default")]
     pub user: String,
     /// `NAME=value`.
-    #[serde(deserialize_with = "null_is_default")]
+    #[serde(deserialize_with = "bounded::list")]
     pub env: Vec<String>,
     /// In front of the command.
-    #[serde(deserialize_with = "null_is_default")]
+    #[serde(deserialize_with = "bounded::list")]
     pub entrypoint: Vec<String>,
     /// The command, or the arguments of the entrypoint.
-    #[serde(deserialize_with = "null_is_default")]
+    #[serde(deserialize_with = "bounded::list")]
     pub cmd: Vec<String>,
     /// Empty: `/`.
     #[serde(deserialize_with = "null_is_default")]
@@ -105,11 +127,11 @@ pub struct ContainerDefaults {
     #[serde(deserialize_with = "null_is_default")]
     pub stop_signal: String,
     /// Labels of the image.
-    #[serde(deserialize_with = "null_is_default")]
+    #[serde(deserialize_with = "bounded::map")]
     pub labels: BTreeMap<String, String>,
     /// Paths that are volumes.
-    #[serde(deserialize_with = "null_is_default")]
-    pub volumes: BTreeMap<String, serde_json::Value>,
+    #[serde(deserialize_with = "bounded::keys")]
+    pub volumes: BTreeSet<String>,
 }
 
 /// Why a document can't be used.
@@ -341,7 +363,7 @@ fn list(platforms: &[Platform]) -> String {
     }
 }
 
-/// Media types that a registry is asked for.
+/// Media types in the `Accept` header of requests for manifests.
 pub(crate) const ACCEPTED: [&str; 4] = [OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, DOCKER_MANIFEST];
 pub(crate) const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
 pub(crate) const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";

@@ -1,4 +1,4 @@
-//! How far a pull is.
+//! Progress of a pull.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use crate::digest::Digest;
 use crate::manifest::Descriptor;
 
-/// The progress of one pull, written by the pull and read by anyone.
+/// The progress of one pull, written by the pull and read by any task.
 #[derive(Debug, Default)]
 pub struct PullProgress {
     /// Unset until the manifest is known.

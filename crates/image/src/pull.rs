@@ -8,18 +8,21 @@
 //! Equal pulls (reference and credentials) share one run; it ends when the last caller goes away. Equal blobs of different pulls
 //! are transferred once. Whatever fails, the store shows the image as it was before.
 
+mod error;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt, Shared, WeakShared};
 use futures::stream::{self, StreamExt, TryStreamExt};
+use podwright_tasks::{Pool, PoolError, PoolKey};
 use tokio::sync::mpsc;
 
 use crate::chain::ChainId;
 use crate::content::ContentError;
 use crate::digest::Digest;
-use crate::disk::DiskError;
 use crate::flights::Flights;
 use crate::images::{ImageRecord, LayerRecord};
 use crate::layers::LayerError;
@@ -28,27 +31,52 @@ use crate::manifest::{Descriptor, ImageConfiguration, ImageManifest, ImageManife
 use crate::progress::{ProgressSnapshot, PullProgress, SharedProgress};
 use crate::reference::{ImageReference, Version};
 use crate::registry::{RegistryClient, RegistryCredentials, RegistryError, RegistryOptions, RepositorySession};
-use crate::store::{ImageStore, ImageStoreError, NewImage, layer_records};
+use crate::store::{GcRoots, ImageStore, NewImage, layer_records};
 use crate::unpack::UnpackError;
+
+pub use error::{PullError, PullErrorKind, PullProblem};
 
 /// Pulls images; one per store.
 #[derive(Debug)]
 pub struct Puller {
     store: Arc<ImageStore>,
     registry: Arc<RegistryClient>,
+    pool: Pool,
     runs: Mutex<BTreeMap<PullKey, Run>>,
     flights: Arc<PullFlights>,
+    /// `None`: garbage is not collected after a pull.
+    roots: Option<GcRootSource>,
+}
+
+/// What containers need, asked when garbage is collected. See [`ImageStore::collect_garbage`].
+#[derive(Clone)]
+struct GcRootSource(Arc<dyn Fn() -> GcRoots + Send + Sync>);
+
+impl std::fmt::Debug for GcRootSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("GcRootSource")
+    }
 }
 
 #[derive(Debug, Default)]
 struct PullFlights {
-    blobs: Flights,
-    layers: Flights,
+    /// By hosts and digest: a registry that sends slowly delays its own pulls only.
+    blobs: Flights<(String, Digest)>,
+    layers: Flights<ChainId>,
 }
 
-type PullKey = (ImageReference, Digest);
+type PullKey = (ImageReference, Digest, LayerBlobs);
 type PullResult = Result<ImageRecord, Arc<PullError>>;
 type SharedPull = Shared<BoxFuture<'static, PullResult>>;
+
+/// Which blobs of layers a pull gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum LayerBlobs {
+    /// Of layers that are not unpacked.
+    Needed,
+    /// Of all layers.
+    All,
+}
 
 #[derive(Debug)]
 struct Run {
@@ -56,101 +84,29 @@ struct Run {
     progress: SharedProgress,
 }
 
-/// Why an image was not pulled.
-#[derive(Debug, thiserror::Error)]
-#[error("pull image {image}")]
-pub struct PullError {
-    /// The normalised reference.
-    pub image: ImageReference,
-    /// What went wrong.
-    #[source]
-    pub problem: PullProblem,
-}
-
-/// What went wrong in a pull.
-#[derive(Debug, thiserror::Error)]
-pub enum PullProblem {
-    /// The registry did not deliver.
-    #[error(transparent)]
-    Registry(#[from] RegistryError),
-    /// A document of the image can't be used.
-    #[error(transparent)]
-    Manifest(#[from] ImageManifestError),
-    /// Content could not be stored.
-    #[error(transparent)]
-    Content(#[from] ContentError),
-    /// A layer could not be unpacked.
-    #[error(transparent)]
-    Layer(#[from] LayerError),
-    /// The store failed otherwise.
-    #[error(transparent)]
-    Store(#[from] ImageStoreError),
-    /// A blocking thread panicked; the log has its message.
-    #[error("{0} panicked")]
-    Panicked(&'static str),
-}
-
-/// What a failed pull means to its caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PullErrorKind {
-    /// The registry has no such image.
-    NotFound,
-    /// The registry wants other credentials.
-    Unauthorized,
-    /// The registry can't be reached or fails; a later pull may succeed.
-    Unavailable,
-    /// The disk of this node is full.
-    NoSpace,
-    /// The image can't be used on this node, now or later.
-    Invalid,
-    /// This node failed otherwise.
-    Internal,
-}
-
-impl PullError {
-    /// What it means to the caller.
-    pub fn kind(&self) -> PullErrorKind {
-        match &self.problem {
-            PullProblem::Registry(RegistryError::Content(error)) | PullProblem::Content(error) => content_kind(error),
-            PullProblem::Registry(error) => match error.status().map(|status| status.as_u16()) {
-                Some(404) => PullErrorKind::NotFound,
-                Some(401 | 403) => PullErrorKind::Unauthorized,
-                _ if matches!(error, RegistryError::Hosts { .. } | RegistryError::Tls { .. }) => {
-                    PullErrorKind::Internal
-                }
-                _ => PullErrorKind::Unavailable,
-            },
-            PullProblem::Manifest(_) => PullErrorKind::Invalid,
-            PullProblem::Layer(LayerError::Unpack(UnpackError::Disk { .. })) => PullErrorKind::NoSpace,
-            PullProblem::Layer(LayerError::Unpack(UnpackError::Create { .. })) => PullErrorKind::Internal,
-            PullProblem::Layer(LayerError::Unpack(_)) => PullErrorKind::Invalid,
-            PullProblem::Layer(LayerError::Content(error)) => content_kind(error),
-            PullProblem::Layer(_) | PullProblem::Store(_) | PullProblem::Panicked(_) => PullErrorKind::Internal,
-        }
-    }
-}
-
-fn content_kind(error: &ContentError) -> PullErrorKind {
-    match error {
-        ContentError::Disk(DiskError::NoSpace { .. }) => PullErrorKind::NoSpace,
-        ContentError::Disk(_) | ContentError::File(_) | ContentError::Missing(_) => PullErrorKind::Internal,
-        ContentError::Digest { .. } | ContentError::Size { .. } | ContentError::TooLarge { .. } => {
-            PullErrorKind::Unavailable
-        }
-    }
-}
-
 impl Puller {
-    /// A puller for this store. Reads the system's certificates.
-    pub fn new(store: Arc<ImageStore>, options: RegistryOptions) -> Result<Self, RegistryError> {
-        let registry = Arc::new(RegistryClient::new(options)?);
-        Ok(Self { store, registry, runs: Mutex::default(), flights: Arc::default() })
+    /// A puller for this store, with its disk work and name lookups in `pool`. Reads the system's certificates.
+    pub fn new(store: Arc<ImageStore>, options: RegistryOptions, pool: Pool) -> Result<Self, RegistryError> {
+        let registry = Arc::new(RegistryClient::new(options, pool.clone())?);
+        Ok(Self { store, registry, pool, runs: Mutex::default(), flights: Arc::default(), roots: None })
+    }
+
+    /// Collects garbage after a pull for which the disk had too little space: what it has brought is in the way of the next one.
+    /// `roots` is called as in [`ImageStore::collect_garbage`].
+    pub fn collecting_garbage(self, roots: impl Fn() -> GcRoots + Send + Sync + 'static) -> Self {
+        Self { roots: Some(GcRootSource(Arc::new(roots))), ..self }
     }
 
     /// Pulls an image, or joins a pull of it that is under way. Dropping the future abandons the pull unless others wait for it;
     /// callers give it a time limit that way.
     pub async fn pull(&self, image: &ImageReference, credentials: RegistryCredentials) -> PullResult {
-        self.join(image, credentials).await
+        self.join(image, credentials, LayerBlobs::Needed).await
+    }
+
+    /// The same with the blobs of layers that another image has unpacked already, from another blob: only with all of its blobs an
+    /// image can be saved.
+    pub async fn pull_complete(&self, image: &ImageReference, credentials: RegistryCredentials) -> PullResult {
+        self.join(image, credentials, LayerBlobs::All).await
     }
 
     /// How far the pulls of this image are: the one that is furthest. `None` if there is none under way.
@@ -162,15 +118,15 @@ impl Puller {
     /// The progress of every pull of this image that is under way, to follow it.
     pub fn observe(&self, image: &ImageReference) -> Vec<Arc<PullProgress>> {
         let runs = self.runs.lock().expect("no panic under this lock");
-        let of_image = runs.iter().filter(|((reference, _), run)| reference == image && run.pull.upgrade().is_some());
+        let of_image = runs.iter().filter(|((reference, ..), run)| reference == image && run.pull.upgrade().is_some());
         of_image.map(|(_, run)| Arc::clone(&run.progress)).collect()
     }
 
-    fn join(&self, image: &ImageReference, credentials: RegistryCredentials) -> SharedPull {
-        let key = (image.clone(), credentials.fingerprint());
+    fn join(&self, image: &ImageReference, credentials: RegistryCredentials, blobs: LayerBlobs) -> SharedPull {
+        let key = (image.clone(), credentials.fingerprint(), blobs);
         let mut runs = self.runs.lock().expect("no panic under this lock");
         runs.retain(|_, run| run.pull.upgrade().is_some());
-        // A finished run whose result is still being read belongs to the past: a new caller wants the registry's present answer.
+        // A finished run whose result is still being read is not joined: a new caller needs the current state of the registry.
         let running = runs.get(&key).and_then(|run| run.pull.upgrade()).filter(|pull| pull.peek().is_none());
         if let Some(running) = running {
             return running;
@@ -178,9 +134,12 @@ impl Puller {
         let progress = SharedProgress::default();
         let pull = PullRun {
             image: image.clone(),
+            blobs,
             store: Arc::clone(&self.store),
             registry: Arc::clone(&self.registry),
+            pool: self.pool.clone(),
             flights: Arc::clone(&self.flights),
+            roots: self.roots.clone(),
             progress: Arc::clone(&progress),
             cancelled: CancelOnDrop::default(),
         };
@@ -195,9 +154,12 @@ impl Puller {
 /// One pull under way.
 struct PullRun {
     image: ImageReference,
+    blobs: LayerBlobs,
     store: Arc<ImageStore>,
     registry: Arc<RegistryClient>,
+    pool: Pool,
     flights: Arc<PullFlights>,
+    roots: Option<GcRootSource>,
     progress: SharedProgress,
     cancelled: CancelOnDrop,
 }
@@ -216,20 +178,41 @@ impl PullRun {
     async fn run(self, credentials: RegistryCredentials) -> PullResult {
         let result = self.pull(credentials).await;
         if result.is_ok() {
-            let store = Arc::clone(&self.store);
-            // Off the path of the pod that waits: layers that are lost in a power failure are unpacked again.
+            let (store, pool) = (Arc::clone(&self.store), self.pool.clone());
+            // The pod does not wait for it: layers that are lost in a power failure are unpacked again.
             podwright_tasks::spawn("image-sync", async move {
-                if let Ok(Err(error)) = tokio::task::spawn_blocking(move || store.sync()).await {
-                    tracing::warn!(%error, "layers are not synced");
+                match pool.run_to_end("image sync", move || store.sync()).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => tracing::warn!(%error, "layers are not synced"),
+                    Err(error) => tracing::warn!(%error, "layers are not synced"),
                 }
             });
         }
-        result.map_err(|problem| Arc::new(PullError { image: self.image.clone(), problem }))
+        let result = result.map_err(|problem| Arc::new(PullError { image: self.image.clone(), problem }));
+        if result.as_ref().is_err_and(|error| error.kind() == PullErrorKind::NoSpace) {
+            self.free_space().await;
+        }
+        result
+    }
+
+    /// Deletes what this pull has brought, unless something else uses it. Its leases are dropped.
+    async fn free_space(&self) {
+        let Some(GcRootSource(roots)) = self.roots.clone() else { return };
+        // Work that it has left behind ends instead of filling the disk again.
+        self.cancelled.0.store(true, Ordering::Relaxed);
+        let store = Arc::clone(&self.store);
+        let collected = self.pool.run("image garbage", GC_LIMIT, move || store.collect_garbage(&*roots)).await;
+        match collected {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(image = %self.image, %error, "space of a failed pull not freed"),
+            Err(error) => tracing::warn!(image = %self.image, %error, "space of a failed pull not freed"),
+        }
     }
 
     async fn pull(&self, credentials: RegistryCredentials) -> Result<ImageRecord, PullProblem> {
         let (registry, image) = (Arc::clone(&self.registry), self.image.clone());
-        let session = blocking("registry configuration", move || registry.session(&image, credentials)).await??;
+        let session =
+            self.blocking("configuration of its registry", move || registry.session(&image, credentials)).await??;
         let mut lease = self.store.lease();
         let (target, manifest_digest, manifest) = self.resolve(&session, &mut lease).await?;
         let configuration = self.configuration(&session, &manifest, &mut lease).await?;
@@ -246,7 +229,7 @@ impl PullRun {
         names.insert(self.image.clone(), target);
         let store = Arc::clone(&self.store);
         let new = NewImage { names, manifest: manifest_digest, id: manifest.config.digest, layers };
-        let added = blocking("image list", move || store.add(new)).await?;
+        let added = self.blocking("image list", move || store.add(new)).await?;
         drop(lease);
         Ok(added?)
     }
@@ -265,11 +248,15 @@ impl PullRun {
         let mut target = None;
         for _ in 0..=limits.index_depth {
             let fetched = session.manifest(&version.0, version.1, limits.manifest_bytes).await?;
-            let document = ManifestDocument::parse(&fetched.bytes, &fetched.media_type, limits)?;
             let digest = fetched.digest;
             lease.hold_blob(digest);
             let store = Arc::clone(&self.store);
-            blocking("content store", move || store.content().write(&fetched.bytes)).await??;
+            let parse_and_store = move || {
+                let document = ManifestDocument::parse(&fetched.bytes, &fetched.media_type, store.limits())?;
+                store.content().write(&fetched.bytes)?;
+                Ok::<_, PullProblem>(document)
+            };
+            let document = self.blocking("manifest", parse_and_store).await??;
             let target = *target.get_or_insert(digest);
             match document {
                 ManifestDocument::Manifest(manifest) => return Ok((target, digest, manifest)),
@@ -291,17 +278,19 @@ impl PullRun {
         lease.hold_blob(manifest.config.digest);
         self.fetch(session, &manifest.config, &|_| {}).await?;
         let (store, digest) = (Arc::clone(&self.store), manifest.config.digest);
-        let read = move || store.content().read(digest, store.limits().config_bytes);
-        let bytes = match blocking("content store", read.clone()).await? {
+        let read = move || {
+            let bytes = store.content().read(digest, store.limits().config_bytes)?;
+            Ok::<_, PullProblem>(ImageConfiguration::parse(&bytes, store.limits())?)
+        };
+        let configuration = match self.blocking("configuration", read.clone()).await? {
             // Damaged on disk: once more from the registry.
-            Err(ContentError::Digest { .. }) => {
+            Err(PullProblem::Content(ContentError::Digest { .. })) => {
                 self.forget(digest).await?;
                 self.fetch(session, &manifest.config, &|_| {}).await?;
-                blocking("content store", read).await??
+                self.blocking("configuration", read).await??
             }
             other => other?,
         };
-        let configuration = ImageConfiguration::parse(&bytes, self.store.limits())?;
         configuration.check(manifest, self.store.platform())?;
         Ok(configuration)
     }
@@ -320,7 +309,7 @@ impl PullRun {
             let transfer = |index: usize| {
                 let (arrived, descriptor, chain) = (arrived.clone(), &manifest.layers[index], chain[index]);
                 async move {
-                    if !self.store.is_unpacked(chain) {
+                    if self.blobs == LayerBlobs::All || !self.store.is_unpacked(chain) {
                         let progress = |bytes| self.progress.received(index, bytes);
                         self.fetch(session, descriptor, &progress).await?;
                     }
@@ -356,7 +345,7 @@ impl PullRun {
         layers: &[LayerRecord],
         chain: ChainId,
     ) -> Result<(), PullProblem> {
-        let _one = self.flights.layers.lock(chain.digest()).await;
+        let _one = self.flights.layers.lock(chain).await;
         if self.store.is_unpacked(chain) {
             return Ok(());
         }
@@ -378,7 +367,15 @@ impl PullRun {
     async fn try_unpack(&self, layers: &[LayerRecord]) -> Result<Result<(), LayerError>, PullProblem> {
         let (store, layers) = (Arc::clone(&self.store), layers.to_vec());
         let cancelled = Arc::clone(&self.cancelled.0);
-        blocking("unpacking", move || store.unpack(&layers, &cancelled)).await
+        // Unpacking outlives a pull that is dropped: it must not read layers that garbage collection deletes meanwhile.
+        let mut lease = store.lease();
+        layers.iter().for_each(|layer| lease.hold_blob(layer.blob));
+        chain_of(&layers).into_iter().for_each(|chain| lease.hold_layer(chain));
+        let unpack = move || {
+            let _lease = lease;
+            store.unpack(&layers, &cancelled)
+        };
+        Ok(self.blocking("unpacking", unpack).await?)
     }
 
     /// Gets a blob into the store, unless it is there.
@@ -388,9 +385,9 @@ impl PullRun {
         descriptor: &Descriptor,
         progress: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<(), PullProblem> {
-        let _one = self.flights.blobs.lock(descriptor.digest).await;
+        let _one = self.flights.blobs.lock((session.hosts(), descriptor.digest)).await;
         let (store, digest) = (Arc::clone(&self.store), descriptor.digest);
-        match blocking("content store", move || store.content().size(digest)).await? {
+        match self.blocking("content", move || store.content().size(digest)).await? {
             Some(size) if size == descriptor.size => progress(size),
             _ => session.blob(&self.store, descriptor, progress).await?,
         }
@@ -399,7 +396,18 @@ impl PullRun {
 
     async fn forget(&self, digest: Digest) -> Result<(), PullProblem> {
         let store = Arc::clone(&self.store);
-        Ok(blocking("content store", move || store.content().remove(digest)).await??)
+        Ok(self.blocking("content", move || store.content().remove(digest)).await??)
+    }
+
+    /// Disk work, off the asynchronous workers.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, PoolError> {
+        let owner = self.image.to_string();
+        let key = PoolKey::new(owner.clone(), format!("{what} of {owner}"));
+        self.pool.run_to_end(key, work).await
     }
 }
 
@@ -407,13 +415,8 @@ fn chain_of(layers: &[LayerRecord]) -> Vec<ChainId> {
     ChainId::of_layers(&layers.iter().map(|layer| layer.diff_id).collect::<Vec<_>>())
 }
 
-/// Disk work, off the asynchronous workers.
-async fn blocking<T: Send + 'static>(
-    what: &'static str,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, PullProblem> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| PullProblem::Panicked(what))
-}
+/// Renaming is quick; deleting many small files is not.
+const GC_LIMIT: Duration = Duration::from_secs(120);
 
 #[cfg(test)]
 mod tests;

@@ -117,7 +117,7 @@ impl ImageReference {
     }
 
     /// The same repository at this digest: the "repo digest" of an image.
-    pub fn with_digest(&self, digest: Digest) -> Self {
+    pub(crate) fn with_digest(&self, digest: Digest) -> Self {
         Self { version: Version::Digest(digest), ..self.clone() }
     }
 }

@@ -11,6 +11,7 @@
 mod auth;
 mod client;
 mod hosts_toml;
+mod lookup;
 mod tls;
 mod transfer;
 mod transport;
@@ -18,6 +19,7 @@ mod transport;
 use std::time::Duration;
 
 use http::StatusCode;
+use podwright_tasks::PoolError;
 
 use crate::content::ContentError;
 use crate::digest::Digest;
@@ -144,6 +146,9 @@ pub enum RegistryError {
     /// The content could not be stored.
     #[error(transparent)]
     Content(#[from] ContentError),
+    /// The disk work was not begun or did not end.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
     /// Certificates can't be used.
     #[error("TLS for {host}: {problem}")]
     Tls {
@@ -200,7 +205,7 @@ impl RegistryError {
 
     /// The failure is ours, and another host would not help.
     pub(crate) fn is_local(&self) -> bool {
-        matches!(self, Self::Content(ContentError::Disk(_) | ContentError::File(_)))
+        matches!(self, Self::Content(ContentError::Disk(_) | ContentError::File(_)) | Self::Pool(_))
     }
 }
 

@@ -9,26 +9,25 @@
 //! └─ trash/         being deleted; emptied at start
 //! ```
 //!
-//! All functions block on the disk; asynchronous callers run them on blocking threads.
+//! All functions block on the disk, and asynchronous callers run them on blocking threads, except [`ImageStore::images`] and
+//! [`ImageStore::find`]: these read what was written last.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use jiff::Timestamp;
 use podwright_linux::beneath::{RemoveError, remove_path};
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
+use podwright_linux::lock_file::{self, LockFileError};
 
 use crate::chain::ChainId;
 use crate::content::{ContentError, ContentStore};
 use crate::digest::Digest;
 use crate::durable::{DurableFileError, failed};
-use crate::images::{ImageRecord, ImageTable, LayerRecord};
+use crate::images::{ImageRecord, ImageTable, LayerRecord, PublishedImages};
 use crate::layers::{LayerError, LayerStore};
 use crate::leases::{ContentLease, Leases};
 use crate::limits::ImageLimits;
@@ -48,7 +47,9 @@ pub struct ImageStore {
     _lock: File,
     content: ContentStore,
     layers: LayerStore,
+    /// Locked while a change is written.
     images: Mutex<ImageTable>,
+    published: PublishedImages,
     leases: Leases,
     limits: ImageLimits,
     platform: Platform,
@@ -104,18 +105,20 @@ impl ImageStore {
     pub fn open(dir: &Path, limits: ImageLimits, platform: Platform) -> Result<Arc<Self>, ImageStoreError> {
         let create = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
         create.map_err(failed("create", dir))?;
-        // An existing directory may have been made by someone less careful.
+        // An existing directory may have another mode.
         fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(failed("set mode of", dir))?;
         let lock = lock(&dir.join("lock"))?;
         let trash = dir.join("trash");
         remove_path(&trash)?;
         fs::create_dir(&trash).map_err(failed("create", &trash))?;
+        let images = ImageTable::open(&dir.join("images.json"))?;
         Ok(Arc::new(Self {
             dir: dir.to_owned(),
             _lock: lock,
             content: ContentStore::open(&dir.join("content"), &limits)?,
             layers: LayerStore::open(&dir.join("layers"))?,
-            images: Mutex::new(ImageTable::open(&dir.join("images.json"))?),
+            published: images.published(),
+            images: Mutex::new(images),
             leases: Leases::default(),
             limits,
             platform,
@@ -123,24 +126,25 @@ impl ImageStore {
         }))
     }
 
-    /// All images, by id.
+    /// All images, by id. Does not block.
     pub fn images(&self) -> Vec<ImageRecord> {
-        self.table().iter().cloned().collect()
+        self.published.get().iter().cloned().collect()
     }
 
-    /// The image with this name, id (with or without `sha256:`) or unique beginning of an id of at least 7 digits.
+    /// The image with this name, id (with or without `sha256:`) or unique prefix of an id of at least 7 digits. Does not
+    /// block.
     pub fn find(&self, text: &str) -> Result<Option<ImageRecord>, ReferenceError> {
-        let table = self.table();
+        let images = self.published.get();
         let hex = text.strip_prefix("sha256:").unwrap_or(text);
         if let Some(id) = Digest::from_hex(hex) {
-            return Ok(table.by_id(id).cloned());
+            return Ok(images.by_id(id).cloned());
         }
-        let named = text.parse().map(|name| table.by_name(&name).cloned());
+        let named = text.parse().map(|name| images.by_name(&name).cloned());
         if let Ok(Some(image)) = named {
             return Ok(Some(image));
         }
         if hex.len() >= ID_PREFIX_MIN && hex.bytes().all(|c| c.is_ascii_hexdigit()) {
-            let mut found = table.iter().filter(|image| image.id.hex().starts_with(hex));
+            let mut found = images.iter().filter(|image| image.id.hex().starts_with(hex));
             return Ok(found.next().filter(|_| found.next().is_none()).cloned());
         }
         named
@@ -158,6 +162,22 @@ impl ImageStore {
         image.chain().into_iter().rev().map(|chain| self.layers.path(chain).ok_or_else(|| missing(chain))).collect()
     }
 
+    /// Unpacks the layers of an image that are missing, for example after a power loss. A blob that is missing or damaged is an
+    /// error, and the image must be pulled again. Blocks.
+    pub fn ensure_unpacked(&self, image: &ImageRecord, cancelled: &AtomicBool) -> Result<(), ImageStoreError> {
+        let mut lease = self.lease();
+        let chain = image.chain();
+        chain.iter().for_each(|chain| lease.hold_layer(*chain));
+        if chain.iter().all(|chain| self.is_unpacked(*chain)) {
+            return Ok(());
+        }
+        image.layers.iter().for_each(|layer| lease.hold_blob(layer.blob));
+        for count in 1..=image.layers.len() {
+            self.unpack(&image.layers[..count], cancelled)?;
+        }
+        self.sync()
+    }
+
     /// Removes an image with all its names. Its content goes with the next [`ImageStore::collect_garbage`], unless something else
     /// uses it.
     pub fn remove_image(&self, id: Digest) -> Result<Option<ImageRecord>, ImageStoreError> {
@@ -167,7 +187,9 @@ impl ImageStore {
     /// Adds a name to an image; another image may lose it.
     pub fn tag(&self, id: Digest, name: ImageReference) -> Result<ImageRecord, ImageStoreError> {
         let mut table = self.table();
-        let Some(mut image) = table.by_id(id).cloned() else { return Err(ImageStoreError::NoImage(id.to_string())) };
+        let Some(mut image) = table.list().by_id(id).cloned() else {
+            return Err(ImageStoreError::NoImage(id.to_string()));
+        };
         image.names = BTreeMap::from([(name, image.manifest)]);
         Ok(table.put(image)?)
     }
@@ -190,7 +212,7 @@ impl ImageStore {
         Ok(StoreUsage { blob_bytes, layer_bytes })
     }
 
-    /// Makes unpacked layers survive a power loss; called after a pull, off its path.
+    /// Makes unpacked layers survive a power loss; called after a pull, which does not wait for it.
     pub fn sync(&self) -> Result<(), ImageStoreError> {
         Ok(self.layers.sync()?)
     }
@@ -210,7 +232,7 @@ impl ImageStore {
         &self.platform
     }
 
-    /// The unpacked form of the layer is there.
+    /// The unpacked form of the layer is there. Does not block.
     pub(crate) fn is_unpacked(&self, chain: ChainId) -> bool {
         self.layers.path(chain).is_some()
     }
@@ -255,25 +277,13 @@ pub(crate) fn layer_records(manifest: &ImageManifest, configuration: &ImageConfi
 }
 
 fn lock(path: &Path) -> Result<File, ImageStoreError> {
-    let mut options = File::options();
-    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
-    let mut file = file.map_err(failed("open", path))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => {
-            let mut pid = String::new();
-            let _ = file.take(20).read_to_string(&mut pid);
-            let pid = if pid.trim().is_empty() { "unknown".to_owned() } else { pid.trim().to_owned() };
-            return Err(ImageStoreError::Locked { path: path.to_owned(), pid });
-        }
-        Err(e) => return Err(failed("lock", path)(e.into()).into()),
-    }
-    file.set_len(0).map_err(failed("write", path))?;
-    writeln!(file, "{}", std::process::id()).map_err(failed("write", path))?;
-    Ok(file)
+    lock_file::take(path).map_err(|error| match error {
+        LockFileError::Held { pid } => ImageStoreError::Locked { path: path.to_owned(), pid },
+        LockFileError::File { action, source } => failed(action, path)(source).into(),
+    })
 }
 
-/// Shorter beginnings of an id are too easily something else.
+/// Shorter prefixes of an id are often names of something else.
 const ID_PREFIX_MIN: usize = 7;
 
 #[cfg(test)]

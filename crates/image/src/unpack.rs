@@ -95,7 +95,7 @@ pub enum UnpackError {
         #[source]
         source: DiskError,
     },
-    /// Its caller went away.
+    /// The caller cancelled it.
     #[error("layer {layer}: unpacking was cancelled")]
     Cancelled {
         /// The layer's blob.

@@ -1,4 +1,4 @@
-//! Inputs without sense: parsers return an error or a value, and never panic. A small stand-in for the fuzz targets.
+//! Random inputs: parsers return an error or a value, and never panic. A small stand-in for the fuzz targets.
 
 use std::io::Read;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Pulls from Debian's docker-registry: what a real server says, with and without credentials, and archives of real tools.
+//! Pulls from Debian's docker-registry, with and without credentials, and archives of real tools.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,6 +10,7 @@ use podwright_image::{
     GcRoots, ImageLimits, ImageReference, ImageStore, Platform, PullErrorKind, Puller, RegistryCredentials,
     RegistryOptions,
 };
+use podwright_tasks::Pool;
 use podwright_testbed::{PASSWORD, Registry, Scratch, USER, image};
 
 fn store(scratch: &Scratch, name: &str) -> Result<Arc<ImageStore>> {
@@ -27,7 +28,7 @@ async fn a_real_registry_serves_an_image_that_can_be_used() -> Result<()> {
     registry.push(image::BUSYBOX, "podwright/busybox:1")?;
     registry.push(image::ENTRYPOINT, "podwright/entrypoint:1")?;
     let store = store(&scratch, "store")?;
-    let puller = Puller::new(Arc::clone(&store), RegistryOptions::default())?;
+    let puller = Puller::new(Arc::clone(&store), RegistryOptions::default(), Pool::default())?;
     let pulled = puller.pull(&reference(&registry)?, RegistryCredentials::Anonymous).await?;
     let lower = store.lower_dirs(&pulled)?.remove(0);
     let busybox = fs::metadata(lower.join("bin/busybox"))?;
@@ -45,7 +46,7 @@ async fn a_real_registry_serves_an_image_that_can_be_used() -> Result<()> {
     let absent = format!("{}/podwright/absent:1", registry.address()).parse()?;
     let error = puller.pull(&absent, RegistryCredentials::Anonymous).await.expect_err("there is no such image");
     assert_eq!(error.kind(), PullErrorKind::NotFound);
-    assert_eq!(store.collect_garbage(&GcRoots::default())?.blobs, 0);
+    assert_eq!(store.collect_garbage(GcRoots::default)?.blobs, 0);
     Ok(())
 }
 
@@ -55,7 +56,7 @@ async fn a_private_registry_wants_its_password() -> Result<()> {
     let registry = Registry::start_private(&scratch)?;
     registry.push(image::BUSYBOX, "podwright/busybox:1")?;
     let store = store(&scratch, "store")?;
-    let puller = Puller::new(Arc::clone(&store), RegistryOptions::default())?;
+    let puller = Puller::new(Arc::clone(&store), RegistryOptions::default(), Pool::default())?;
     let with = |password: &str| RegistryCredentials::Basic { username: USER.into(), password: password.into() };
     for credentials in [RegistryCredentials::Anonymous, with("wrong")] {
         let error = puller.pull(&reference(&registry)?, credentials).await.expect_err("refused");

@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use serde_json::{Value, json};
 
 use super::ArchiveError;
-use crate::content::ContentError;
+use crate::content::{ContentError, ContentStore};
 use crate::digest::{ContentHasher, Digest};
 use crate::images::ImageRecord;
 use crate::manifest::{OCI_INDEX, OCI_MANIFEST};
@@ -15,8 +15,12 @@ use crate::store::ImageStore;
 impl ImageStore {
     /// Writes images with all their tags. Every blob is verified while it is sent. Blocks.
     ///
-    /// An image whose layers came unpacked from another image may lack a blob ([`ContentError::Missing`]); a pull brings it.
+    /// An image may lack a blob of a layer that another image brought from another blob ([`ContentError::Missing`]):
+    /// [`crate::Puller::pull_complete`] gets it.
     pub fn save(&self, images: &[ImageRecord], archive: impl Write) -> Result<(), ArchiveError> {
+        // An image that is removed meanwhile is still saved whole.
+        let mut lease = self.lease();
+        images.iter().flat_map(ImageRecord::blobs).for_each(|blob| lease.hold_blob(blob));
         let mut tar = tar::Builder::new(archive);
         append(&mut tar, "oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#)?;
         let mut written = BTreeSet::new();
@@ -24,10 +28,10 @@ impl ImageStore {
         for image in images {
             for digest in [image.id, image.manifest].into_iter().chain(image.layers.iter().map(|layer| layer.blob)) {
                 if written.insert(digest) {
-                    self.append_blob(&mut tar, digest)?;
+                    append_blob(self.content(), &mut tar, digest)?;
                 }
             }
-            entries.extend(self.index_entries(image)?);
+            entries.extend(index_entries(self.content(), image)?);
             docker.push(docker_entry(image));
         }
         let index = json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries});
@@ -35,28 +39,26 @@ impl ImageStore {
         append(&mut tar, "manifest.json", Value::from(docker).to_string().as_bytes())?;
         tar.into_inner().and_then(|mut archive| archive.flush()).map_err(ArchiveError::Write)
     }
+}
 
-    fn index_entries(&self, image: &ImageRecord) -> Result<Vec<Value>, ArchiveError> {
-        let size = self.content().size(image.manifest).ok_or(ContentError::Missing(image.manifest))?;
-        let entry = json!({"mediaType": OCI_MANIFEST, "digest": image.manifest, "size": size});
-        let named = |name: String, tag: &str| {
-            let mut entry = entry.clone();
-            entry["annotations"] = json!({"io.containerd.image.name": name, "org.opencontainers.image.ref.name": tag});
-            entry
-        };
-        let tags: Vec<Value> =
-            image.tags().map(|name| named(name.to_string(), name.tag().unwrap_or_default())).collect();
-        Ok(if tags.is_empty() { vec![entry] } else { tags })
-    }
+fn index_entries(content: &ContentStore, image: &ImageRecord) -> Result<Vec<Value>, ArchiveError> {
+    let size = content.size(image.manifest).ok_or(ContentError::Missing(image.manifest))?;
+    let entry = json!({"mediaType": OCI_MANIFEST, "digest": image.manifest, "size": size});
+    let named = |name: String, tag: &str| {
+        let mut entry = entry.clone();
+        entry["annotations"] = json!({"io.containerd.image.name": name, "org.opencontainers.image.ref.name": tag});
+        entry
+    };
+    let tags: Vec<Value> = image.tags().map(|name| named(name.to_string(), name.tag().unwrap_or_default())).collect();
+    Ok(if tags.is_empty() { vec![entry] } else { tags })
+}
 
-    fn append_blob(&self, tar: &mut tar::Builder<impl Write>, digest: Digest) -> Result<(), ArchiveError> {
-        let size = self.content().size(digest).ok_or(ContentError::Missing(digest))?;
-        let blob =
-            Verified { source: self.content().open_blob(digest)?.take(size), hasher: ContentHasher::default(), digest };
-        let mut header = header(size);
-        let path = blob_path(digest);
-        tar.append_data(&mut header, path, blob).map_err(ArchiveError::Write)
-    }
+fn append_blob(content: &ContentStore, tar: &mut tar::Builder<impl Write>, digest: Digest) -> Result<(), ArchiveError> {
+    let size = content.size(digest).ok_or(ContentError::Missing(digest))?;
+    let blob = Verified { source: content.open_blob(digest)?.take(size), hasher: ContentHasher::default(), digest };
+    let mut header = header(size);
+    let path = blob_path(digest);
+    tar.append_data(&mut header, path, blob).map_err(ArchiveError::Write)
 }
 
 fn docker_entry(image: &ImageRecord) -> Value {

@@ -1,4 +1,4 @@
-//! What becomes visible, and what is left behind.
+//! Which content becomes visible, and which files are left.
 
 use super::*;
 

@@ -122,3 +122,20 @@ fn a_configuration_must_fit_manifest_and_host() {
     assert!(matches!(fewer.check(&manifest, &host), Err(ImageManifestError::DiffIdCount { layers: 1, diff_ids: 0 })));
     assert!(read(json!({"os": "linux"})).is_err(), "rootfs is missing");
 }
+
+#[test]
+fn a_large_configuration_is_read_in_little_memory() {
+    let parse = |config: Value| {
+        let text =
+            json!({"os": "linux", "architecture": "amd64", "rootfs": {"diff_ids": []}, "config": config}).to_string();
+        ImageConfiguration::parse(text.as_bytes(), &ImageLimits::default())
+    };
+    let most = parse(json!({"Env": vec![""; 10_000], "Volumes": {"/data": {"x": [[], []]}}, "Cmd": null})).unwrap();
+    assert_eq!((most.config.env.len(), most.config.volumes.len(), most.config.cmd.len()), (10_000, 1, 0));
+    let map: serde_json::Map<String, Value> = (0..10_001).map(|n| (n.to_string(), json!(""))).collect();
+    for too_many in [json!({"Env": vec![""; 10_001]}), json!({"Labels": map}), json!({"Volumes": map})] {
+        let error = parse(too_many).unwrap_err();
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(source.starts_with("more than 10000 entries"), "{source}");
+    }
+}

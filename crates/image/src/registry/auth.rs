@@ -1,4 +1,4 @@
-//! Authentication to registries: what a server asks for, and what is sent.
+//! Authentication to registries: challenges of servers, and the headers that answer them.
 
 use std::fmt;
 
@@ -71,7 +71,7 @@ fn secret_header(text: &str) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// What a server asks for (`WWW-Authenticate`).
+/// A challenge of a server (`WWW-Authenticate`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
     Basic,

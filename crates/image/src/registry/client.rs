@@ -9,11 +9,13 @@ use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{HeaderName, Method, Response, StatusCode, Uri};
 use hyper::body::Incoming;
+use podwright_tasks::Pool;
 use secrecy::ExposeSecret;
 use tokio::time::Instant;
 
 use super::auth::{Challenge, RegistryCredentials, TokenRequest, TokenResponse, challenge};
 use super::hosts_toml::{RegistryHost, registry_hosts};
+use super::lookup::PooledLookup;
 use super::tls::client_config;
 use super::transport::{Fetch, RegistryHttpClient, http_client, read_bounded, shown, status_error};
 use super::{RegistryError, RegistryOptions};
@@ -25,6 +27,8 @@ use crate::reference::ImageReference;
 #[derive(Debug)]
 pub(crate) struct RegistryClient {
     options: RegistryOptions,
+    /// Name lookups and disk work.
+    pool: Pool,
     plain: RegistryHttpClient,
     tokens: Mutex<BTreeMap<TokenKey, (HeaderValue, Instant)>>,
 }
@@ -59,8 +63,13 @@ pub(crate) struct FetchedManifest {
 
 impl RegistryClient {
     /// Reads the system's certificates.
-    pub(crate) fn new(options: RegistryOptions) -> Result<Self, RegistryError> {
-        Ok(Self { options, plain: http_client(client_config(None)?), tokens: Mutex::default() })
+    pub(crate) fn new(options: RegistryOptions, pool: Pool) -> Result<Self, RegistryError> {
+        let plain = http_client(client_config(None)?, PooledLookup::new(pool.clone()));
+        Ok(Self { options, pool, plain, tokens: Mutex::default() })
+    }
+
+    pub(super) fn pool(&self) -> &Pool {
+        &self.pool
     }
 
     pub(crate) fn options(&self) -> &RegistryOptions {
@@ -77,9 +86,10 @@ impl RegistryClient {
         let dir: Option<&PathBuf> = self.options.config_dir.as_ref();
         let hosts = registry_hosts(dir.map(PathBuf::as_path), registry);
         let hosts = hosts.map_err(|source| RegistryError::Hosts { registry: registry.to_owned(), source })?;
+        let lookup = PooledLookup::new(self.pool.clone());
         let endpoint = |host: RegistryHost| {
             let own = host.skip_verify || !host.ca.is_empty() || !host.client.is_empty();
-            let http = if own { http_client(client_config(Some(&host))?) } else { self.plain.clone() };
+            let http = if own { http_client(client_config(Some(&host))?, lookup.clone()) } else { self.plain.clone() };
             Ok(Endpoint { host, http })
         };
         let endpoints = hosts.into_iter().map(endpoint).collect::<Result<_, RegistryError>>()?;
@@ -121,6 +131,11 @@ impl RepositorySession {
             }
         }
         Err(self.exhausted(attempts, capability))
+    }
+
+    /// The hosts of this session, as the key under which transfers from them are shared.
+    pub(crate) fn hosts(&self) -> String {
+        self.endpoints.iter().map(|endpoint| endpoint.host.to_string()).collect::<Vec<_>>().join(" ")
     }
 
     /// The error when every host failed.
@@ -268,9 +283,9 @@ impl RepositorySession {
         serde_json::from_slice(&body).map_err(|_| RegistryError::Token { url, reason })
     }
 
-    /// A mirror is another party: it gets no credentials of the registry.
+    /// A mirror is another party: it gets no credentials of the registry, unless the configuration says that the registry is there.
     fn credentials_for(&self, endpoint: &Endpoint) -> &RegistryCredentials {
-        if endpoint.host.mirror { &RegistryCredentials::Anonymous } else { &self.credentials }
+        if endpoint.host.trusted { &self.credentials } else { &RegistryCredentials::Anonymous }
     }
 
     fn token_key(&self, endpoint: &Endpoint) -> TokenKey {

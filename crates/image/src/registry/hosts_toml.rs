@@ -32,12 +32,14 @@ pub struct RegistryHost {
     pub(crate) authority: Authority,
     /// The path in front of a repository's name, usually `/v2`.
     pub(crate) path: String,
-    /// It may be asked for content by digest.
+    /// It serves content by digest (capability `pull`).
     pub(crate) pull: bool,
-    /// It may be asked which image a tag is.
+    /// It resolves tags (capability `resolve`).
     pub(crate) resolve: bool,
-    /// Another host than the registry of the reference: it learns the registry's name (`ns=`) and never its credentials.
+    /// Another host than the registry of the reference: it learns the registry's name (`ns=`).
     pub(crate) mirror: bool,
+    /// It gets the credentials of the registry: it is the registry, or where `server` says that the registry is.
+    pub(crate) trusted: bool,
     /// Certificates in PEM; empty: the system's.
     pub(crate) ca: Vec<PathBuf>,
     /// Certificate and key of this node; the key may be in the certificate's file.
@@ -81,7 +83,7 @@ pub enum HostsTomlError {
 
 /// The hosts of a registry in the order in which they are asked. `dir` is `None` without a configuration.
 pub(crate) fn registry_hosts(dir: Option<&Path>, registry: &str) -> Result<Vec<RegistryHost>, HostsTomlError> {
-    for place in dir.into_iter().flat_map(|dir| places(dir, registry)) {
+    for place in dir.into_iter().flat_map(|dir| candidate_dirs(dir, registry)) {
         let path = place.join("hosts.toml");
         let inside = |source| HostsTomlError::In { path: path.clone(), source: Box::new(source) };
         match read_bounded(&path) {
@@ -117,6 +119,10 @@ pub fn parse_hosts_toml(text: &[u8], registry: &str, dir: &Path) -> Result<Vec<R
         Some(Value::String(url)) => host("server", url, &file, registry, dir)?,
         Some(_) => return Err(wrong("server", "must be a URL")),
     });
+    let server = hosts.last().map(|server| server.authority.clone());
+    for host in &mut hosts {
+        host.trusted = !host.mirror || Some(&host.authority) == server.as_ref();
+    }
     Ok(hosts)
 }
 
@@ -134,6 +140,7 @@ fn upstream(registry: &str) -> Result<RegistryHost, HostsTomlError> {
         pull: true,
         resolve: true,
         mirror: false,
+        trusted: true,
         ca: vec![],
         client: vec![],
         skip_verify: false,
@@ -234,7 +241,7 @@ fn wrong(field: &str, problem: &'static str) -> HostsTomlError {
 }
 
 /// containerd: `hostPaths`. A colon is not allowed in file names everywhere, hence the form with underscores.
-fn places(dir: &Path, registry: &str) -> Vec<PathBuf> {
+fn candidate_dirs(dir: &Path, registry: &str) -> Vec<PathBuf> {
     let mut names = vec![];
     if let Some((host, port)) = registry.rsplit_once(':') {
         names.push(format!("{host}_{port}_"));
@@ -265,7 +272,7 @@ impl fmt::Debug for RegistryHost {
 
 /// containerd: `docker.DefaultHost`.
 const DOCKER_HOST: &str = "registry-1.docker.io";
-/// Far more than anyone writes.
+/// Real files are far smaller.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Each may cost a timeout.
 const HOSTS_MAX: usize = 32;
@@ -305,11 +312,23 @@ mod tests {
         let first = &hosts[0];
         assert!(first.pull && !first.resolve && first.mirror && hosts[1].resolve && hosts[1].skip_verify);
         assert!(!hosts[3].mirror && !hosts[4].mirror);
+        assert!(!first.trusted && !hosts[1].trusted && hosts[3].trusted && hosts[4].trusted);
         assert_eq!(first.ca, [Path::new("/conf/z.pem")]);
         let pair = (PathBuf::from("/conf/c.pem"), Some(PathBuf::from("/conf/k.pem")));
         assert_eq!(first.client, [pair, (PathBuf::from("/conf/both.pem"), None)]);
         assert_eq!(first.headers.len(), 1);
         assert!(!format!("{hosts:?}").contains("geheim"));
+    }
+
+    #[test]
+    fn the_server_of_a_registry_gets_its_credentials_and_a_mirror_does_not() {
+        let text =
+            "server = \"http://127.0.0.1:5000\"\n[host.\"http://127.0.0.1:5000\"]\n[host.\"https://m.example\"]\n";
+        let hosts = parse(text, "team.example").unwrap();
+        let trusted: Vec<bool> = hosts.iter().map(|host| host.trusted).collect();
+        assert_eq!((trusted, hosts[2].mirror), (vec![true, false, true], true), "{hosts:?}");
+        let without_server = parse("[host.\"https://m.example\"]\n", "team.example").unwrap();
+        assert!(!without_server[0].trusted && without_server[1].trusted);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The transfer of one blob into the content store: hashed and written on a blocking thread, continued after a broken connection.
+//! The transfer of one blob into the content store: hashed and written off the workers, continued after a broken connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,15 +6,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, HeaderValue, RANGE};
 use http::{HeaderName, StatusCode};
-use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use podwright_tasks::{Pool, PoolKey};
 
 use super::RegistryError;
 use super::client::{Endpoint, RepositorySession};
 use super::transport::BodyReader;
-use crate::content::{ContentError, ContentStore, ExpectedContent, Ingest};
-use crate::digest::Digest;
+use crate::content::{ContentError, ExpectedContent, Ingest};
 use crate::manifest::Descriptor;
+use crate::reference::ImageReference;
 use crate::store::ImageStore;
 
 impl RepositorySession {
@@ -43,13 +42,13 @@ impl RepositorySession {
         descriptor: &Descriptor,
         progress: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<(), RegistryError> {
-        let mut sink = BlobSink::start(Arc::clone(store), descriptor);
+        let mut sink = BlobSink::start(self.client.pool(), &self.reference, store, descriptor).await?;
         let mut resumes = 0;
         loop {
             match self.stream(endpoint, descriptor, &mut sink, progress).await {
                 Ok(()) => break,
                 Err(error) if error.is_transient() && resumes < self.client.options().resumes => {
-                    tracing::debug!(image = %self.reference, digest = %descriptor.digest, received = sink.received, %error, "transfer interrupted");
+                    tracing::debug!(image = %self.reference, digest = %descriptor.digest, bytes = sink.received, %error, "transfer interrupted");
                     resumes += 1;
                 }
                 Err(error) => {
@@ -62,8 +61,10 @@ impl RepositorySession {
         }
         let url = format!("{}/{}/blobs/{}", endpoint.host, self.reference.repository(), descriptor.digest);
         match sink.commit().await {
-            Err(ContentError::Digest { expected, actual }) => Err(RegistryError::Digest { url, expected, actual }),
-            other => Ok(other?),
+            Err(RegistryError::Content(ContentError::Digest { expected, actual })) => {
+                Err(RegistryError::Digest { url, expected, actual })
+            }
+            other => other,
         }
     }
 
@@ -76,15 +77,14 @@ impl RepositorySession {
         progress: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<(), RegistryError> {
         let (offset, size) = (sink.received, descriptor.size);
-        // Without a range the header is one that says nothing new.
+        // Without a range a header without effect is sent.
         let header = match offset {
             0 => (HeaderName::from_static("accept"), HeaderValue::from_static("*/*")),
             _ => (RANGE, HeaderValue::try_from(format!("bytes={offset}-")).expect("digits are a header")),
         };
         let (url, response) = self.get(endpoint, &format!("blobs/{}", descriptor.digest), header).await?;
         if offset > 0 && response.status() == StatusCode::OK {
-            sink.send(SinkMessage::Restart).await?;
-            sink.received = 0;
+            sink.restart().await?;
         }
         let total = announced_total(response.headers(), response.status(), sink.received);
         if let Some(announced) = total.filter(|announced| *announced != size) {
@@ -96,8 +96,7 @@ impl RepositorySession {
             if received > size {
                 return Err(RegistryError::TooLarge { url, max: size });
             }
-            sink.send(SinkMessage::Chunk(chunk)).await?;
-            sink.received = received;
+            sink.write(chunk).await?;
             progress(received);
         }
         if sink.received == size {
@@ -121,91 +120,97 @@ fn announced_total(headers: &HeaderMap, status: StatusCode, offset: u64) -> Opti
     text(CONTENT_LENGTH).and_then(|length| length.parse().ok())
 }
 
-/// Writes and hashes on a blocking thread. Dropped, it leaves nothing behind.
+/// Writes and hashes on threads of the pool, which it holds only while there is something to write: a registry that sends
+/// slowly costs no thread. Dropped, it leaves nothing behind.
 struct BlobSink {
-    /// `None` after the writer failed or was committed.
-    messages: Option<mpsc::Sender<SinkMessage>>,
-    writer: Option<JoinHandle<Result<(), ContentError>>>,
-    /// Bytes sent to the writer.
+    pool: Pool,
+    key: PoolKey,
+    /// `None` after a write failed.
+    ingest: Option<Ingest>,
+    unwritten: Vec<Bytes>,
+    unwritten_bytes: usize,
+    /// Bytes that came, written or not.
     received: u64,
 }
 
-enum SinkMessage {
-    Chunk(Bytes),
-    /// From the first byte again.
-    Restart,
-    /// All bytes are there: verify and publish.
-    Commit,
-}
-
 impl BlobSink {
-    fn start(store: Arc<ImageStore>, descriptor: &Descriptor) -> Self {
-        let (messages, receiver) = mpsc::channel(CHUNKS_MAX);
-        let (digest, size) = (descriptor.digest, descriptor.size);
-        let writer = tokio::task::spawn_blocking(move || write(store.content(), digest, size, receiver));
-        Self { messages: Some(messages), writer: Some(writer), received: 0 }
+    async fn start(
+        pool: &Pool,
+        owner: &ImageReference,
+        store: &Arc<ImageStore>,
+        descriptor: &Descriptor,
+    ) -> Result<Self, RegistryError> {
+        let key = PoolKey::new(owner.to_string(), format!("content {}", descriptor.digest));
+        let (store, expected) = (Arc::clone(store), ExpectedContent::Exact(descriptor.digest, descriptor.size));
+        let ingest = pool.run_to_end(key.clone(), move || store.content().ingest(expected)).await??;
+        let (pool, unwritten) = (pool.clone(), vec![]);
+        Ok(Self { pool, key, ingest: Some(ingest), unwritten, unwritten_bytes: 0, received: 0 })
     }
 
-    async fn send(&mut self, message: SinkMessage) -> Result<(), RegistryError> {
-        let open = match &self.messages {
-            Some(messages) => messages.send(message).await.is_ok(),
-            None => false,
-        };
-        if open { Ok(()) } else { Err(self.failure().await.into()) }
+    async fn write(&mut self, chunk: Bytes) -> Result<(), RegistryError> {
+        self.received += chunk.len() as u64;
+        self.unwritten_bytes += chunk.len();
+        self.unwritten.push(chunk);
+        if self.unwritten_bytes < UNWRITTEN_BYTES_MAX { Ok(()) } else { self.flush().await }
     }
 
-    async fn commit(mut self) -> Result<(), ContentError> {
-        if let Some(messages) = self.messages.take() {
-            // A writer that is gone reports why below.
-            let _ = messages.send(SinkMessage::Commit).await;
-        }
-        self.result().await
+    async fn flush(&mut self) -> Result<(), RegistryError> {
+        let chunks = std::mem::take(&mut self.unwritten);
+        self.unwritten_bytes = 0;
+        self.work(move |ingest| chunks.iter().try_for_each(|chunk| ingest.write(chunk))).await
     }
 
+    /// From the first byte again.
+    async fn restart(&mut self) -> Result<(), RegistryError> {
+        self.unwritten.clear();
+        (self.unwritten_bytes, self.received) = (0, 0);
+        self.work(Ingest::restart).await
+    }
+
+    /// All bytes are there: verifies and publishes them.
+    async fn commit(mut self) -> Result<(), RegistryError> {
+        self.flush().await?;
+        let Some(ingest) = self.ingest.take() else { return Err(failed_before().into()) };
+        self.pool.run_to_end(self.key.clone(), move || ingest.commit()).await??;
+        Ok(())
+    }
+
+    /// Removes the part.
     async fn abort(mut self) {
-        self.messages = None;
-        // Abandoned on purpose: how the writer ended is of no interest.
-        let _ = self.result().await;
+        if let Some(ingest) = self.ingest.take() {
+            // If no thread is available the closure is dropped, and the part with it.
+            let _ = self.pool.run_to_end(self.key.clone(), move || drop(ingest)).await;
+        }
     }
 
-    async fn failure(&mut self) -> ContentError {
-        self.messages = None;
-        self.result().await.err().unwrap_or_else(interrupted)
+    /// Moves the ingest to a thread and back. If the caller goes away meanwhile, the thread drops it.
+    async fn work(
+        &mut self,
+        work: impl FnOnce(&mut Ingest) -> Result<(), ContentError> + Send + 'static,
+    ) -> Result<(), RegistryError> {
+        let Some(mut ingest) = self.ingest.take() else { return Err(failed_before().into()) };
+        let run = move || work(&mut ingest).map(|()| ingest);
+        self.ingest = Some(self.pool.run_to_end(self.key.clone(), run).await??);
+        Ok(())
     }
+}
 
-    async fn result(&mut self) -> Result<(), ContentError> {
-        match self.writer.take() {
-            Some(writer) => writer.await.unwrap_or_else(|_| Err(interrupted())),
-            None => Err(interrupted()),
+impl Drop for BlobSink {
+    fn drop(&mut self) {
+        // Unlinking a large file is slow: not on an asynchronous worker.
+        if let (Some(ingest), Ok(runtime)) = (self.ingest.take(), tokio::runtime::Handle::try_current()) {
+            drop(runtime.spawn_blocking(move || drop(ingest)));
         }
     }
 }
 
-fn write(
-    content: &ContentStore,
-    digest: Digest,
-    size: u64,
-    mut messages: mpsc::Receiver<SinkMessage>,
-) -> Result<(), ContentError> {
-    let mut ingest: Ingest = content.ingest(ExpectedContent::Exact(digest, size))?;
-    while let Some(message) = messages.blocking_recv() {
-        match message {
-            SinkMessage::Chunk(bytes) => ingest.write(&bytes)?,
-            SinkMessage::Restart => ingest.restart()?,
-            SinkMessage::Commit => return ingest.commit().map(drop),
-        }
-    }
-    // The transfer was abandoned; the ingest removes its file.
-    Ok(())
-}
-
-/// The writer's thread is gone without a result, which only a panic does.
-fn interrupted() -> ContentError {
-    let source = std::io::Error::other("the writer stopped");
+/// A write after a failed one; the first error was reported.
+fn failed_before() -> ContentError {
+    let source = std::io::Error::other("an earlier write failed");
     crate::durable::DurableFileError { action: "write", path: "content/ingest".into(), source }.into()
 }
 
-/// Chunks between network and disk; one has at most what is read from a socket at once.
-const CHUNKS_MAX: usize = 16;
+/// Bytes that are collected before a thread writes them.
+const UNWRITTEN_BYTES_MAX: usize = 1 << 20;
 const RESUME_DELAY: Duration = Duration::from_millis(100);
 const RESUME_DELAY_MAX: Duration = Duration::from_secs(3);

@@ -15,14 +15,15 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::time::{Instant, timeout};
 
 use super::RegistryError;
+use super::lookup::PooledLookup;
 use crate::digest::excerpt;
 
 /// Connections to any host, with one set of certificates.
-pub(super) type RegistryHttpClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+pub(super) type RegistryHttpClient = Client<HttpsConnector<HttpConnector<PooledLookup>>, Full<Bytes>>;
 
 /// A client with these certificates. Does not connect yet.
-pub(super) fn http_client(tls: rustls::ClientConfig) -> RegistryHttpClient {
-    let mut tcp = HttpConnector::new();
+pub(super) fn http_client(tls: rustls::ClientConfig, lookup: PooledLookup) -> RegistryHttpClient {
+    let mut tcp = HttpConnector::new_with_resolver(lookup);
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(CONNECT_LIMIT));
@@ -42,7 +43,7 @@ pub(super) struct Fetch<'a> {
     pub(super) url: Uri,
     /// Sent to the first host only, with `Authorization` and what `hosts.toml` adds.
     pub(super) private_headers: HeaderMap,
-    /// Sent wherever the request leads.
+    /// Sent to every host that the request is redirected to.
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
     /// 0: every redirect is refused.
@@ -101,7 +102,7 @@ impl Fetch<'_> {
     }
 }
 
-/// Where a redirect leads, if it may be followed.
+/// The target of a redirect, if it may be followed.
 fn redirected(from: &Uri, location: &str) -> Result<Uri, &'static str> {
     if location.len() > LOCATION_BYTES_MAX {
         return Err("the URL is too long");
@@ -161,7 +162,7 @@ pub(super) async fn read_bounded(
     Ok(content)
 }
 
-/// A body that must keep coming.
+/// A response body with a minimum rate.
 pub(super) struct BodyReader {
     url: String,
     body: Incoming,
@@ -175,7 +176,7 @@ impl BodyReader {
         Self { url: url.to_owned(), body, limit, window: (Instant::now() + limit, 0) }
     }
 
-    /// The next bytes; `None` at the end. A body that sends a byte now and then is no better than one that stalls.
+    /// The next bytes; `None` at the end. A body below [`WINDOW_BYTES_MIN`] per window times out like one that stalls.
     pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, RegistryError> {
         loop {
             let now = Instant::now();
@@ -191,7 +192,7 @@ impl BodyReader {
                 Ok(Some(Err(error))) => {
                     return Err(RegistryError::Connection { url: self.url.clone(), source: error.into() });
                 }
-                // Trailers are of no use.
+                // Trailers are ignored.
                 Ok(Some(Ok(frame))) => {
                     if let Ok(data) = frame.into_data() {
                         self.window.1 += data.len();

@@ -7,6 +7,40 @@ fn open(dir: &Path) -> Arc<ImageStore> {
     ImageStore::open(dir, ImageLimits::default(), Platform::host()).unwrap()
 }
 
+/// The `meta` files of all layers.
+fn metas(dir: &Path) -> Vec<serde_json::Value> {
+    let layers = fs::read_dir(dir.join("layers")).unwrap().flatten();
+    layers.map(|layer| serde_json::from_slice(&fs::read(layer.path().join("meta")).unwrap()).unwrap()).collect()
+}
+
+/// A container that is created while garbage is collected: it gives up its lease once it is listed.
+#[test]
+fn roots_are_read_while_no_lease_can_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let image = add_image(&store, "a:1", &[TestLayer::new().file("f", "1")]);
+    let mut lease = store.lease();
+    lease.hold_layer(image.chain()[0]);
+    store.remove_image(image.id).unwrap();
+    let (listed, created) = (std::sync::atomic::AtomicBool::new(false), std::sync::Barrier::new(2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            created.wait();
+            listed.store(true, Ordering::SeqCst);
+            drop(lease);
+        });
+        let report = store.collect_garbage(|| {
+            let container_layers = if listed.load(Ordering::SeqCst) { [image.chain()[0]].into() } else { [].into() };
+            if !listed.load(Ordering::SeqCst) {
+                created.wait();
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            GcRoots { container_layers, ..GcRoots::default() }
+        });
+        assert_eq!(report.unwrap().layers, 0, "the layer is leased until its container is listed");
+    });
+}
+
 fn count(dir: PathBuf) -> usize {
     fs::read_dir(dir).unwrap().count()
 }
@@ -66,7 +100,28 @@ fn layers_are_shared_by_chain_and_survive_a_restart() {
 }
 
 #[test]
-fn overlayfs_shows_the_layers_as_the_image_means_them() {
+fn a_layer_whose_note_can_not_be_read_is_not_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let image = add_image(&store, "a:1", &[TestLayer::new().file("used", "by a container")]);
+    let used = store.lower_dirs(&image).unwrap()[0].join("used");
+    drop(store);
+    let note = used.parent().unwrap().parent().unwrap().join("meta");
+    let text = fs::read_to_string(&note).unwrap();
+    // Reading a directory fails as a bad disk does: with an error that says nothing about the layer.
+    fs::remove_file(&note).unwrap();
+    fs::create_dir(&note).unwrap();
+    let opened = ImageStore::open(dir.path(), ImageLimits::default(), Platform::host());
+    assert!(matches!(opened, Err(ImageStoreError::Layer(LayerError::File(_)))), "{opened:?}");
+    fs::remove_dir(&note).unwrap();
+    fs::write(&note, text.replace("\"version\":1", "\"version\":9")).unwrap();
+    let opened = ImageStore::open(dir.path(), ImageLimits::default(), Platform::host());
+    assert!(matches!(opened, Err(ImageStoreError::Layer(LayerError::NewerVersion { version: 9, .. }))), "{opened:?}");
+    assert!(used.exists());
+}
+
+#[test]
+fn overlayfs_shows_the_files_of_all_layers() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("engine"));
     let base = TestLayer::new()
@@ -127,6 +182,12 @@ fn layers_that_were_not_synced_are_dropped_after_a_reboot() {
     assert!(store.lower_dirs(&image).is_ok());
     let lost = store.find("a:2").unwrap().unwrap();
     assert!(matches!(store.lower_dirs(&lost), Err(ImageStoreError::Layer(LayerError::NoParent(_)))));
+
+    store.ensure_unpacked(&lost, &AtomicBool::new(false)).unwrap();
+    assert_eq!(fs::read(store.lower_dirs(&lost).unwrap()[0].join("f")).unwrap(), b"2");
+    assert!(metas(dir.path()).iter().all(|meta| meta["synced"] == true), "the next power loss leaves it alone");
+    store.content().remove(image.layers[0].blob).unwrap();
+    store.ensure_unpacked(&image, &AtomicBool::new(false)).unwrap();
 }
 
 #[test]
@@ -136,38 +197,96 @@ fn garbage_collection_keeps_what_images_containers_and_leases_use() {
     let base = TestLayer::new().file("base", "b");
     let one = add_image(&store, "a:1", &[base.clone(), TestLayer::new().file("one", "1")]);
     let two = add_image(&store, "a:2", &[base, TestLayer::new().file("two", "2")]);
-    assert_eq!(store.collect_garbage(&GcRoots::default()).unwrap(), GcReport::default());
+    assert_eq!(store.collect_garbage(GcRoots::default).unwrap(), GcReport::default());
 
     let in_use = GcRoots { container_layers: one.chain().into_iter().collect(), ..GcRoots::default() };
     store.remove_image(one.id).unwrap();
     let mut lease = store.lease();
     lease.hold_blob(one.layers[1].blob);
-    let report = store.collect_garbage(&in_use).unwrap();
+    let report = store.collect_garbage(|| in_use.clone()).unwrap();
     assert_eq!((report.blobs, report.layers), (2, 0), "manifest and configuration");
     drop(lease);
-    let report = store.collect_garbage(&in_use).unwrap();
+    let report = store.collect_garbage(|| in_use.clone()).unwrap();
     assert_eq!((report.blobs, report.layers), (1, 0), "the compressed layer");
-    let report = store.collect_garbage(&GcRoots::default()).unwrap();
+    let report = store.collect_garbage(GcRoots::default).unwrap();
     assert_eq!((report.blobs, report.layers), (0, 1), "the unpacked layer of the container that is gone");
     assert_eq!(count(dir.path().join("trash")), 0);
     assert_eq!(store.lower_dirs(&two).unwrap().len(), 2);
 }
 
 #[test]
-fn over_its_bound_the_oldest_images_go_first_but_not_pinned_or_used_ones() {
+fn a_damaged_list_of_images_costs_no_content() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let image = add_image(&store, "a:1", &[TestLayer::new().file("f", "1")]);
+    store.sync().unwrap();
+    drop(store);
+    fs::write(dir.path().join("images.json"), vec![0; 100]).unwrap();
+    let store = open(dir.path());
+    assert_eq!(store.images(), []);
+    let roots = || GcRoots { disk_max: Some(0), ..GcRoots::default() };
+    assert_eq!(store.collect_garbage(roots).unwrap(), GcReport::default());
+    assert!(image.blobs().all(|blob| store.content().path(blob).exists()) && store.is_unpacked(image.chain()[0]));
+    fs::remove_file(dir.path().join("images.json.corrupt-0")).unwrap();
+    assert!(store.collect_garbage(roots).unwrap().blobs > 0);
+    assert!(!store.is_unpacked(image.chain()[0]));
+}
+
+#[test]
+fn above_its_limit_the_oldest_images_are_removed_except_pinned_and_used_ones() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let add =
         |n: u8| add_image(&store, &format!("a:{n}"), &[TestLayer::new().file("f", &n.to_string().repeat(100_000))]);
     let images: Vec<_> = (0..4).map(add).collect();
     store.pin(images[0].id, true).unwrap();
-    let images_in_use = [images[1].id].into();
+    let in_use = || [images[1].id].into();
     let usage = store.usage().unwrap();
     let disk_max = Some(usage.blob_bytes + usage.layer_bytes - 1);
-    let report = store.collect_garbage(&GcRoots { images_in_use, disk_max, ..GcRoots::default() }).unwrap();
+    let report = store.collect_garbage(|| GcRoots { images_in_use: in_use(), disk_max, ..GcRoots::default() }).unwrap();
     assert_eq!(report.images, [images[2].id]);
-    let images_in_use = [images[1].id].into();
-    let report = store.collect_garbage(&GcRoots { images_in_use, disk_max: Some(0), ..GcRoots::default() }).unwrap();
+    let roots = || GcRoots { images_in_use: in_use(), disk_max: Some(0), ..GcRoots::default() };
+    let report = store.collect_garbage(roots).unwrap();
     assert_eq!(report.images, [images[3].id]);
     assert_eq!(store.images().len(), 2);
+}
+
+/// Runs `change` while its file `fifo` is one that only opens with a reader, and `read` meanwhile. `None`: `read` has waited, too.
+fn read_while_blocked<T: Send + 'static>(
+    fifo: &Path,
+    change: impl FnOnce() -> bool + Send + 'static,
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    use std::os::unix::fs::OpenOptionsExt;
+    use std::time::Duration;
+    let mode = rustix::fs::Mode::RWXU;
+    rustix::fs::mknodat(rustix::fs::CWD, fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let writer = std::thread::spawn(change);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!writer.is_finished(), "the change does not use {}", fifo.display());
+    let (answer, answered) = std::sync::mpsc::channel();
+    std::thread::spawn(move || answer.send(read()));
+    let found = answered.recv_timeout(Duration::from_secs(5)).ok();
+    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap();
+    let _reader = File::options().read(true).custom_flags(flags).open(fifo).unwrap();
+    assert!(!writer.join().unwrap(), "a FIFO can not be synced");
+    found
+}
+
+/// A pod whose image is removed on a slow disk must not stop the others.
+#[test]
+fn readers_do_not_wait_for_a_change_that_is_being_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let image = add_image(&store, "a:1", &[TestLayer::new().file("f", "1")]);
+    let (id, chain) = (image.id, image.chain()[0]);
+    let [writer, reader] = [(); 2].map(|()| Arc::clone(&store));
+    let pin = move || writer.pin(id, true).is_ok();
+    let read = move || (reader.images().len(), reader.find("a:1").unwrap().map(|image| image.pinned));
+    let found = read_while_blocked(&dir.path().join("images.new"), pin, read);
+    assert_eq!(found, Some((1, Some(false))));
+    let layer = store.lower_dirs(&image).unwrap()[0].with_file_name("meta.new");
+    let [writer, reader] = [(); 2].map(|()| Arc::clone(&store));
+    let found = read_while_blocked(&layer, move || writer.sync().is_ok(), move || reader.is_unpacked(chain));
+    assert_eq!(found, Some(true));
 }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use podwright_linux::beneath::{RemoveError, remove_tree};
+use podwright_linux::beneath::remove_tree;
 use rustix::fs::{
     AtFlags, CWD, Dev, FileType, Mode, OFlags, ResolveFlags, linkat, makedev, mkdirat, mknodat, openat, openat2,
     statat, symlinkat,
@@ -16,10 +16,11 @@ use rustix::io::Errno;
 
 use super::entry_path::{EntryPath, entry_path};
 use super::{UnpackError, UnpackRequest};
-use crate::digest::excerpt;
 use crate::tar_reader::{TarEntry, TarKind};
+use step::EntryStep;
 
 mod metadata;
+mod step;
 
 /// Creates entries below one root.
 pub(super) struct Applier<'a> {
@@ -32,8 +33,10 @@ pub(super) struct Applier<'a> {
     /// The directory of the last entry: entries come ordered by directory.
     last_parent: Option<(PathBuf, OwnedFd)>,
     content_bytes: u64,
-    /// Bytes since the free space was last checked.
+    /// Bytes and estimated metadata since the free space was last checked.
     unchecked: u64,
+    /// Directories that the tar only implies.
+    implied: u64,
 }
 
 impl<'a> Applier<'a> {
@@ -46,12 +49,14 @@ impl<'a> Applier<'a> {
         };
         let root = openat(CWD, request.root, DIRECTORY, Mode::empty()).map_err(failed)?;
         let (directories, last_parent) = (vec![], None);
-        Ok(Self { request, root, directories, directory_bytes: 0, last_parent, content_bytes: 0, unchecked: 0 })
+        let (directory_bytes, content_bytes, unchecked, implied) = (0, 0, 0, 0);
+        Ok(Self { request, root, directories, directory_bytes, last_parent, content_bytes, unchecked, implied })
     }
 
     /// Creates one entry. The last one of a name wins.
     pub(super) fn apply(&mut self, entry: &TarEntry, content: &mut impl Read) -> Result<(), UnpackError> {
-        let step = Step { request: self.request, path: &entry.path };
+        let step = EntryStep { request: self.request, path: &entry.path };
+        self.charge(ENTRY_BYTES, &step)?;
         match entry_path(&entry.path).map_err(|reason| step.refused(reason))? {
             EntryPath::Bookkeeping => Ok(()),
             EntryPath::Root if entry.kind == TarKind::Directory => {
@@ -77,7 +82,7 @@ impl<'a> Applier<'a> {
     /// Sets the times of directories. Returns the bytes of file content.
     pub(super) fn finish(self) -> Result<u64, UnpackError> {
         for (path, mtime) in &self.directories {
-            let step = Step { request: self.request, path: path.as_os_str().as_bytes() };
+            let step = EntryStep { request: self.request, path: path.as_os_str().as_bytes() };
             match open_dir(self.root.as_fd(), path) {
                 Ok(dir) => metadata::set_time(dir.as_fd(), *mtime).map_err(step.failed("set times of"))?,
                 // A later entry of the same name replaced it.
@@ -96,7 +101,7 @@ impl<'a> Applier<'a> {
         entry: &TarEntry,
         content: &mut impl Read,
     ) -> Result<(), UnpackError> {
-        let step = Step { request: self.request, path: &entry.path };
+        let step = EntryStep { request: self.request, path: &entry.path };
         let existing = existing(parent, name).map_err(step.failed("stat"))?;
         let keep = existing == Some(Existing::Directory) && entry.kind == TarKind::Directory;
         if existing.is_some() && !keep {
@@ -111,7 +116,7 @@ impl<'a> Applier<'a> {
                 }
                 let made = openat(parent, name, DIRECTORY, Mode::empty());
                 let made = made.map_err(|e| step.failed("open")(e.into()))?;
-                // A hidden name that comes again as a directory: the one below must not shine through.
+                // A hidden name that appears again as a directory: the directory below must stay hidden.
                 if existing == Some(Existing::Whiteout) {
                     metadata::set_opaque(made.as_fd()).map_err(step.failed("mark as opaque"))?;
                 }
@@ -143,7 +148,7 @@ impl<'a> Applier<'a> {
         entry: &TarEntry,
         content: &mut impl Read,
     ) -> Result<(), UnpackError> {
-        let step = Step { request: self.request, path: &entry.path };
+        let step = EntryStep { request: self.request, path: &entry.path };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = openat(parent, name, flags, Mode::RUSR | Mode::WUSR);
         let mut file = File::from(fd.map_err(|e| step.failed("create file")(e.into()))?);
@@ -153,17 +158,23 @@ impl<'a> Applier<'a> {
             if count == 0 {
                 break;
             }
-            self.unchecked += count as u64;
-            if self.unchecked > DISK_CHECK_BYTES {
-                self.unchecked = 0;
-                self.request.disk.check(0).map_err(|source| UnpackError::Disk { layer: self.request.layer, source })?;
-                step.check_cancelled()?;
-            }
+            self.charge(count as u64, &step)?;
             file.write_all(&buffer[..count]).map_err(step.failed("write"))?;
             self.content_bytes += count as u64;
         }
         metadata::set(file.as_fd(), entry).map_err(step.failed("set metadata of"))?;
         metadata::set_time(file.as_fd(), entry.mtime).map_err(step.failed("set times of"))
+    }
+
+    /// Counts what is about to be written, and checks now and then that the disk keeps its reserve.
+    fn charge(&mut self, bytes: u64, step: &EntryStep<'_>) -> Result<(), UnpackError> {
+        self.unchecked += bytes;
+        if self.unchecked <= DISK_CHECK_BYTES {
+            return Ok(());
+        }
+        self.unchecked = 0;
+        self.request.disk.check(0).map_err(|source| UnpackError::Disk { layer: self.request.layer, source })?;
+        step.check_cancelled()
     }
 
     /// Only to what this layer holds. Its directory is opened like every other one: beneath the root, without symlinks.
@@ -172,7 +183,7 @@ impl<'a> Applier<'a> {
         parent: BorrowedFd<'_>,
         name: &Path,
         target: &[u8],
-        step: &Step<'_>,
+        step: &EntryStep<'_>,
     ) -> Result<(), UnpackError> {
         let target = match entry_path(target) {
             Ok(EntryPath::Name(dir, name)) => (dir, name),
@@ -196,7 +207,7 @@ impl<'a> Applier<'a> {
     }
 
     /// Hides a name of the layers below, as overlayfs wants it: a character device 0/0.
-    fn whiteout(&self, parent: BorrowedFd<'_>, name: &Path, step: &Step<'_>) -> Result<(), UnpackError> {
+    fn whiteout(&self, parent: BorrowedFd<'_>, name: &Path, step: &EntryStep<'_>) -> Result<(), UnpackError> {
         match existing(parent, name).map_err(step.failed("stat"))? {
             None => mknodat(parent, name, FileType::CharacterDevice, Mode::empty(), 0)
                 .map_err(|e| step.failed("create whiteout")(e.into())),
@@ -210,7 +221,7 @@ impl<'a> Applier<'a> {
     }
 
     fn set_directory(&mut self, path: &Path, fd: BorrowedFd<'_>, entry: &TarEntry) -> Result<(), UnpackError> {
-        let step = Step { request: self.request, path: &entry.path };
+        let step = EntryStep { request: self.request, path: &entry.path };
         metadata::set(fd, entry).map_err(step.failed("set metadata of"))?;
         self.directory_bytes += path.as_os_str().len() + size_of::<(PathBuf, (i64, u32))>();
         if self.directory_bytes > DIRECTORIES_BYTES_MAX {
@@ -221,7 +232,7 @@ impl<'a> Applier<'a> {
     }
 
     /// Opens the directory of an entry, and creates what the tar only implies.
-    fn parent(&mut self, path: &Path, step: &Step<'_>) -> Result<OwnedFd, UnpackError> {
+    fn parent(&mut self, path: &Path, step: &EntryStep<'_>) -> Result<OwnedFd, UnpackError> {
         if let Some((last, fd)) = &self.last_parent
             && last == path
         {
@@ -237,7 +248,7 @@ impl<'a> Applier<'a> {
         Ok(found)
     }
 
-    fn make_parents(&self, path: &Path, step: &Step<'_>) -> Result<OwnedFd, UnpackError> {
+    fn make_parents(&mut self, path: &Path, step: &EntryStep<'_>) -> Result<OwnedFd, UnpackError> {
         let mut here = open_dir(self.root.as_fd(), Path::new("")).map_err(|e| step.lookup(e))?;
         let mut prefix = PathBuf::new();
         for part in path {
@@ -261,12 +272,17 @@ impl<'a> Applier<'a> {
 
     /// Like the directory of the same name in the layers below, because overlayfs shows only the topmost one's metadata.
     fn make_parent(
-        &self,
+        &mut self,
         at: BorrowedFd<'_>,
         name: &OsStr,
         path: &Path,
-        step: &Step<'_>,
+        step: &EntryStep<'_>,
     ) -> Result<OwnedFd, UnpackError> {
+        self.charge(ENTRY_BYTES, step)?;
+        self.implied += 1;
+        if self.implied > self.request.limits.layer_entries {
+            return Err(step.refused("too many directories that have no entry of their own"));
+        }
         mkdirat(at, name, Mode::from_raw_mode(0o755)).map_err(|e| step.failed("create directory")(e.into()))?;
         let made = openat(at, name, DIRECTORY, Mode::empty()).map_err(|e| step.failed("open")(e.into()))?;
         for lower in self.request.lowers {
@@ -318,61 +334,11 @@ fn node(
     kind: FileType,
     device: Dev,
     entry: &TarEntry,
-    step: &Step<'_>,
+    step: &EntryStep<'_>,
 ) -> Result<(), UnpackError> {
     let made = mknodat(parent, name, kind, Mode::from_raw_mode(entry.mode & 0o777), device);
     made.map_err(|e| step.failed("create device or pipe")(e.into()))?;
     metadata::set_by_name(parent, name, entry, true).map_err(step.failed("set owner of"))
-}
-
-/// One entry, for error messages.
-struct Step<'a> {
-    request: &'a UnpackRequest<'a>,
-    path: &'a [u8],
-}
-
-impl Step<'_> {
-    fn shown(&self) -> String {
-        excerpt(&String::from_utf8_lossy(self.path))
-    }
-
-    fn refused(&self, reason: &'static str) -> UnpackError {
-        UnpackError::Entry { layer: self.request.layer, path: self.shown(), reason }
-    }
-
-    fn failed(&self, action: &'static str) -> impl FnOnce(io::Error) -> UnpackError {
-        let (layer, path, disk) = (self.request.layer, self.shown(), self.request.disk.clone());
-        move |source| match (source.kind(), disk.check(1)) {
-            (io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, Err(source)) => {
-                UnpackError::Disk { layer, source }
-            }
-            _ => UnpackError::Create { layer, action, path, source },
-        }
-    }
-
-    fn lookup(&self, error: Errno) -> UnpackError {
-        match error {
-            Errno::LOOP => self.refused("a directory of the name is a symlink"),
-            Errno::NOTDIR => self.refused("a directory of the name is a file"),
-            Errno::XDEV => self.refused("the name leads out of the layer"),
-            other => self.failed("open the directory of")(other.into()),
-        }
-    }
-
-    fn not_removed(&self) -> impl FnOnce(RemoveError) -> UnpackError {
-        let failed = self.failed("replace");
-        move |error| failed(io::Error::other(error))
-    }
-
-    fn stream(&self, source: io::Error) -> UnpackError {
-        UnpackError::Tar { layer: self.request.layer, source: crate::tar_reader::TarError::Read(source) }
-    }
-
-    fn check_cancelled(&self) -> Result<(), UnpackError> {
-        let layer = self.request.layer;
-        let cancelled = self.request.cancelled.load(std::sync::atomic::Ordering::Relaxed);
-        if cancelled { Err(UnpackError::Cancelled { layer }) } else { Ok(()) }
-    }
 }
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -382,6 +348,8 @@ const CONFINED: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_XDEV);
+/// What an entry without content costs on the disk: its inode and its name, rounded up to a block.
+const ENTRY_BYTES: u64 = 4 << 10;
 /// The free space is checked once per this many bytes.
 const DISK_CHECK_BYTES: u64 = 16 << 20;
 /// Names of directories that are kept until their times are set; real images need less than a tenth.

@@ -1,4 +1,4 @@
-//! Credentials: what is asked for is sent, once, and shown nowhere.
+//! Credentials: sent once if a server requests them, and never shown.
 
 use super::*;
 
@@ -32,41 +32,41 @@ async fn token_registry(image: &TestImage) -> FakeRegistry {
 async fn a_token_is_fetched_once_and_used_for_the_whole_repository() {
     let image = two_layers("app:1");
     let registry = token_registry(&image).await;
-    let bed = Bed::new();
+    let fixture = PullFixture::new();
     let reference = registry.reference("app:1");
-    bed.puller.pull(&reference, basic("geheim")).await.unwrap();
-    bed.puller.pull(&reference, basic("geheim")).await.unwrap();
+    fixture.puller.pull(&reference, basic("geheim")).await.unwrap();
+    fixture.puller.pull(&reference, basic("geheim")).await.unwrap();
     assert_eq!(registry.count("/token"), 1);
     // Others get no token from the cache.
-    let error = bed.pull(&reference).await.unwrap_err();
+    let error = fixture.pull(&reference).await.unwrap_err();
     assert_eq!(error.kind(), PullErrorKind::Unauthorized, "{}", chain(&error));
     let refresh = RegistryCredentials::IdentityToken("refresh".into());
-    bed.puller.pull(&reference, refresh).await.unwrap();
+    fixture.puller.pull(&reference, refresh).await.unwrap();
     let posted = registry.requests().into_iter().find(|got| got.method == "POST").unwrap();
     assert!(posted.body.contains("grant_type=refresh_token") && !posted.path.contains("refresh"), "{posted:?}");
-    bed.puller.pull(&reference, RegistryCredentials::RegistryToken("t1".into())).await.unwrap();
+    fixture.puller.pull(&reference, RegistryCredentials::RegistryToken("t1".into())).await.unwrap();
     assert_eq!(registry.count("/token"), 3);
 }
 
 #[tokio::test]
 async fn a_wrong_password_is_tried_once_and_shown_nowhere() {
     let image = two_layers("app:1");
-    let bed = Bed::new();
+    let fixture = PullFixture::new();
     let registry = token_registry(&image).await;
-    let error = bed.puller.pull(&registry.reference("app:1"), basic("falsch")).await.unwrap_err();
+    let error = fixture.puller.pull(&registry.reference("app:1"), basic("falsch")).await.unwrap_err();
     assert_eq!((error.kind(), registry.requests().len()), (PullErrorKind::Unauthorized, 2));
     let shown = format!("{} {error:?}", chain(&error));
     assert!(!shown.contains("falsch") && !shown.contains("dTpmYWxzY2g"), "{shown}");
     let registry = FakeRegistry::start(|_| unauthorized("Basic realm=\"r\"".into())).await;
-    let error = bed.puller.pull(&registry.reference("app:1"), basic("falsch")).await.unwrap_err();
+    let error = fixture.puller.pull(&registry.reference("app:1"), basic("falsch")).await.unwrap_err();
     assert_eq!((error.kind(), registry.requests().len()), (PullErrorKind::Unauthorized, 2));
-    let error = bed.pull(&registry.reference("app:1")).await.unwrap_err();
+    let error = fixture.pull(&registry.reference("app:1")).await.unwrap_err();
     assert_eq!((error.kind(), registry.requests().len()), (PullErrorKind::Unauthorized, 3));
 }
 
 #[tokio::test]
-async fn a_token_server_that_misbehaves_is_an_error_and_gets_no_second_chance() {
-    let bed = Bed::new();
+async fn a_token_server_that_misbehaves_is_an_error_and_is_not_retried() {
+    let fixture = PullFixture::new();
     let image = two_layers("app:1");
     let elsewhere = FakeRegistry::with(&[&image]).await;
     let rows: Vec<(String, &str)> = vec![
@@ -96,7 +96,7 @@ async fn a_token_server_that_misbehaves_is_an_error_and_gets_no_second_chance() 
             }
         })
         .await;
-        let error = bed.puller.pull(&registry.reference("app:1"), basic("geheim")).await.unwrap_err();
+        let error = fixture.puller.pull(&registry.reference("app:1"), basic("geheim")).await.unwrap_err();
         assert!(chain(&error).contains(message), "{} lacks {message}", chain(&error));
     }
     assert_eq!(elsewhere.requests().len(), 0);
@@ -111,8 +111,8 @@ async fn a_mirror_that_asks_for_the_registrys_password_does_not_get_it() {
     let dir = config.path().join(&upstream.address);
     fs::create_dir_all(&dir).unwrap();
     fs::write(dir.join("hosts.toml"), format!("[host.\"http://{}\"]\n", mirror.address)).unwrap();
-    let bed = Bed::with(ImageLimits::default(), Some(config.path().to_owned()));
-    bed.puller.pull(&upstream.reference("app:1"), basic("geheim")).await.unwrap();
+    let fixture = PullFixture::with(ImageLimits::default(), Some(config.path().to_owned()));
+    fixture.puller.pull(&upstream.reference("app:1"), basic("geheim")).await.unwrap();
     assert!(mirror.requests().len() >= 4);
     assert!(mirror.requests().iter().all(|got| got.header("authorization").is_empty()));
 }

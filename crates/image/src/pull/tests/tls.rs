@@ -40,20 +40,20 @@ async fn a_certificate_is_trusted_only_if_its_authority_is() {
     let acceptor = TlsAcceptor::from(Arc::new(server));
     let registry = FakeRegistry::start_tls(acceptor, move |got| serve_content(&routes, got)).await;
     let config = tempfile::tempdir().unwrap();
-    let bed = Bed::with(ImageLimits::default(), Some(config.path().to_owned()));
+    let fixture = PullFixture::with(ImageLimits::default(), Some(config.path().to_owned()));
     let reference = registry.reference("app:1");
     hosts_toml(config.path(), &registry, "");
-    assert_eq!(bed.refuses(&reference, "invalid peer certificate").await, PullErrorKind::Unavailable);
+    assert_eq!(fixture.refuses(&reference, "invalid peer certificate").await, PullErrorKind::Unavailable);
     assert_eq!(registry.requests().len(), 0, "nothing was sent");
     hosts_toml(config.path(), &registry, "ca = \"missing.pem\"");
-    assert_eq!(bed.refuses(&reference, "missing.pem").await, PullErrorKind::Internal);
+    assert_eq!(fixture.refuses(&reference, "missing.pem").await, PullErrorKind::Internal);
     hosts_toml(config.path(), &registry, "ca = \"hosts.toml\"");
-    bed.refuses(&reference, "no certificate in PEM").await;
+    fixture.refuses(&reference, "no certificate in PEM").await;
     hosts_toml(config.path(), &registry, "skip_verify = true");
-    bed.pull(&reference).await.unwrap();
+    fixture.pull(&reference).await.unwrap();
     fs::write(config.path().join(&registry.address).join("ca.pem"), ca).unwrap();
     hosts_toml(config.path(), &registry, "ca = \"ca.pem\"");
-    bed.pull(&reference).await.unwrap();
+    fixture.pull(&reference).await.unwrap();
     assert_eq!(registry.count("manifests/1"), 2);
 }
 
@@ -72,8 +72,8 @@ async fn a_redirect_or_token_server_without_tls_is_refused_after_tls() {
     .await;
     let config = tempfile::tempdir().unwrap();
     hosts_toml(config.path(), &registry, "skip_verify = true");
-    let bed = Bed::with(ImageLimits::default(), Some(config.path().to_owned()));
-    bed.refuses(&registry.reference("app:1"), "it leaves https for http").await;
-    bed.refuses(&registry.reference("app:2"), "reached without TLS").await;
+    let fixture = PullFixture::with(ImageLimits::default(), Some(config.path().to_owned()));
+    fixture.refuses(&registry.reference("app:1"), "it leaves https for http").await;
+    fixture.refuses(&registry.reference("app:2"), "reached without TLS").await;
     assert_eq!(plain.requests().len(), 0);
 }

@@ -70,8 +70,8 @@ pub(super) fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
     Ok(futimens(to, &Timestamps { last_access: omitted, last_modification: mtime })?)
 }
 
-/// Attributes that programs use. Others are the business of this host: `trusted.overlay.*` and `user.overlay.*` would steer
-/// overlayfs, `security.selinux` and `security.ima` its security modules.
+/// Attributes that programs use. Others would affect the host: `trusted.overlay.*` and `user.overlay.*` control overlayfs,
+/// `security.selinux` and `security.ima` its security modules.
 fn is_kept(name: &str) -> bool {
     name == "security.capability" || (name.starts_with("user.") && !name.starts_with("user.overlay."))
 }
