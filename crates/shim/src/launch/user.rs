@@ -1,0 +1,210 @@
+//! Step 6: the user of a process, from the files of the container's root.
+//!
+//! The rules are containerd's (`oci.WithUser`, `WithAdditionalGIDs`): a number need not be in the files, a name must be.
+
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+
+use super::{LaunchFailure, LaunchStep};
+use crate::plan::{GroupsPolicy, IdMapping, ResolvedUser, UserPlan};
+
+/// Resolves a user in the files of this root.
+pub(super) fn resolve(root: &OwnedFd, plan: &UserPlan) -> Result<ResolvedUser, LaunchFailure> {
+    let passwd = read_beneath(root, "etc/passwd")?;
+    let group = read_beneath(root, "etc/group")?;
+    resolve_in(&passwd, &group, plan)
+}
+
+fn resolve_in(passwd: &str, group: &str, plan: &UserPlan) -> Result<ResolvedUser, LaunchFailure> {
+    let (user, group_name) = match plan.user.split_once(':') {
+        Some((user, group)) => (user, Some(group).filter(|group| !group.is_empty())),
+        None => (plan.user.as_str(), None),
+    };
+    let user = if user.is_empty() { "0" } else { user };
+    let number = user.parse::<u32>().ok();
+    let entry = accounts(passwd).find(|account| account.name == user || Some(account.id) == number);
+    let (uid, mut gid) = match (&entry, number) {
+        (Some(account), _) => (account.id, account.gid),
+        (None, Some(uid)) => (uid, 0),
+        (None, None) => return Err(missing("user", user, "/etc/passwd")),
+    };
+    if let Some(name) = group_name {
+        let number = name.parse::<u32>().ok();
+        let found = groups(group).find(|(known, id, _)| *known == name || Some(*id) == number);
+        gid = found.map(|(_, id, _)| id).or(number).ok_or_else(|| missing("group", name, "/etc/group"))?;
+    }
+    if uid == u32::MAX || gid == u32::MAX {
+        return Err(LaunchFailure::new(LaunchStep::User, format!("user {:?}: the id is not valid", plan.user)));
+    }
+    let mut all = vec![gid];
+    let merges = plan.groups_policy() == GroupsPolicy::Merge;
+    if let (true, Some(account)) = (merges, &entry) {
+        let member = |members: &str| members.split(',').any(|member| member == account.name);
+        all.extend(groups(group).filter(|(_, _, members)| member(members)).map(|(_, id, _)| id));
+    }
+    all.extend(&plan.supplemental_groups);
+    let mut seen = std::collections::BTreeSet::new();
+    all.retain(|id| *id != u32::MAX && seen.insert(*id));
+    if all.len() > GROUPS_MAX {
+        return Err(LaunchFailure::new(
+            LaunchStep::User,
+            format!("user {:?}: more than {GROUPS_MAX} groups", plan.user),
+        ));
+    }
+    let home = entry.map(|account| account.home.to_owned()).filter(|home| home.starts_with('/'));
+    Ok(ResolvedUser { uid, gid, groups: all, home: home.unwrap_or_else(|| "/".to_owned()) })
+}
+
+/// The id on the host. `None`: it is not mapped.
+pub(super) fn host_id(mappings: &[IdMapping], id: u32) -> Option<u32> {
+    if mappings.is_empty() {
+        return Some(id);
+    }
+    let map = mappings.iter().find(|map| id.checked_sub(map.container).is_some_and(|offset| offset < map.size))?;
+    map.host.checked_add(id - map.container)
+}
+
+/// Lets the user open its own standard streams, e.g. `/dev/stdout`. Devices that others use too stay as they are.
+pub(super) fn own_streams(streams: &[&OwnedFd], uid: u32) {
+    for stream in streams {
+        let Ok(stat) = rustix::fs::fstat(stream) else { continue };
+        let is_null = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
+            && stat.st_rdev == rustix::fs::makedev(1, 3);
+        if !is_null && stat.st_uid != uid {
+            // Refused for descriptors on read-only or foreign file systems: the program can use the descriptor all the same.
+            let _ = rustix::fs::fchown(stream, Some(rustix::fs::Uid::from_raw(uid)), None);
+        }
+    }
+}
+
+/// A text file of the container, at most 1 MiB; a missing one is empty. A FIFO or device must not hang or feed us.
+fn read_beneath(root: impl AsFd, path: &str) -> Result<String, LaunchFailure> {
+    let failed = |text: String| LaunchFailure::new(LaunchStep::User, format!("read /{path}: {text}"));
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    // O_NONBLOCK: the open of a FIFO does not wait for a writer.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = match rustix::fs::openat2(root, path, flags, Mode::empty(), resolve) {
+        Ok(file) => file,
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Ok(String::new()),
+        Err(e) => return Err(LaunchFailure::io(LaunchStep::User, format!("read /{path}"), &e.into())),
+    };
+    let stat = rustix::fs::fstat(&file).map_err(|e| failed(e.to_string()))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(failed("not a regular file".to_owned()));
+    }
+    let mut bytes = vec![];
+    let read = std::fs::File::from(file).take(FILE_MAX + 1).read_to_end(&mut bytes);
+    read.map_err(|e| failed(e.to_string()))?;
+    if bytes.len() as u64 > FILE_MAX {
+        return Err(failed("larger than 1 MiB".to_owned()));
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn missing(what: &str, name: &str, file: &str) -> LaunchFailure {
+    LaunchFailure::new(LaunchStep::User, format!("{what} {name:?}: not in {file} of the container"))
+}
+
+struct Account<'a> {
+    name: &'a str,
+    id: u32,
+    gid: u32,
+    home: &'a str,
+}
+
+fn accounts(passwd: &str) -> impl Iterator<Item = Account<'_>> {
+    passwd.lines().filter_map(|line| {
+        let mut fields = line.trim().split(':');
+        let name = fields.next().filter(|name| !name.is_empty())?;
+        let id = fields.nth(1)?.parse().ok()?;
+        let gid = fields.next()?.parse().ok()?;
+        let home = fields.nth(1).unwrap_or_default();
+        Some(Account { name, id, gid, home })
+    })
+}
+
+/// Name, id, members.
+fn groups(group: &str) -> impl Iterator<Item = (&str, u32, &str)> {
+    group.lines().filter_map(|line| {
+        let mut fields = line.trim().split(':');
+        let name = fields.next().filter(|name| !name.is_empty())?;
+        let id = fields.nth(1)?.parse().ok()?;
+        Some((name, id, fields.next().unwrap_or_default()))
+    })
+}
+
+const FILE_MAX: u64 = 1 << 20;
+/// They must fit into one report; the kernel takes 65,536.
+const GROUPS_MAX: usize = 8192;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nweb:x:1000:1001::/home/web:\nbroken\n5:x:7:8::/five:\n";
+    const GROUP: &str = "root:x:0:\nweb:x:1001:\naudio:x:29:other,web\nwheel:x:10:webmaster\n";
+
+    fn plan(user: &str, supplemental: &[u32], policy: GroupsPolicy) -> UserPlan {
+        UserPlan { user: user.into(), supplemental_groups: supplemental.to_vec(), groups_policy: policy.into() }
+    }
+
+    #[test]
+    fn names_and_numbers_are_resolved_as_containerd_does() {
+        let cases: [(&str, u32, u32, &[u32], &str); 7] = [
+            ("", 0, 0, &[0, 50], "/root"),
+            ("web", 1000, 1001, &[1001, 29, 50], "/home/web"),
+            ("1000", 1000, 1001, &[1001, 29, 50], "/home/web"),
+            ("4000", 4000, 0, &[0, 50], "/"),
+            ("web:audio", 1000, 29, &[29, 50], "/home/web"),
+            ("4000:4001", 4000, 4001, &[4001, 50], "/"),
+            ("5", 7, 8, &[8, 50], "/five"),
+        ];
+        for (user, uid, gid, groups, home) in cases {
+            let found = resolve_in(PASSWD, GROUP, &plan(user, &[50], GroupsPolicy::Merge)).unwrap();
+            assert_eq!((found.uid, found.gid, &*found.groups, &*found.home), (uid, gid, groups, home), "{user:?}");
+        }
+    }
+
+    #[test]
+    fn a_strict_policy_takes_no_group_of_the_image() {
+        let found = resolve_in(PASSWD, GROUP, &plan("web", &[50], GroupsPolicy::Strict)).unwrap();
+        assert_eq!(found.groups, [1001, 50]);
+    }
+
+    #[test]
+    fn an_unknown_name_is_an_error_that_names_the_file() {
+        let failure = resolve_in(PASSWD, GROUP, &plan("nobody", &[], GroupsPolicy::Merge)).unwrap_err();
+        assert_eq!(failure.text, "user \"nobody\": not in /etc/passwd of the container");
+        assert!(resolve_in(PASSWD, GROUP, &plan("web:staff", &[], GroupsPolicy::Merge)).is_err());
+        assert!(resolve_in(PASSWD, GROUP, &plan("4294967295", &[], GroupsPolicy::Merge)).is_err());
+    }
+
+    #[test]
+    fn ids_are_mapped_to_the_host() {
+        let maps = [IdMapping { container: 0, host: 100_000, size: 10 }];
+        assert_eq!(host_id(&maps, 3), Some(100_003));
+        assert_eq!(host_id(&maps, 10), None);
+        assert_eq!(host_id(&[], 10), Some(10));
+    }
+
+    #[test]
+    fn a_fifo_as_passwd_is_refused_and_does_not_hang() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("etc")).unwrap();
+        let fifo = dir.path().join("etc/passwd");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        let root: OwnedFd = std::fs::File::open(dir.path()).unwrap().into();
+        let failure = resolve(&root, &plan("", &[], GroupsPolicy::Merge)).unwrap_err();
+        assert_eq!(failure.text, "read /etc/passwd: not a regular file");
+        std::fs::remove_file(&fifo).unwrap();
+        // A link out of the root ends inside it.
+        std::os::unix::fs::symlink("/proc/self/environ", &fifo).unwrap();
+        assert_eq!(resolve(&root, &plan("", &[], GroupsPolicy::Merge)).unwrap().home, "/");
+        std::fs::remove_file(&fifo).unwrap();
+        std::fs::File::create(&fifo).unwrap().set_len(1 << 30).unwrap();
+        let failure = resolve(&root, &plan("", &[], GroupsPolicy::Merge)).unwrap_err();
+        assert_eq!(failure.text, "read /etc/passwd: larger than 1 MiB");
+    }
+}
