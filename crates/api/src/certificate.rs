@@ -1,7 +1,12 @@
 //! The few facts we read from X.509 certificates in PEM.
 
+use std::net::IpAddr;
+
 use jiff::Timestamp;
+use podwright_core::certificates::{CertificateFacts, CertificateNames};
+use x509_parser::extensions::GeneralName;
 use x509_parser::pem::Pem;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// The number of certificates in a PEM text; `None` if one of them is malformed.
 pub(crate) fn count(pem: &[u8]) -> Option<usize> {
@@ -15,4 +20,40 @@ pub(crate) fn not_after(pem: &[u8]) -> Option<Timestamp> {
     let parts = Pem::iter_from_buffer(pem).filter_map(Result::ok);
     let first = parts.into_iter().find(|part| part.label == "CERTIFICATE")?;
     Timestamp::from_second(first.parse_x509().ok()?.validity().not_after.timestamp()).ok()
+}
+
+/// Facts of a certificate in DER; `None`: it is malformed.
+pub(crate) fn facts(der: &[u8]) -> Option<CertificateFacts> {
+    let (_, certificate) = X509Certificate::from_der(der).ok()?;
+    let subject = certificate.subject();
+    let common_name = subject.iter_common_name().next().and_then(|name| name.as_str().ok()).unwrap_or_default();
+    let organizations = subject.iter_organization().filter_map(|name| name.as_str().ok());
+    let mut names = CertificateNames {
+        common_name: common_name.to_owned(),
+        organizations: organizations.map(str::to_owned).collect(),
+        ..CertificateNames::default()
+    };
+    let alternative = certificate.subject_alternative_name().ok()?;
+    for name in alternative.iter().flat_map(|extension| &extension.value.general_names) {
+        match name {
+            GeneralName::DNSName(name) => {
+                names.dns_names.insert((*name).to_owned());
+            }
+            GeneralName::IPAddress(octets) => names.ip_addresses.extend(address(octets)),
+            _ => {}
+        }
+    }
+    let time = |second: i64| Timestamp::from_second(second).ok();
+    let validity = certificate.validity();
+    Some(CertificateFacts {
+        names,
+        not_before: time(validity.not_before.timestamp())?,
+        not_after: time(validity.not_after.timestamp())?,
+        serial: certificate.raw_serial().iter().map(|byte| format!("{byte:02x}")).collect(),
+    })
+}
+
+fn address(octets: &[u8]) -> Option<IpAddr> {
+    let four = <[u8; 4]>::try_from(octets).ok().map(IpAddr::from);
+    four.or_else(|| <[u8; 16]>::try_from(octets).ok().map(IpAddr::from))
 }

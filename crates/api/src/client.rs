@@ -10,15 +10,16 @@ use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
 use jiff::Timestamp;
 use kube::client::Body;
 use podwright_tasks::{Pool, PoolError};
 use tower::{BoxError, Service};
 
+use crate::certificate_pair::{CertificatePair, CurrentCertificate};
 use crate::connect::{self, ConnectBackoff, ConnectError, HttpClient};
 use crate::error::ApiError;
 use crate::kubeconfig::{Access, Kubeconfig, KubeconfigError};
+use crate::watched_body::{WatchedBody, is_same};
 
 /// A client of the API server over one connection. Clones share the connection.
 #[derive(Clone)]
@@ -31,6 +32,8 @@ struct Inner {
     /// The kubeconfig file.
     path: PathBuf,
     server: Uri,
+    /// Used instead of the credentials in the kubeconfig; `None`: those are used.
+    certificate: Option<CurrentCertificate>,
     session: Mutex<Option<Session>>,
     /// One request at a time reads credentials; the others wait for its result.
     renewal: tokio::sync::Mutex<Renewal>,
@@ -44,6 +47,8 @@ struct Inner {
 struct Session {
     access: Arc<Access>,
     http: HttpClient,
+    /// Of a rotation.
+    certificate: Option<Arc<CertificatePair>>,
 }
 
 /// The result of the last attempt to read credentials.
@@ -68,21 +73,34 @@ enum RenewalError {
 impl ApiClient {
     /// For the current context of a kubeconfig file. Fails if the file is invalid; does not connect yet.
     pub fn open(path: &Path) -> Result<Self, KubeconfigError> {
-        let kubeconfig = Kubeconfig::read(path)?;
+        Ok(Self::of(&Kubeconfig::read(path)?))
+    }
+
+    /// As [`Self::open`], for a kubeconfig that was read just now.
+    pub(crate) fn of(kubeconfig: &Kubeconfig) -> Self {
+        let path = kubeconfig.path();
         if let Some(end) = kubeconfig.expires().filter(|end| *end < Timestamp::now()) {
             tracing::error!(
                 path = %path.display(),
-                expired = %end,
+                not_after = %end,
                 "client certificate has expired: the API server will refuse it until the file is renewed"
             );
         }
-        Ok(Self::new(path, kubeconfig.server().clone(), Pool::default()))
+        Self::new(path, kubeconfig.server().clone(), None, Pool::default())
     }
 
-    fn new(path: &Path, server: Uri, pool: Pool) -> Self {
+    /// As [`Self::open`], with the certificate of a rotation instead of the kubeconfig's credentials. Requests wait for the first
+    /// one; connections are replaced with it.
+    pub fn open_rotated(path: &Path, certificate: CurrentCertificate) -> Result<Self, KubeconfigError> {
+        let kubeconfig = Kubeconfig::read_anonymous(path)?;
+        Ok(Self::new(path, kubeconfig.server().clone(), Some(certificate), Pool::default()))
+    }
+
+    fn new(path: &Path, server: Uri, certificate: Option<CurrentCertificate>, pool: Pool) -> Self {
         let inner = Arc::new(Inner {
             path: path.to_owned(),
             server,
+            certificate,
             session: Mutex::default(),
             renewal: tokio::sync::Mutex::new(Renewal { not_before: Timestamp::MIN, error: None }),
             connect_backoff: ConnectBackoff::default(),
@@ -94,7 +112,8 @@ impl ApiClient {
 
     /// A client of the same server over a separate connection.
     pub fn new_connection(&self) -> Self {
-        Self::new(&self.inner.path, self.inner.server.clone(), self.inner.pool.clone())
+        let inner = &self.inner;
+        Self::new(&inner.path, inner.server.clone(), inner.certificate.clone(), inner.pool.clone())
     }
 
     /// The server's address.
@@ -154,20 +173,22 @@ impl Inner {
     /// The session for the next request. Credentials that are due are read first; if that fails, the old ones are used.
     async fn session(&self) -> Result<Session, BoxError> {
         let now = Timestamp::now();
+        let certificate = self.certificate().await?;
+        let same = |session: &Session| is_same(&session.certificate, &certificate);
         let current = self.session.lock().expect("no panic under this lock").clone();
-        if let Some(session) = current.filter(|session| session.access.renew_at > now) {
+        if let Some(session) = current.filter(|session| session.access.renew_at > now && same(session)) {
             return Ok(session);
         }
         let mut renewal = self.renewal.lock().await;
         let current = self.session.lock().expect("no panic under this lock").clone();
-        let usable = |session: &Session| session.access.renew_at > now || renewal.not_before > now;
+        let usable = |session: &Session| same(session) && (session.access.renew_at > now || renewal.not_before > now);
         if let Some(session) = current.clone().filter(usable) {
             return Ok(session);
         }
         if let Some(error) = renewal.error.clone().filter(|_| renewal.not_before > now) {
             return Err(error.into());
         }
-        match self.renew(current.as_ref()).await {
+        match self.renew(current.as_ref(), certificate).await {
             Ok(session) => {
                 if renewal.error.take().is_some() {
                     tracing::info!(path = %self.path.display(), "credentials can be read again");
@@ -187,10 +208,27 @@ impl Inner {
         }
     }
 
-    async fn renew(&self, current: Option<&Session>) -> Result<Session, RenewalError> {
-        let path = self.path.clone();
-        let read = self.pool.run("kubeconfig", READ_TIMEOUT, move || Kubeconfig::read(&path)).await??;
-        let access = read.access(&self.pool).await?;
+    /// The certificate of the rotation; `None` without a rotation. Waits for the first one.
+    async fn certificate(&self) -> Result<Option<Arc<CertificatePair>>, BoxError> {
+        let Some(mut current) = self.certificate.clone() else { return Ok(None) };
+        match tokio::time::timeout(CERTIFICATE_WAIT, current.wait_for(Option::is_some)).await {
+            Ok(Ok(current)) => Ok(current.clone()),
+            _ => Err("the node has no client certificate yet".into()),
+        }
+    }
+
+    async fn renew(
+        &self,
+        current: Option<&Session>,
+        certificate: Option<Arc<CertificatePair>>,
+    ) -> Result<Session, RenewalError> {
+        let (path, rotated) = (self.path.clone(), certificate.is_some());
+        let read = move || if rotated { Kubeconfig::read_anonymous(&path) } else { Kubeconfig::read(&path) };
+        let read = self.pool.run("kubeconfig", READ_TIMEOUT, read).await??;
+        let mut access = read.access(&self.pool).await?;
+        if let Some(pair) = &certificate {
+            access.identity.client = Some((pair.certificates().into(), pair.key().clone()));
+        }
         let reusable =
             |session: &&Session| session.access.identity == access.identity && session.access.server == access.server;
         let http = match current.filter(reusable) {
@@ -198,7 +236,7 @@ impl Inner {
             None => connect::http(&access, self.connect_backoff.clone(), self.pool.clone())
                 .map_err(|source| RenewalError::Connect { kubeconfig: self.path.clone(), source })?,
         };
-        Ok(Session { access: Arc::new(access), http })
+        Ok(Session { access: Arc::new(access), http, certificate })
     }
 
     /// After a 401: reads the credentials again soon, because the files may have been renewed.
@@ -219,9 +257,9 @@ impl Inner {
 struct Transport(Arc<Inner>);
 
 impl Service<Request<Body>> for Transport {
-    type Response = Response<Incoming>;
+    type Response = Response<WatchedBody>;
     type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Incoming>, BoxError>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<WatchedBody>, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
@@ -231,6 +269,7 @@ impl Service<Request<Body>> for Transport {
         let inner = Arc::clone(&self.0);
         let work = async move {
             let session = inner.session().await?;
+            let is_watch = request.uri().query().is_some_and(|query| query.split('&').any(|part| part == "watch=true"));
             *request.uri_mut() = absolute(&session.access.server, request.uri())?;
             let headers = request.headers_mut();
             headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
@@ -241,7 +280,8 @@ impl Service<Request<Body>> for Transport {
             if response.status() == StatusCode::UNAUTHORIZED {
                 inner.unauthorized(&session);
             }
-            Ok(response)
+            let rotation = inner.certificate.clone().filter(|_| is_watch).map(|current| (current, session.certificate));
+            Ok(response.map(|body| WatchedBody::new(body, rotation)))
         };
         Box::pin(async move {
             let timed_out = |_| BoxError::from(format!("no response within {RESPONSE_TIMEOUT:?}"));
@@ -282,6 +322,8 @@ const ERROR_BODY_MAX: usize = 256 << 10;
 const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// For a kubeconfig.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// For the first certificate of a node that joins; shorter than the limits of calls, so that the error names the reason.
+const CERTIFICATE_WAIT: Duration = Duration::from_secs(9);
 /// Delay after credentials could not be read.
 const REREAD_AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// Delay after the server refused the current credentials.

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use tower::{BoxError, Service};
 
 use crate::backoff::RetryBackoff;
+use crate::certificate_pair::blocks;
 use crate::kubeconfig::{Access, Identity};
 
 /// An HTTP client with one connection.
@@ -70,9 +71,12 @@ fn tls(access: &Access) -> Result<rustls::ClientConfig, kube::Error> {
     });
     config.root_cert = ders;
     if let Some((certificate, key)) = client {
+        // One file may hold both: each part is passed on only once.
+        let certificate = blocks(certificate, |label| label == "CERTIFICATE");
+        let key = blocks(key.expose_secret().as_bytes(), |label| label.ends_with("PRIVATE KEY"));
         let base64 = |bytes: &[u8]| base64::Engine::encode(&base64::engine::general_purpose::STANDARD, bytes);
-        config.auth_info.client_certificate_data = Some(base64(certificate));
-        config.auth_info.client_key_data = Some(base64(key.expose_secret().as_bytes()).into());
+        config.auth_info.client_certificate_data = Some(base64(certificate.as_bytes()));
+        config.auth_info.client_key_data = Some(base64(key.as_bytes()).into());
     }
     config.rustls_client_config()
 }
@@ -164,7 +168,7 @@ where
 
 /// TCP.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The name lookup, TCP and TLS. The C library asks the second name server after five seconds.
+/// The name lookup, TCP and TLS. The C library queries the second name server after five seconds.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const PING_INTERVAL: Duration = Duration::from_secs(15);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);

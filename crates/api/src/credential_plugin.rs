@@ -139,7 +139,7 @@ async fn drain(from: Option<&mut (impl tokio::io::AsyncRead + Unpin)>) -> Vec<u8
     output
 }
 
-fn parse(output: &[u8]) -> Result<PluginCredential, CredentialError> {
+pub(crate) fn parse(output: &[u8]) -> Result<PluginCredential, CredentialError> {
     let syntax = |error: serde_json::Error| CredentialError::Syntax { line: error.line() };
     let credential: ExecCredential = serde_json::from_slice(output).map_err(syntax)?;
     let status = credential.status.ok_or(CredentialError::NoStatus)?;

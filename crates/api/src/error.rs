@@ -98,7 +98,7 @@ struct Details {
 }
 
 /// The start of a text, with an ellipsis if it was longer.
-fn truncated(body: &[u8]) -> String {
+pub(crate) fn truncated(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(&body[..body.len().min(4 * TEXT_MAX)]);
     let short: String = text.chars().take(TEXT_MAX).collect();
     if short.len() < body.len() { format!("{short}…") } else { short }

@@ -109,7 +109,7 @@ impl EventQueue {
         } else {
             self.dropped += 1;
             if self.dropped.is_power_of_two() {
-                tracing::warn!(dropped = self.dropped, "event queue is full: events dropped");
+                tracing::warn!(count = self.dropped, "event queue is full: events dropped");
             }
         }
     }
@@ -209,9 +209,13 @@ fn event_object(occurrence: &Occurrence, node: &str) -> Value {
         })
     };
     let seconds = |at: Timestamp| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let mut metadata = json!({"name": name(occurrence), "namespace": namespace});
+    if !event.annotations.is_empty() {
+        metadata["annotations"] = event.annotations.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    }
     json!({
         "kind": "Event", "apiVersion": "v1",
-        "metadata": {"name": name(occurrence), "namespace": namespace},
+        "metadata": metadata,
         "involvedObject": about,
         "reason": event.reason,
         "message": event.message.chars().take(MESSAGE_MAX).collect::<String>(),
@@ -255,6 +259,7 @@ mod tests {
     fn occurrence(uid: &str, count: u64) -> Occurrence {
         let pod = FullName { namespace: "ns".into(), name: "web".into() };
         let event = KubeEvent {
+            annotations: vec![],
             uid: Some(uid.into()),
             pod,
             container: Some("c".into()),

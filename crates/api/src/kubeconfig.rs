@@ -17,6 +17,10 @@ use secrecy::{ExposeSecret, SecretString};
 
 use crate::{certificate, credential_plugin};
 
+mod rotated;
+
+pub use rotated::ClientCertificateSource;
+
 /// Why a kubeconfig can't be used. Always names the file, and the field in it if one is wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeconfigError {
@@ -82,13 +86,25 @@ pub(crate) struct Identity {
 impl Kubeconfig {
     /// Reads a file and selects its current context.
     pub fn read(path: &Path) -> Result<Self, KubeconfigError> {
+        let read = Self::parse(path)?;
+        read.check()?;
+        Ok(read)
+    }
+
+    fn parse(path: &Path) -> Result<Self, KubeconfigError> {
         let invalid = |field: &str, message: String| KubeconfigError::Field {
             kubeconfig: path.to_owned(),
             field: field.into(),
             message,
         };
         // Refuses a file that is too large before it is parsed.
-        read_file(path, path)?;
+        let content = read_file(path, path)?;
+        // kube-client 5.0 panics here.
+        if (content.starts_with(&[0xff, 0xfe]) || content.starts_with(&[0xfe, 0xff]))
+            && !content.len().is_multiple_of(2)
+        {
+            return Err(invalid("the document", "is UTF-16 and ends within a character".into()));
+        }
         let parsed =
             Parsed::read_from(path).map_err(|error| invalid("the document", parse_position(&error.to_string())))?;
         let current = parsed.current_context.filter(|name| !name.is_empty());
@@ -112,9 +128,12 @@ impl Kubeconfig {
         }
         let field = format!("clusters[{cluster_name}].cluster.server");
         let server = server(&cluster).map_err(|error| invalid(&field, error.to_string()))?;
-        let read = Self { path: path.to_owned(), cluster_name, user_name, cluster, user, server };
-        read.check()?;
-        Ok(read)
+        Ok(Self { path: path.to_owned(), cluster_name, user_name, cluster, user, server })
+    }
+
+    /// The file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The server's address.

@@ -6,26 +6,33 @@
 //!                                                   ├─ node: the Node object and its status
 //!                                                   └─ events
 //!                  a connection of its own ──────────── lease
+//!                  certificates: requested, stored, rotated; connections follow
 //!                  up to eight for watches ──────────── objects: ConfigMaps, Secrets, services, tokens, claims
 //! ```
 //!
 //! This crate makes no decision about a pod. Every call has a deadline, every retry a cap, every queue a bound: a server that is
 //! unreachable, throttles, or sends malformed responses only causes delay.
 
+pub mod certificates;
 pub mod client;
-pub mod error;
+mod error;
 pub mod events;
-pub mod kubeconfig;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzz_api;
+mod kubeconfig;
 pub mod lease;
 pub mod node;
-pub mod objects;
+mod objects;
 pub mod pod_objects;
 pub mod pods;
-pub mod services;
+pub mod reviews;
+mod services;
 pub mod token;
 
 mod backoff;
 mod certificate;
+mod certificate_pair;
 mod connect;
 mod credential_plugin;
 mod object_read;
@@ -33,8 +40,9 @@ mod staleness;
 mod trimmed;
 mod watch_cache;
 mod watch_stream;
+mod watched_body;
 
 pub use client::ApiClient;
 pub use error::ApiError;
-pub use kubeconfig::{Kubeconfig, KubeconfigError};
+pub use kubeconfig::{ClientCertificateSource, Kubeconfig, KubeconfigError};
 pub use objects::ReferencedObjects;

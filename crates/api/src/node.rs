@@ -50,8 +50,12 @@ pub struct RegisteredNode {
     pub uid: String,
     /// All labels, those set by others included.
     pub labels: BTreeMap<String, String>,
+    /// `spec.podCIDRs`, which the controller manager may assign.
+    pub pod_cidrs: Vec<String>,
     /// The object has a deletion timestamp.
     pub deleting: bool,
+    /// Its status says that the node shuts down.
+    pub announces_shutdown: bool,
 }
 
 /// Registers the node and keeps its status up to date; ends when the sender of `runtime` is dropped. `presence` is `None` while
@@ -157,7 +161,7 @@ impl NodeSync {
             // From the server's watch cache, which spares etcd a read every few seconds per node.
             None => self.get("?resourceVersion=0").await?,
         };
-        let object = registered(&current);
+        let (object, seen) = (registered(&current), version(&current));
         let schedulable = node_status::schedulable(&self.registration.facts.name, &mut self.unschedulable, &current);
         self.send_events(schedulable);
         let current = current.status.unwrap_or_default();
@@ -165,7 +169,8 @@ impl NodeSync {
         let wanted = node_status::status(&self.registration.facts, runtime, Some(&current), Timestamp::now());
         let Some(patch) = node_status::status_patch(&current, &wanted, due) else { return Ok(object) };
         log_readiness_change(self.name(), &current, &wanted);
-        self.patch("/status", &patch).await?;
+        let patched = self.patch("/status", &patch).await?;
+        let object = if version(&patched) >= seen { registered(&patched) } else { object };
         self.send_events(node_status::changes(self.name(), Some(&current), &wanted));
         // Only conditions are a heartbeat: a patch of other fields does not postpone the next one.
         if patch["status"].get("conditions").is_some() {
@@ -257,14 +262,17 @@ fn log_readiness_change(node: &str, current: &NodeStatus, wanted: &NodeStatus) {
     if new.as_ref().map(|(status, _)| status) != ready(current).as_ref().map(|(status, _)| status)
         && let Some((status, message)) = new
     {
-        tracing::info!(node, ready = status, message, "node readiness changed");
+        tracing::info!(node, status, note = message, "node readiness changed");
     }
 }
 
 fn registered(node: &Node) -> Option<RegisteredNode> {
     let uid = node.metadata.uid.clone()?;
     let labels = node.metadata.labels.clone().unwrap_or_default();
-    Some(RegisteredNode { uid, labels, deleting: node.metadata.deletion_timestamp.is_some() })
+    let deleting = node.metadata.deletion_timestamp.is_some();
+    let pod_cidrs = node.spec.as_ref().and_then(|spec| spec.pod_cidrs.clone()).unwrap_or_default();
+    let announces_shutdown = node_status::announces_shutdown(node);
+    Some(RegisteredNode { uid, labels, pod_cidrs, deleting, announces_shutdown })
 }
 
 fn version(node: &Node) -> u64 {

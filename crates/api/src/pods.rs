@@ -76,7 +76,10 @@ impl PodSource {
             let cached = self.cached.take();
             match self.pages(cached.is_some()).await {
                 Ok((_, version)) if cached.is_some_and(|min| version.parse().is_ok_and(|found: u64| found < min)) => {
-                    tracing::info!(version, "the server's cache is older than the recorded pods: listing again");
+                    tracing::info!(
+                        resource_version = version,
+                        "the server's cache is older than the recorded pods: listing again"
+                    );
                 }
                 Ok((items, version)) => match self.freshness.classify(self.position.is_behind(&version), &version) {
                     Staleness::Old => {

@@ -36,7 +36,7 @@ impl Freshness {
         if since.elapsed() <= LAG_MAX {
             return Staleness::Old;
         }
-        tracing::warn!(version, "API server history was reset: older list accepted");
+        tracing::warn!(resource_version = version, "API server history was reset: older list accepted");
         self.behind_since = None;
         Staleness::HistoryReset
     }

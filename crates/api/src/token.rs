@@ -114,7 +114,7 @@ impl Tokens {
             Err(error) => match token.as_ref().filter(|token| now < token.expires_at) {
                 Some(old) => {
                     let pod = format!("{}/{}", key.namespace, key.pod);
-                    tracing::warn!(pod, account = key.account, %error, "token renewal failed: using the previous token");
+                    tracing::warn!(pod, service_account = key.account, %error, "token renewal failed: using the previous token");
                     self.notify_at(&entry, now + RETRY);
                     Ok(Arc::clone(&old.text))
                 }
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_with_too_many_tokens_leaves_those_of_other_pods_alone() {
+    fn a_pod_with_too_many_tokens_does_not_affect_those_of_other_pods() {
         let cache = TokenCache::default();
         let key = |uid: &str, n: usize| TokenKey {
             uid: uid.into(),

@@ -1,5 +1,7 @@
 //! All API clients of this crate against a scripted API server.
 
+#[path = "server/certificates.rs"]
+mod certificates;
 #[path = "server/fake.rs"]
 mod fake;
 #[path = "server/node.rs"]

@@ -134,6 +134,17 @@ async fn a_plugin_with_provide_cluster_info_gets_the_cluster() {
 }
 
 #[test]
+fn a_file_in_utf16_that_ends_within_a_character_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kubeconfig");
+    for content in [[0xff, 0xfe, b'a'], [0xfe, 0xff, b'a']] {
+        std::fs::write(&path, content).unwrap();
+        let error = Kubeconfig::read(&path).err().unwrap().to_string();
+        assert!(error.contains("UTF-16"), "{error}");
+    }
+}
+
+#[test]
 fn errors_name_the_file_and_the_field() {
     let dir = Dir::new();
     let user = |user: &str| dir.with_user(user).err().map(|error| error.to_string()).unwrap_or_default();

@@ -89,7 +89,7 @@ impl PodPosition {
             }
         };
         if matches!((number(&version), self.version), (Some(version), Some(newest)) if version <= newest) {
-            tracing::debug!(%uid, version, "stale pod event ignored");
+            tracing::debug!(%uid, resource_version = version, "stale pod event ignored");
             return None;
         }
         self.advance(&version);

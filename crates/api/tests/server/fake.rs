@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -48,6 +49,8 @@ type Script = dyn Fn(&ReceivedRequest) -> Reply + Send + Sync;
 pub(crate) struct FakeApiServer {
     pub(crate) seen: Arc<Mutex<Vec<ReceivedRequest>>>,
     pub(crate) dir: tempfile::TempDir,
+    /// Connections that were accepted, and that have ended.
+    accepted: Arc<[AtomicUsize; 2]>,
 }
 
 impl FakeApiServer {
@@ -58,13 +61,20 @@ impl FakeApiServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let log = Arc::clone(&seen);
+        let accepted = Arc::<[AtomicUsize; 2]>::default();
+        let counted = Arc::clone(&accepted);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
+                counted[0].fetch_add(1, Ordering::Relaxed);
+                let counted = Arc::clone(&counted);
                 let (script, log) = (Arc::clone(&script), Arc::clone(&log));
                 let service = service_fn(move |request| respond(request, Arc::clone(&script), Arc::clone(&log)));
                 let connection =
                     http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service);
-                tokio::spawn(connection);
+                tokio::spawn(async move {
+                    let _ = connection.await;
+                    counted[1].fetch_add(1, Ordering::Relaxed);
+                });
             }
         });
         let dir = tempfile::tempdir().unwrap();
@@ -75,11 +85,20 @@ impl FakeApiServer {
              users: [{{name: u, user: {{tokenFile: token}}}}]\n"
         );
         std::fs::write(dir.path().join("kubeconfig"), kubeconfig).unwrap();
-        Self { seen, dir }
+        Self { seen, dir, accepted }
     }
 
     pub(crate) fn client(&self) -> ApiClient {
         ApiClient::open(&self.kubeconfig()).unwrap()
+    }
+
+    /// Connections that were ever accepted.
+    pub(crate) fn connections(&self) -> usize {
+        self.accepted[0].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn open_connections(&self) -> usize {
+        self.connections() - self.accepted[1].load(Ordering::Relaxed)
     }
 
     pub(crate) fn kubeconfig(&self) -> PathBuf {

@@ -299,7 +299,15 @@ async fn a_pod_with_too_many_events_does_not_delay_the_events_of_others() {
     let occurrence = |uid: &str, n: u64| {
         let pod = FullName { namespace: "ns".into(), name: uid.into() };
         let (uid, message, first) = (uid.into(), format!("try {n}"), begin + Duration::from_nanos(n));
-        let event = KubeEvent { uid: Some(uid), pod, container: None, warning: true, reason: "FailedMount", message };
+        let event = KubeEvent {
+            uid: Some(uid),
+            pod,
+            container: None,
+            warning: true,
+            reason: "FailedMount",
+            message,
+            annotations: vec![],
+        };
         Occurrence { event, field_path: None, first, last: first, count: 1 }
     };
     for n in 0..60 {
@@ -327,6 +335,7 @@ async fn events_are_created_then_patched_and_created_again_when_expired() {
     tokio::spawn(events::run(server.client(), "n".into(), receiver));
     let pod = FullName { namespace: "ns".into(), name: "web".into() };
     let event = KubeEvent {
+        annotations: vec![],
         uid: Some("u".into()),
         pod,
         container: None,

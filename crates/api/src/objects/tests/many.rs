@@ -70,7 +70,7 @@ async fn an_object_whose_watch_does_not_open_is_polled() {
 }
 
 #[tokio::test]
-async fn a_pod_with_too_many_references_leaves_the_objects_of_other_pods_alone() {
+async fn a_pod_with_too_many_references_does_not_affect_the_objects_of_other_pods() {
     use crate::watch_cache::SELECTIONS_PER_POD_MAX;
     let server = Server::default();
     let (objects, _events, _dir) = server.start().await;
