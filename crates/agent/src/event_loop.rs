@@ -13,16 +13,17 @@ mod event_correlator;
 mod in_flight;
 mod queries;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use podwright_core::Node;
 use podwright_core::model::{
-    Answer, Call, CallError, Effect, Event, KubeEvent, Listing, Now, ObjectRequest, ObjectResult, Out, Pod, PodRecord,
-    PodSeen, PodSnapshot, PodUid, RuntimeReady, Source, SourceChange, Time,
+    Answer, Call, CallError, Effect, Event, KubeEvent, Listing, NodeReading, Now, ObjectRequest, ObjectResult, Out,
+    Pod, PodReading, PodRecord, PodSeen, PodSnapshot, PodUid, RuntimeReady, Source, SourceChange, Suspect, Time,
 };
 use podwright_core::node::Caught;
 use podwright_cri::BoxFuture;
+use podwright_tasks::{Tasks, WorkLabel, WorkLog};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -36,7 +37,7 @@ pub use queries::{AgentState, Explanation, Handle, PodsResponse};
 
 use queries::Query;
 
-/// Events on their way to core. Tasks wait for a place when it is full, so nothing is lost.
+/// Events queued for core. Senders wait while the queue is full, so nothing is lost.
 const EVENTS_MAX: usize = 1024;
 /// Events handled before their records are committed together.
 const BATCH_MAX: usize = 64;
@@ -47,9 +48,9 @@ pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> Now;
 }
 
-/// What performs effects. The agent has one that works on the real machine; a simulation may bring its own.
+/// Performs effects. The agent uses `NodeExecutor`; a simulation brings its own.
 pub trait Executor: Send + Sync + 'static {
-    /// One call on one foreign thing.
+    /// Performs one call on the runtime or the host.
     fn call(&self, call: Order) -> BoxFuture<'static, Result<Answer, CallError>>;
     /// Observes one pod. The flag: all its running containers are watched by pidfds.
     fn observe(&self, uid: PodUid) -> BoxFuture<'static, Result<(PodSeen, bool), CallError>>;
@@ -59,10 +60,18 @@ pub trait Executor: Send + Sync + 'static {
     fn check_runtime(&self) -> BoxFuture<'static, Result<RuntimeReady, CallError>>;
     /// Pods that have cgroups, directories or logs on this host.
     fn find_leftovers(&self) -> BoxFuture<'static, Result<std::collections::BTreeSet<PodUid>, CallError>>;
+    /// Reads the node for eviction. Without an implementation nothing is known, and nothing evicted.
+    fn read_node(&self, _pods: PodReading) -> BoxFuture<'static, NodeReading> {
+        Box::pin(std::future::ready(NodeReading::default()))
+    }
+    /// Removes the images that no container and no pod uses.
+    fn remove_unused_images(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
     /// Removes the leftovers of a pod.
     fn sweep(&self, uid: PodUid) -> BoxFuture<'static, ()>;
     /// Saves the record of a pod in quarantine.
-    fn keep_aside(&self, record: Box<PodRecord>) -> BoxFuture<'static, ()>;
+    fn save_quarantined_record(&self, record: Box<PodRecord>) -> BoxFuture<'static, ()>;
     /// Sends one request to the object store of a source.
     fn request(&self, store: Source, request: ObjectRequest, limit: Duration) -> BoxFuture<'static, ObjectResult>;
     /// Reports a Kubernetes event.
@@ -72,11 +81,11 @@ pub trait Executor: Send + Sync + 'static {
 /// One call to perform.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// For whom.
+    /// UID of the pod.
     pub uid: PodUid,
     /// The spec to use.
     pub pod: Arc<Pod>,
-    /// What to do.
+    /// The call.
     pub call: Call,
     /// How long it may take.
     pub limit: Duration,
@@ -95,6 +104,8 @@ pub struct EventLoop {
     wake: Option<Time>,
     state: Arc<AgentState>,
     recorder: Option<Recorder>,
+    /// Handled before all other events.
+    first: Vec<Event>,
 }
 
 /// What the loop receives: results of effects and hints, and the changes of the sources.
@@ -129,7 +140,7 @@ impl EventLoop {
         Self::with_state(inputs, Arc::default(), node, journal, executor, clock)
     }
 
-    /// The same, shown by state that others have already.
+    /// As [`Self::new`], publishing to a state that readers already have.
     pub fn with_state(
         inputs: LoopInputs,
         state: Arc<AgentState>,
@@ -145,7 +156,29 @@ impl EventLoop {
         let handle = Handle::new(inputs.sender(), query_sender, Arc::clone(&state));
         let committer = Committer::start(journal);
         let in_flight = InFlight::new(executor, inputs.sender(), Arc::clone(&state));
-        (Self { node, in_flight, clock, committer, inputs, queries, wake: None, state, recorder: None }, handle)
+        (
+            Self {
+                node,
+                in_flight,
+                clock,
+                committer,
+                inputs,
+                queries,
+                wake: None,
+                state,
+                recorder: None,
+                first: vec![],
+            },
+            handle,
+        )
+    }
+
+    /// The journal's thread ends the process if it panics.
+    pub fn supervised_by(mut self, tasks: &Tasks) -> Self {
+        if let Some(thread) = self.committer.take_thread() {
+            tasks.service("journal", thread.wait());
+        }
+        self
     }
 
     /// Every input of core is written to this recording too.
@@ -154,11 +187,29 @@ impl EventLoop {
         self
     }
 
+    /// Pods in which former agents died are quarantined.
+    pub fn with_suspects(mut self, suspects: Vec<Suspect>) -> Self {
+        self.first = vec![Event::Suspects { suspects }];
+        self
+    }
+
+    /// Work on pods is marked in this log.
+    pub fn with_work_log(mut self, log: &Arc<WorkLog>) -> Self {
+        self.in_flight.mark_work(Arc::clone(log));
+        let (log, handled) = (Arc::clone(log), Mutex::new(None));
+        self.node.observe_current(Arc::new(move |uid: Option<&PodUid>| {
+            let label = |uid: &PodUid| WorkLabel { uid: uid.to_string(), work: "planning".into(), pod: String::new() };
+            *handled.lock().expect("no panic under this lock") = uid.map(|uid| log.mark(&label(uid)));
+        }));
+        self
+    }
+
     /// Runs until `stop` is cancelled. Containers keep running; what core decided until then is committed, and starts in flight get
     /// a few seconds to return.
     pub async fn run(mut self, stop: CancellationToken) {
         self.state.observed(self.clock.now());
-        self.turn(vec![Event::Wake]);
+        let first = std::mem::take(&mut self.first).into_iter().chain([Event::Wake]).collect();
+        self.turn(first);
         while self.step(&stop).await {}
         self.in_flight.drain().await;
         self.committer.finish().await;
@@ -223,24 +274,17 @@ impl EventLoop {
             let mut own = Out::default();
             let recorded = self.recorder.as_mut().and_then(|recorder| recorder.before(&self.node, &event, now));
             for Caught { uid, why } in self.node.handle_guarded(event, now, &mut own) {
-                tracing::error!(?uid, %why, "a bug was met: the pod is put in quarantine");
+                tracing::error!(?uid, error = %why, "internal error, pod quarantined");
             }
             if let (Some(recorder), Some(event)) = (&mut self.recorder, recorded) {
                 recorder.step(now, event, &own);
             }
             out.records.append(&mut own.records);
             out.effects.append(&mut own.effects);
+            self.wake = own.wake_at.or(self.wake);
         }
         self.state.heartbeat(self.clock.now());
         self.state.set_runtime_up(self.node.runtime_up());
-        // A timer needs no record: on a disk that hangs it would delay the kills it is set for.
-        out.effects.retain(|effect| match effect {
-            Effect::WakeAt(at) => {
-                self.wake = Some(*at);
-                false
-            }
-            _ => true,
-        });
         if let Some(effects) = self.committer.commit(out) {
             self.perform(effects);
         }
@@ -264,12 +308,14 @@ impl EventLoop {
                 Effect::List { seq } => self.in_flight.list(seq),
                 Effect::CheckRuntime => self.in_flight.check_runtime(),
                 Effect::FindLeftovers { seq } => self.in_flight.find_leftovers(seq),
+                Effect::ReadNode { seq, pods } => self.in_flight.read_node(seq, pods),
+                Effect::RemoveUnusedImages { seq } => self.in_flight.remove_unused_images(seq),
+                Effect::Evicted { signal } => self.state.metrics().record_eviction(signal),
                 Effect::Sweep { uid } => self.in_flight.sweep(uid),
-                Effect::KeepAside { record } => self.in_flight.keep_aside(record),
+                Effect::SaveQuarantinedRecord { record } => self.in_flight.save_quarantined_record(record),
                 Effect::RequestObject { id, store, request, limit } => {
                     self.in_flight.request(id, store, request, limit);
                 }
-                Effect::WakeAt(at) => self.wake = Some(at),
                 Effect::Event(event) => {
                     let now = self.clock.now();
                     let machine = event.uid.as_ref().and_then(|uid| self.node.workers().get(uid));
@@ -287,8 +333,8 @@ impl EventLoop {
                     self.state.metrics().pod_removed(&uid);
                     tracing::trace!(target: "podwright::trace", %uid, "pod removed");
                 }
-                Effect::RuntimeChanged => self.state.set_runtime_facts(self.node.runtime_facts()),
-                Effect::Released { waiter } => self.state.notify_waiter(waiter),
+                Effect::AllowShutdown { request } => self.state.allow_shutdown(request),
+                Effect::RuntimeChanged => self.state.set_runtime_facts(&self.node.runtime_facts()),
             }
         }
     }

@@ -20,14 +20,18 @@ mod hosts;
 mod io;
 mod leftovers;
 mod logs;
+mod pod_slices;
 mod prepare;
 mod quarantine;
+mod slice_properties;
 mod subpath;
+mod systemd;
 mod unmount;
 mod view;
 mod volumes;
 
 pub use crate::pod_spec::{Allocatable, HostPaths};
+pub(crate) use cgroup::CgroupChange;
 pub use cgroup::PodCgroups;
 pub(crate) use dirs::PodDirs;
 pub use error::{HostCause, HostError};
@@ -36,6 +40,7 @@ pub use hosts::HostsFileError;
 pub(crate) use logs::PodLogs;
 pub use podwright_tasks::{Pool, PoolError, PoolKey, PoolLimits};
 pub use subpath::SubPathError;
+pub use systemd::{SystemdError, SystemdManager};
 pub(crate) use volumes::PodVolumes;
 pub use volumes::{ClaimError, FileError, HostPathError, VolumeError};
 
@@ -109,6 +114,11 @@ impl Host {
         Self { volumes: PodVolumes::new(self.io.clone(), objects), ..self }
     }
 
+    /// With the systemd cgroup driver.
+    pub fn with_systemd(self, systemd: Arc<SystemdManager>) -> Self {
+        Self { cgroups: self.cgroups.with_systemd(systemd), ..self }
+    }
+
     /// The cgroups of pods and QoS classes.
     pub fn cgroups(&self) -> &PodCgroups {
         &self.cgroups
@@ -140,4 +150,4 @@ impl Host {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

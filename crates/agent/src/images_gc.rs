@@ -10,11 +10,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use podwright_core::gc::{DiskUse, ImagePlan, ImagePolicy, ImageSeen, unused_images};
+use podwright_core::gc::{DiskUse, ImagePlan, ImagePolicy, ImageSeen, all_unused_images, unused_images};
 use podwright_core::model::{FullName, KubeEvent, Time};
 use podwright_cri::{CriError, ImageService, RuntimeService, v1};
 
+use crate::feed::{PodFeed, PodView};
 use crate::host::{Pool, PoolError};
+use crate::perform::canonical_image_name;
 
 /// Kubernetes: `ImageGCPeriod`.
 pub const PERIOD: Duration = Duration::from_secs(300);
@@ -52,7 +54,7 @@ pub enum MeasureError {
 }
 
 /// Reads the usage of the file system at a mount point.
-pub type Measure =
+pub(crate) type Measure =
     Arc<dyn Fn(PathBuf) -> podwright_cri::BoxFuture<'static, Result<DiskUse, MeasureError>> + Send + Sync>;
 
 /// The image garbage collector.
@@ -64,8 +66,15 @@ pub struct ImageGc {
     limit: Duration,
     /// When each image was first seen and last used since the agent started.
     known: BTreeMap<String, (Time, Time)>,
+    /// Images of the first list: they are older than the agent.
+    initial: Option<BTreeSet<String>>,
+    /// Pods whose images are kept, also before their containers exist.
+    pods: Option<Arc<PodFeed>>,
     failures: u32,
 }
+
+/// The garbage collector, shared by the periodic collection and eviction.
+pub type SharedImageGc = Arc<tokio::sync::Mutex<ImageGc>>;
 
 /// The result of one collection.
 #[derive(Debug, Default, PartialEq)]
@@ -89,12 +98,12 @@ impl ImageGc {
         policy: ImagePolicy,
         limit: Duration,
     ) -> Self {
-        Self { runtime, images, measure, policy, limit, known: BTreeMap::new(), failures: 0 }
+        Self { runtime, images, measure, policy, limit, known: BTreeMap::new(), initial: None, pods: None, failures: 0 }
     }
 
-    /// Kubernetes: a high threshold of 100 percent disables it, unless there is a maximum age.
-    pub fn is_off(&self) -> bool {
-        self.policy.high_percent >= 100 && self.policy.max_age.is_none()
+    /// The images of these pods are never removed: a pod that starts may have found its image a moment ago.
+    pub fn with_pods(self, pods: Arc<PodFeed>) -> Self {
+        Self { pods: Some(pods), ..self }
     }
 
     /// Collects once.
@@ -102,6 +111,23 @@ impl ImageGc {
         let seen = self.list_images(now).await?;
         let disk = self.disk().await?;
         let ImagePlan { remove, wanted, .. } = unused_images(&seen, disk, &self.policy, now);
+        Ok(self.remove(remove, &seen, wanted).await)
+    }
+
+    /// Removes every unused image, because disk space is short (Go kubelet: `DeleteUnusedImages`). Images that are younger than the
+    /// minimum age stay, unless they are older than the agent.
+    pub async fn reclaim(&mut self, now: Time) -> Result<Collection, ImageGcError> {
+        let mut seen = self.list_images(now).await?;
+        for image in &mut seen {
+            if self.initial.as_ref().is_some_and(|initial| initial.contains(&image.id)) {
+                image.first_seen = Time::ZERO;
+            }
+        }
+        let remove = all_unused_images(&seen, &self.policy, now);
+        Ok(self.remove(remove, &seen, 0).await)
+    }
+
+    async fn remove(&mut self, remove: Vec<String>, seen: &[ImageSeen], wanted: u64) -> Collection {
         let mut collection = Collection { wanted, ..Collection::default() };
         for id in remove {
             let image = v1::ImageSpec { image: id.clone(), ..Default::default() };
@@ -114,7 +140,7 @@ impl ImageGc {
                 Err(error) => collection.failed.push((id, error.to_string())),
             }
         }
-        Ok(collection)
+        collection
     }
 
     /// The images and their use. Containers are listed last, so that an image of a new container counts as used.
@@ -123,10 +149,14 @@ impl ImageGc {
         let status = self.runtime.status(true, self.limit).await?;
         let sandbox_image = sandbox_image(&status.info);
         let containers = self.runtime.list_containers(None, self.limit).await?;
+        // Pods are read after containers: what starts meanwhile is in one of them.
+        let of_pods = self.pods.as_ref().map(|pods| images_of_pods(&pods.list().1)).unwrap_or_default();
         let used: BTreeSet<&str> = containers
             .iter()
             .flat_map(|c| [c.image_ref.as_str(), c.image.as_ref().map_or("", |image| image.image.as_str())])
+            .chain(of_pods.iter().map(String::as_str))
             .collect();
+        self.initial.get_or_insert_with(|| images.iter().map(|image| image.id.clone()).collect());
         self.known.retain(|id, _| images.iter().any(|image| image.id == *id));
         let mut seen = vec![];
         for image in &images {
@@ -156,7 +186,7 @@ impl ImageGc {
     }
 
     /// The event to report, with the Go kubelet's reasons. The first failure is not reported: the runtime may be starting.
-    pub fn event_for(&mut self, collection: &Result<Collection, ImageGcError>, node: &str) -> Option<KubeEvent> {
+    pub(crate) fn event_for(&mut self, collection: &Result<Collection, ImageGcError>, node: &str) -> Option<KubeEvent> {
         let failed = collection.as_ref().map_or(true, |collection| !collection.failed.is_empty());
         self.failures = if failed { self.failures + 1 } else { 0 };
         let (reason, message) = match collection {
@@ -174,26 +204,34 @@ impl ImageGc {
         };
         // The event is about the node: no pod, no namespace.
         let pod = FullName { namespace: "".into(), name: node.into() };
-        Some(KubeEvent { uid: None, pod, container: None, warning: true, reason, message })
+        Some(KubeEvent { uid: None, pod, container: None, warning: true, reason, message, annotations: vec![] })
     }
 }
 
 /// Collects every [`PERIOD`], forever; `report` gets the events.
-pub async fn run(mut gc: ImageGc, node: String, now: impl Fn() -> Time, report: impl Fn(KubeEvent)) {
+pub async fn run(gc: SharedImageGc, node: String, now: impl Fn() -> Time, report: impl Fn(KubeEvent)) {
     // Images of the first collection may reach the minimum age soon after: with a full disk, the second collection must not be late.
-    let mut wait = gc.policy.min_age.clamp(Duration::from_secs(1), PERIOD);
+    let mut wait = gc.lock().await.policy.min_age.clamp(Duration::from_secs(1), PERIOD);
     loop {
+        let mut gc = gc.lock().await;
         let collection = gc.collect(now()).await;
         match &collection {
             Ok(Collection { removed, failed, wanted, freed })
                 if !removed.is_empty() || !failed.is_empty() || *wanted > 0 =>
             {
-                tracing::info!(removed = removed.len(), failed = failed.len(), wanted, freed, "images collected");
+                tracing::info!(
+                    removed = removed.len(),
+                    failed = failed.len(),
+                    wanted_bytes = wanted,
+                    freed_bytes = freed,
+                    "images collected"
+                );
             }
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "image collection failed"),
         }
         gc.event_for(&collection, &node).into_iter().for_each(&report);
+        drop(gc);
         tokio::time::sleep(wait).await;
         wait = PERIOD;
     }
@@ -216,12 +254,24 @@ fn statvfs(path: &Path) -> rustix::io::Result<DiskUse> {
     Ok(DiskUse { capacity: bytes(stat.f_blocks), available: bytes(stat.f_bavail) })
 }
 
+/// The names, as given and as runtimes report them, of the images in the specs of pods that have not ended.
+fn images_of_pods(views: &[Arc<PodView>]) -> BTreeSet<String> {
+    let specs = views.iter().filter(|view| !view.has_ended()).filter_map(|view| view.object.spec.as_ref());
+    let given = specs.flat_map(|spec| {
+        let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten()).map(|c| &c.image);
+        let ephemeral = spec.ephemeral_containers.iter().flatten().map(|c| &c.image);
+        let volumes = spec.volumes.iter().flatten().filter_map(|volume| Some(&volume.image.as_ref()?.reference));
+        containers.chain(ephemeral).chain(volumes).flatten()
+    });
+    given.flat_map(|image| [image.clone()].into_iter().chain(canonical_image_name(image))).collect()
+}
+
 fn names(image: &v1::Image) -> impl Iterator<Item = &str> {
     [image.id.as_str()].into_iter().chain(image.repo_tags.iter().chain(&image.repo_digests).map(String::as_str))
 }
 
 /// The sandbox image from the runtime's verbose status; containerd reports it.
-fn sandbox_image(info: &BTreeMap<String, String>) -> Option<String> {
+pub(crate) fn sandbox_image(info: &BTreeMap<String, String>) -> Option<String> {
     let config: serde_json::Value = serde_json::from_str(info.get("config")?).ok()?;
     config["sandboxImage"].as_str().filter(|name| !name.is_empty()).map(str::to_owned)
 }

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! An append-only log of whole records, because the state is small and a commit is then one write and one sync. The log is
-//! compacted when most of it is superseded. Damage costs the records it lies in: the others are kept, and the file is written again.
+//! compacted when most of it is superseded. Damage loses only the records it lies in: the others are kept, and the file is
+//! written again.
 //! Why not a database: `docs/decisions/001-journal.md`.
 
 use std::collections::BTreeMap;
@@ -40,7 +41,7 @@ pub enum JournalError {
     /// A file operation failed; none of the records of this commit is written.
     #[error("{step} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The failed operation.
         step: &'static str,
         /// The file or directory.
         path: PathBuf,
@@ -68,7 +69,7 @@ pub enum JournalError {
 
 impl JournalError {
     /// The pod whose record can't be written even by a retry.
-    pub fn unwritable(&self) -> Option<&PodUid> {
+    pub(crate) fn unwritable(&self) -> Option<&PodUid> {
         match self {
             Self::TooLarge { uid, .. } | Self::Encode { uid, .. } => Some(uid),
             Self::Lock(_) | Self::Io { .. } => None,

@@ -4,11 +4,15 @@ pub mod empty_dirs;
 mod error_chain;
 pub mod event_loop;
 pub mod feed;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzz_api;
 pub mod host;
 pub mod images_gc;
 pub mod journal;
 pub mod local;
-pub mod metrics;
+pub mod memory_watch;
+mod metrics;
 pub(crate) mod name_lookup;
 pub mod node_executor;
 pub mod object_store;
@@ -17,6 +21,10 @@ pub mod observe;
 pub mod perform;
 pub mod pod_spec;
 pub mod recorder;
+pub mod resource_state;
 pub mod rotate;
+pub mod shutdown;
 pub mod sources;
+pub mod stats;
+pub mod suspects;
 pub mod translate;

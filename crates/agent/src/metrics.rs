@@ -8,15 +8,25 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
-use podwright_core::model::{Call, Pod, PodSnapshot, PodUid, RuntimeCall, Source, is_terminal};
+use podwright_core::model::{Call, Name, Pod, PodSnapshot, PodUid, ProbeKind, RuntimeCall, Source, is_terminal};
 use podwright_core::status::stuck_for;
 use prometheus::core::Collector;
+use prometheus::proto::MetricFamily;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     TextEncoder,
 };
 
 use crate::feed::PodView;
+
+mod healthchecks;
+mod probes;
+mod process;
+mod shutdown;
+
+use healthchecks::HealthcheckMetrics;
+use probes::ProbeMetrics;
+use shutdown::ShutdownMetrics;
 
 /// Buckets for runtime calls: from a millisecond to four minutes.
 const CALL_BUCKETS: [f64; 14] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 240.0];
@@ -45,6 +55,11 @@ pub struct Metrics {
     desired_pods: IntGaugeVec,
     active_pods: IntGaugeVec,
     stuck_pods: IntGaugeVec,
+    run_sandbox: Histogram,
+    evictions: IntCounterVec,
+    probes: ProbeMetrics,
+    healthchecks: HealthcheckMetrics,
+    shutdown: ShutdownMetrics,
     /// Pods whose start was observed in `pod_start`.
     counted: Mutex<BTreeSet<PodUid>>,
     /// When the runtime was last listed.
@@ -83,13 +98,7 @@ impl Default for Metrics {
                 "Interval between two lists.",
             ))),
             last_relist: gauge("kubelet_pleg_last_seen_seconds", "Unix time of the last list."),
-            pod_start: valid(Histogram::with_opts(
-                HistogramOpts::new(
-                    "kubelet_pod_start_duration_seconds",
-                    "Time from first seeing a pod until its phase is Running.",
-                )
-                .buckets(POD_START_BUCKETS.to_vec()),
-            )),
+            pod_start: pod_start(),
             started_pods: counter("kubelet_started_pods_total", "Pod sandboxes requested from the container runtime."),
             failed_pods: counter("kubelet_started_pods_errors_total", "Pod sandboxes that failed to start."),
             started_containers: counters(
@@ -110,6 +119,14 @@ impl Default for Metrics {
                 "Pods that the container runtime fails to stop (FailedKillPod) or to report (FailedSync).",
                 "reason",
             ),
+            run_sandbox: valid(Histogram::with_opts(call_buckets(
+                "kubelet_run_podsandbox_duration_seconds",
+                "Duration of starting pod sandboxes.",
+            ))),
+            evictions: counters("kubelet_evictions", "Pods that were evicted, by eviction signal.", "eviction_signal"),
+            probes: ProbeMetrics::default(),
+            healthchecks: HealthcheckMetrics::default(),
+            shutdown: ShutdownMetrics::default(),
             counted: Mutex::default(),
             last_relist_at: Mutex::default(),
             since: Timestamp::now(),
@@ -117,6 +134,21 @@ impl Default for Metrics {
         metrics.register();
         metrics
     }
+}
+
+fn pod_start() -> Histogram {
+    let help = "Time from first seeing a pod until its phase is Running.";
+    let options = HistogramOpts::new("kubelet_pod_start_duration_seconds", help);
+    valid(Histogram::with_opts(options.buckets(POD_START_BUCKETS.to_vec())))
+}
+
+/// The Prometheus text format of these families.
+pub(crate) fn encode(families: &[MetricFamily]) -> String {
+    let mut text = Vec::new();
+    if let Err(error) = TextEncoder::new().encode(families, &mut text) {
+        tracing::warn!(%error, "encoding metrics failed");
+    }
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 fn counter(name: &str, help: &str) -> IntCounter {
@@ -146,7 +178,7 @@ fn valid<T>(made: Result<T, prometheus::Error>) -> T {
 
 impl Metrics {
     fn register(&self) {
-        let all: [Box<dyn Collector>; 15] = [
+        let all: [Box<dyn Collector>; 17] = [
             Box::new(self.operations.clone()),
             Box::new(self.failures.clone()),
             Box::new(self.durations.clone()),
@@ -162,8 +194,10 @@ impl Metrics {
             Box::new(self.desired_pods.clone()),
             Box::new(self.active_pods.clone()),
             Box::new(self.stuck_pods.clone()),
+            Box::new(self.run_sandbox.clone()),
+            Box::new(self.evictions.clone()),
         ];
-        for collector in all {
+        for collector in all.into_iter().chain(self.shutdown.collectors()) {
             valid(self.registry.register(collector));
         }
     }
@@ -172,6 +206,9 @@ impl Metrics {
     pub(crate) fn record_call_end(&self, kind: &str, took: Duration, failed: bool) {
         self.operations.with_label_values(&[kind]).inc();
         self.durations.with_label_values(&[kind]).observe(took.as_secs_f64());
+        if kind == RUN_SANDBOX {
+            self.run_sandbox.observe(took.as_secs_f64());
+        }
         if failed {
             self.failures.with_label_values(&[kind]).inc();
             self.failed_pods.inc_by(u64::from(kind == RUN_SANDBOX));
@@ -187,6 +224,11 @@ impl Metrics {
             }
             _ => {}
         }
+    }
+
+    /// Counts an eviction, by its signal.
+    pub(crate) fn record_eviction(&self, signal: &str) {
+        self.evictions.with_label_values(&[signal]).inc();
     }
 
     /// Counts a list of everything in the runtime.
@@ -209,19 +251,40 @@ impl Metrics {
         }
     }
 
+    /// When the last graceful shutdown of the node began, and when its pods had ended.
+    pub(crate) fn set_shutdown_times(&self, start: Timestamp, end: Option<Timestamp>) {
+        self.shutdown.set(start, end);
+    }
+
+    /// Counts the results of probes, for `/metrics/probes`.
+    pub(crate) fn probes(&self) -> &ProbeMetrics {
+        &self.probes
+    }
+
+    /// Counts the results of health checks, for `/metrics/slis`.
+    pub fn healthchecks(&self) -> &HealthcheckMetrics {
+        &self.healthchecks
+    }
+
+    /// The text of `/metrics/probes`.
+    pub fn probes_text(&self) -> String {
+        encode(&self.probes.gather()) + &process::start_time_text()
+    }
+
+    /// The text of `/metrics/slis`.
+    pub fn slis_text(&self) -> String {
+        encode(&self.healthchecks.gather()) + &process::start_time_text()
+    }
+
     pub(crate) fn pod_removed(&self, uid: &PodUid) {
+        self.probes.pod_removed(uid);
         self.counted.lock().expect("no panic under this lock").remove(uid);
     }
 
     /// The Prometheus text format.
     pub fn text(&self, pods: &[std::sync::Arc<PodView>]) -> String {
         self.update_pod_gauges(pods);
-        let mut text = Vec::new();
-        if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
-            tracing::warn!(%error, "encoding metrics failed");
-        }
-        text.extend_from_slice(process().as_bytes());
-        String::from_utf8_lossy(&text).into_owned()
+        encode(&self.registry.gather()) + &process::text()
     }
 
     fn update_pod_gauges(&self, pods: &[std::sync::Arc<PodView>]) {
@@ -300,6 +363,7 @@ pub(crate) fn operation(call: &Call) -> Option<&'static str> {
         Call::Runtime(RuntimeCall::CreateContainer { .. }) => "create_container",
         Call::Runtime(RuntimeCall::StartContainer { .. }) => "start_container",
         Call::Runtime(RuntimeCall::StopContainer { .. }) => "stop_container",
+        Call::Runtime(RuntimeCall::UpdateContainer { .. }) => "update_container",
         Call::Runtime(RuntimeCall::RemoveContainer { .. }) => "remove_container",
         Call::Runtime(RuntimeCall::ImageStatus { .. }) => "image_status",
         Call::Runtime(RuntimeCall::PullImage { .. }) => "pull_image",
@@ -307,79 +371,13 @@ pub(crate) fn operation(call: &Call) -> Option<&'static str> {
     })
 }
 
-/// The standard `process_*` metrics of Prometheus clients.
-fn process() -> String {
-    let page = rustix::param::page_size() as u64;
-    let ticks = rustix::param::clock_ticks_per_second();
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let mut memory = statm.split_whitespace().map_while(|field| field.parse::<u64>().ok()).map(|pages| pages * page);
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The command name in parentheses may contain spaces; utime and stime follow it.
-    let times: Vec<u64> = stat
-        .rsplit(") ")
-        .next()
-        .into_iter()
-        .flat_map(str::split_whitespace)
-        .skip(11)
-        .take(2)
-        .filter_map(|field| field.parse().ok())
-        .collect();
-    let files = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-    let (virtual_size, resident) = (memory.next().unwrap_or(0), memory.next().unwrap_or(0));
-    let cpu = times.iter().sum::<u64>() as f64 / ticks as f64;
-    let mut text = String::new();
-    for (name, kind, help, value) in [
-        ("process_cpu_seconds_total", "counter", "Total user and system CPU time.", cpu.to_string()),
-        ("process_open_fds", "gauge", "Open file descriptors.", files.to_string()),
-        ("process_resident_memory_bytes", "gauge", "Resident memory size.", resident.to_string()),
-        ("process_virtual_memory_bytes", "gauge", "Virtual memory size.", virtual_size.to_string()),
-    ] {
-        text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n"));
+/// The container and the kind of a probe.
+pub(crate) fn probe(call: &Call) -> Option<(Name, ProbeKind)> {
+    match call {
+        Call::Runtime(RuntimeCall::Probe { kind, name, .. }) => Some((name.clone(), *kind)),
+        _ => None,
     }
-    text
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn calls_and_lists_are_counted_under_the_names_of_the_kubelet() {
-        let metrics = Metrics::default();
-        let call = Call::Runtime(RuntimeCall::RunSandbox { attempt: 0 });
-        metrics.record_call_start(&call, &Pod::default());
-        metrics.record_call_end(operation(&call).expect("a runtime call"), Duration::from_millis(70), true);
-        metrics.record_relist(Duration::from_millis(3));
-        assert_eq!(operation(&podwright_core::model::HostCall::MakeDirs.into()), None);
-        let text = metrics.text(&[]);
-        for line in [
-            "kubelet_runtime_operations_total{operation_type=\"run_podsandbox\"} 1",
-            "kubelet_runtime_operations_errors_total{operation_type=\"run_podsandbox\"} 1",
-            "kubelet_runtime_operations_duration_seconds_bucket{operation_type=\"run_podsandbox\",le=\"0.1\"} 1",
-            "kubelet_pleg_relist_duration_seconds_count 1",
-            "kubelet_pleg_relist_interval_seconds_count 0",
-            "kubelet_started_pods_errors_total 1",
-            "kubelet_desired_pods{static=\"true\"} 0",
-            "kubelet_active_pods{static=\"\"} 0",
-            "kubelet_started_pods_total 1",
-            "podwright_stuck_pods{reason=\"FailedSync\"} 0",
-            "kubelet_running_pods 0",
-            "kubelet_running_containers{container_state=\"running\"} 0",
-        ] {
-            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
-        }
-        let resident = text.lines().find_map(|line| line.strip_prefix("process_resident_memory_bytes "));
-        assert!(resident.and_then(|bytes| bytes.parse::<u64>().ok()).is_some_and(|bytes| bytes > 1 << 20), "{text}");
-    }
-
-    #[test]
-    fn containers_are_counted_by_type_and_pod_starts_use_the_buckets_of_the_kubelet() {
-        let metrics = Metrics::default();
-        let pod = serde_json::json!({"metadata": {}, "spec": {
-            "initContainers": [{"name": "i"}], "containers": [{"name": "c"}]}});
-        let pod: Pod = serde_json::from_value(pod).unwrap();
-        let types: Vec<&str> = ["i", "c", "debug"].map(|name| container_type(&pod, name)).into();
-        assert_eq!(types, ["init_container", "container", "ephemeral_container"]);
-        assert!(metrics.text(&[]).contains("kubelet_pod_start_duration_seconds_bucket{le=\"3600\"} 0"));
-    }
-}
+mod tests;

@@ -41,7 +41,7 @@ enum Settings {
     Fixed(Arc<ResolverSettings>),
 }
 
-/// What both files contain.
+/// The content of both files.
 struct ResolverSettings {
     config: ResolverConfig,
     options: ResolverOpts,

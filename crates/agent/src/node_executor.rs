@@ -6,21 +6,23 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use podwright_core::model::{
-    Answer, CallError, KubeEvent, Listing, Now, ObjectError, ObjectRequest, ObjectResult, PodRecord, PodSeen, PodUid,
-    RuntimeReady, Source,
+    Answer, CallError, KubeEvent, Listing, NodeReading, Now, ObjectError, ObjectRequest, ObjectResult, PodReading,
+    PodRecord, PodSeen, PodUid, RuntimeReady, Source,
 };
 use podwright_cri::BoxFuture;
 use tracing::{Instrument, debug_span, info_span};
 
 use crate::event_loop::{Clock, Executor, Order};
 use crate::host::Host;
+use crate::images_gc::SharedImageGc;
 use crate::object_store::PodObjectStore;
 use crate::observe::Observer;
 use crate::perform;
+use crate::stats::Sampler;
 
 /// Time limit for work that belongs to no call: finding and removing leftovers, writing quarantined records.
 const SWEEP_LIMIT: Duration = Duration::from_secs(60);
-/// A pod that comes back waits for the removal of its leftovers: one that is abandoned half-way would go on in its directories.
+/// A pod that comes back waits for the removal of its leftovers: an abandoned removal would continue in its directories.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Performs effects on the container runtime, the host and the object stores.
@@ -29,6 +31,8 @@ pub struct NodeExecutor {
     observer: Arc<Observer>,
     host: Host,
     stores: BTreeMap<Source, Arc<dyn PodObjectStore>>,
+    /// `None`: nothing is read and removed for eviction.
+    eviction: Option<(Arc<Sampler>, SharedImageGc)>,
 }
 
 impl NodeExecutor {
@@ -39,7 +43,12 @@ impl NodeExecutor {
         host: Host,
         stores: BTreeMap<Source, Arc<dyn PodObjectStore>>,
     ) -> Self {
-        Self { perform, observer, host, stores }
+        Self { perform, observer, host, stores, eviction: None }
+    }
+
+    /// Reads the node with this sampler, and removes unused images with this collector.
+    pub fn with_eviction(self, sampler: Arc<Sampler>, images: SharedImageGc) -> Self {
+        Self { eviction: Some((sampler, images)), ..self }
     }
 }
 
@@ -69,6 +78,34 @@ impl Executor for NodeExecutor {
         Box::pin(async move { Ok(host.list_leftovers(SWEEP_LIMIT).await?) }.instrument(debug_span!("find_leftovers")))
     }
 
+    fn read_node(&self, pods: PodReading) -> BoxFuture<'static, NodeReading> {
+        let Some((sampler, _)) = self.eviction.clone() else {
+            return Box::pin(std::future::ready(NodeReading::default()));
+        };
+        Box::pin(async move { sampler.read_node(pods).await }.instrument(debug_span!("read_node")))
+    }
+
+    fn remove_unused_images(&self) -> BoxFuture<'static, ()> {
+        let Some((_, images)) = self.eviction.clone() else { return Box::pin(std::future::ready(())) };
+        let removed = async move {
+            let collect = async { images.lock().await.reclaim(podwright_linux::clock::boot_time()).await };
+            match tokio::time::timeout(SWEEP_LIMIT, collect).await {
+                Ok(Ok(collection)) => {
+                    let (removed, failed) = (collection.removed.len(), collection.failed.len());
+                    tracing::info!(
+                        removed,
+                        failed,
+                        freed_bytes = collection.freed,
+                        "unused images removed for disk space"
+                    );
+                }
+                Ok(Err(error)) => tracing::warn!(%error, "removal of unused images failed"),
+                Err(_) => tracing::warn!(limit_ms = SWEEP_LIMIT.as_millis(), "removal of unused images took too long"),
+            }
+        };
+        Box::pin(removed.instrument(info_span!("remove_unused_images")))
+    }
+
     fn sweep(&self, uid: PodUid) -> BoxFuture<'static, ()> {
         let host = self.host.clone();
         let span = info_span!("sweep", %uid);
@@ -81,7 +118,7 @@ impl Executor for NodeExecutor {
         Box::pin(sweep.instrument(span))
     }
 
-    fn keep_aside(&self, record: Box<PodRecord>) -> BoxFuture<'static, ()> {
+    fn save_quarantined_record(&self, record: Box<PodRecord>) -> BoxFuture<'static, ()> {
         let host = self.host.clone();
         let span = info_span!("quarantine", uid = %record.uid);
         let write = async move {

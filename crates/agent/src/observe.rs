@@ -9,14 +9,15 @@
 //! verbose container status, which is requested only while the container is not yet watched.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
 use podwright_core::model::{CallError, Event, FullName, Listing, PodListed, PodSeen, PodUid, SandboxSeen, Source};
-use podwright_cri::labels::{Owner, containers_of_pod, sandboxes_of_pod};
+use podwright_core::static_pod::{CONFIG_SOURCE, MANIFEST_HASH};
+use podwright_cri::labels::{self, Owner, containers_of_pod, sandboxes_of_pod};
 use podwright_cri::{CriError, RuntimeService, v1};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -31,7 +32,7 @@ mod runtime;
 mod termination_message;
 mod validate_response;
 
-pub use runtime::{CgroupDriverMismatch, check_cgroup_driver, supports_supplemental_groups_policy};
+pub use runtime::{CgroupDriverError, runtime_cgroup_driver, supports_supplemental_groups_policy};
 
 use exits::ExitWatches;
 
@@ -97,13 +98,17 @@ impl Observer {
             pod.sandboxes.insert(sandbox.id.as_str().into(), convert::is_ready(sandbox.state));
             let source = sandbox.annotations.get(CONFIG_SOURCE).and_then(|text| Source::parse(text));
             pod.source = pod.source.or(source);
+            let manifest = sandbox.annotations.get(MANIFEST_HASH);
+            pod.manifest_hash = pod.manifest_hash.take().or_else(|| manifest.cloned());
             owners.insert(sandbox.id.clone(), PodUid::from(owner.uid));
         }
         for container in containers {
             let Some(owner) = Owner::of(&container.labels) else { continue };
             let Some(name) = owner.container else { continue };
             let state = convert::run_state(container.state);
-            entry(&mut listing, owner).containers.insert(container.id.as_str().into(), (name.into(), state));
+            let pod = entry(&mut listing, owner);
+            pod.containers.insert(container.id.as_str().into(), (name.into(), state));
+            pod.container_hashes.extend(container.annotations.get(labels::CONTAINER_HASH).cloned());
             owners.insert(container.id.clone(), PodUid::from(owner.uid));
         }
         self.exits.retain_pods(&listing);
@@ -222,6 +227,8 @@ fn entry<'a>(listing: &'a mut Listing, owner: Owner<'_>) -> &'a mut PodListed {
         source: None,
         sandboxes: BTreeMap::new(),
         containers: BTreeMap::new(),
+        container_hashes: BTreeSet::new(),
+        manifest_hash: None,
     })
 }
 
@@ -229,9 +236,6 @@ fn entry<'a>(listing: &'a mut Listing, owner: Owner<'_>) -> &'a mut PodListed {
 fn failed(error: CriError) -> CallError {
     read_failure(None, &error)
 }
-
-/// Annotation of a sandbox with the source of its pod.
-const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 
 /// Time limit of the first observation of a pod; doubled with each timeout, up to the limit of runtime calls.
 const OBSERVE_TIME_FIRST: Duration = Duration::from_secs(7);

@@ -11,6 +11,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use podwright_core::concurrency::ConcurrencyLimit;
 use podwright_core::model::{Answer, Call, CallError, FullName, HostCall, KubeEvent, Name, Pod, PodUid, RuntimeCall};
 use podwright_cri::{BoxFuture, Code, CriError, ImageService, RuntimeService};
 use tokio::sync::Semaphore;
@@ -20,26 +21,32 @@ use tokio_util::sync::CancellationToken;
 use crate::host::Pool;
 use crate::name_lookup::NameResolver;
 use crate::objects::{NoApiServer, ObjectClient};
-use crate::pod_spec::pod_uid;
 use crate::translate::{HostView, NodeSettings, RuntimeFeatures};
 
 mod container;
 mod files;
 mod grpc;
+mod handlers;
 mod hook;
 mod host;
 mod host_ports;
 mod http;
 mod image;
 mod logs;
+mod permits;
 mod probe;
 mod sandbox;
 mod target;
 mod translation_context;
 mod userns;
 
+pub(crate) use image::canonical_image_name;
+#[cfg(feature = "fuzzing")]
+pub use image::match_credentials;
 pub use image::{PullConfig, PullRecords};
 
+use handlers::Handlers;
+use permits::AdaptivePermits;
 use userns::UserNamespaceRanges;
 
 /// Performs calls on the host: cgroups, directories, volumes, logs.
@@ -87,16 +94,17 @@ pub struct CallExecutor {
     host: Arc<dyn HostExecutor>,
     features: SharedFeatures,
     images: image::Images,
-    /// Permits of RunPodSandbox. First come, first served: tokio's semaphore is fair.
-    runs: Semaphore,
-    /// Permits of StopPodSandbox, separate from `runs`: pods that hang while starting must not delay the termination of others.
-    stops: Semaphore,
+    /// Permits of RunPodSandbox.
+    runs: AdaptivePermits,
+    /// Permits of StopPodSandbox, separate from `runs`: pods that hang while starting must not delay the termination of others, and
+    /// more stops than starts run well at the same time.
+    stops: AdaptivePermits,
     /// Permits of RemovePodSandbox. It waits for disks more than for CPUs, so a few run well in parallel to the stops.
     removals: Semaphore,
     userns: UserNamespaceRanges,
     objects: Arc<dyn ObjectClient>,
     events: EventSink,
-    names: NameResolver,
+    handlers: Handlers,
     pool: Pool,
 }
 
@@ -116,8 +124,8 @@ pub struct CallExecutorConfig {
     pub pool: Pool,
     /// Limits and credentials of pulls.
     pub pulls: PullConfig,
-    /// Parallel RunPodSandbox calls, and as many StopPodSandbox calls (twice the number of CPUs: more take longer in total). Half as
-    /// many RemovePodSandbox calls.
+    /// Parallel RunPodSandbox calls at first (twice the number of CPUs: more took longer in total where it was measured), and
+    /// `STOPS_PER_RUN` times as many StopPodSandbox calls; both adapt to the runtime. Half as many RemovePodSandbox calls.
     pub sandbox_parallel: usize,
     /// `maxPods`: the number of user namespaces.
     pub max_pods: usize,
@@ -127,6 +135,10 @@ impl CallExecutor {
     /// An executor without API objects and without an event sink.
     pub fn new(config: CallExecutorConfig) -> Self {
         let sandboxes = config.sandbox_parallel.max(1);
+        let (runtime, settings) = (Arc::clone(&config.runtime), Arc::clone(&config.settings));
+        let events: EventSink = Arc::new(|_| {});
+        let names = NameResolver::system(config.pool.clone());
+        let handlers = Handlers { runtime, settings, names, events: Arc::clone(&events) };
         Self {
             userns: UserNamespaceRanges::new(config.settings.paths.pods_dir(), config.max_pods),
             runtime: config.runtime,
@@ -134,13 +146,13 @@ impl CallExecutor {
             host: config.host,
             features: config.features,
             images: image::Images::new(config.images, config.pulls, config.pool.clone()),
-            names: NameResolver::system(config.pool.clone()),
+            handlers,
             pool: config.pool,
-            runs: Semaphore::new(sandboxes),
-            stops: Semaphore::new(sandboxes),
+            runs: AdaptivePermits::new(ConcurrencyLimit::new(sandboxes, SANDBOX_CALLS_MAX)),
+            stops: AdaptivePermits::new(ConcurrencyLimit::new(sandboxes * STOPS_PER_RUN, SANDBOX_CALLS_MAX)),
             removals: Semaphore::new(sandboxes.div_ceil(2)),
             objects: Arc::new(NoApiServer),
-            events: Arc::new(|_| {}),
+            events,
         }
     }
 
@@ -151,31 +163,12 @@ impl CallExecutor {
 
     /// Sets the receiver of events about problems that did not fail a call.
     pub fn with_event_sink(self, events: EventSink) -> Self {
-        Self { events, ..self }
+        Self { events: Arc::clone(&events), handlers: Handlers { events, ..self.handlers }, ..self }
     }
 
     #[cfg(test)]
     fn with_names(self, names: NameResolver) -> Self {
-        Self { names, ..self }
-    }
-
-    /// Connects for this pod's probes and hooks.
-    fn dialer<'a>(&'a self, pod: &'a Pod) -> http::Dialer<'a> {
-        http::Dialer { names: &self.names, uid: pod_uid(pod) }
-    }
-
-    /// Records a warning event about a problem that did not fail the call.
-    fn warn(&self, pod: &Pod, container: Option<&Name>, reason: &'static str, message: String) {
-        let meta = &pod.metadata;
-        let [uid, namespace, name] = [&meta.uid, &meta.namespace, &meta.name].map(|t| t.as_deref().unwrap_or_default());
-        (self.events)(KubeEvent {
-            uid: Some(uid.into()),
-            pod: FullName { namespace: namespace.into(), name: name.into() },
-            container: container.cloned(),
-            warning: true,
-            reason,
-            message,
-        });
+        Self { handlers: Handlers { names, ..self.handlers }, ..self }
     }
 
     /// Performs one call. Ends within its time limit, counted from when it got its permit.
@@ -211,6 +204,9 @@ impl CallExecutor {
             }
             RuntimeCall::StartContainer { id, .. } => self.start_container(&id, context).await,
             RuntimeCall::StopContainer { id, timeout, .. } => self.stop_container(&id, timeout, context).await,
+            RuntimeCall::UpdateContainer { name, id, resources } => {
+                self.update_container(pod, &name, &id, *resources, context).await
+            }
             RuntimeCall::RemoveContainer { name, id } => self.remove_container(pod, &name, &id, context).await,
             RuntimeCall::ImageStatus { image, .. } => {
                 context.or_cancelled(self.image_status(uid, pod, &image, limit)).await
@@ -220,14 +216,29 @@ impl CallExecutor {
             }
             RuntimeCall::Hook { kind, name, id, handler, ips } => {
                 let hook = hook::HookCall { kind, name, id, handler, ips };
-                context.or_cancelled(self.run_hook(pod, &hook, limit)).await
+                context.or_cancelled(self.handlers.run_hook(pod, &hook, limit)).await
             }
             RuntimeCall::Probe { kind, name, id, ips } => {
                 let probe = probe::ProbeCall { kind, name, id, ips };
-                context.or_cancelled(self.run_probe(pod, &probe, limit)).await
+                context.or_cancelled(self.handlers.run_probe(pod, &probe, limit)).await
             }
         }
     }
+}
+
+/// Records a warning event about a problem that did not fail the call.
+fn warn(events: &EventSink, pod: &Pod, container: Option<&Name>, reason: &'static str, message: String) {
+    let meta = &pod.metadata;
+    let [uid, namespace, name] = [&meta.uid, &meta.namespace, &meta.name].map(|t| t.as_deref().unwrap_or_default());
+    events(KubeEvent {
+        annotations: vec![],
+        uid: Some(uid.into()),
+        pod: FullName { namespace: namespace.into(), name: name.into() },
+        container: container.cloned(),
+        warning: true,
+        reason,
+        message,
+    });
 }
 
 /// Time limit and cancellation of one call.
@@ -282,7 +293,7 @@ pub(crate) fn create_failure(reason: &'static str, error: &CriError) -> CallErro
     busy_if(error.name_is_reserved(), failure(reason, error))
 }
 
-/// What failed because an earlier call for the same thing is still under way is busy. A call in doubt stays in doubt.
+/// A call that failed because an earlier call for the same object is in progress is busy. A call in doubt stays in doubt.
 pub(crate) fn busy_if(busy: bool, failed: CallError) -> CallError {
     match failed {
         CallError::Failed { message, .. } if busy => CallError::Busy { message },
@@ -298,6 +309,11 @@ pub(crate) fn read_failure(reason: impl Into<Option<&'static str>>, error: &CriE
         _ => CallError::Failed { reason: reason.into().map(str::to_owned), message },
     }
 }
+
+/// Stops wait for networks and disks more than for CPUs.
+const STOPS_PER_RUN: usize = 6;
+/// Calls of one kind on sandboxes at the same time, whatever is measured.
+const SANDBOX_CALLS_MAX: usize = 64;
 
 #[cfg(test)]
 pub(crate) mod fakes;

@@ -14,8 +14,8 @@ pub use field_ref::{Allocatable, FieldRefError};
 pub(crate) use huge_pages::huge_page_limits;
 pub use names::HostnameError;
 pub(crate) use names::{
-    container_log_path, display_name, hostname_and_domain, is_host_network, kernel_hostname, pod_name, pod_namespace,
-    pod_uid,
+    container_cgroup_names, container_log_path, display_name, hostname_and_domain, is_host_network, kernel_hostname,
+    pod_name, pod_namespace, pod_uid,
 };
 pub use paths::HostPaths;
 pub(crate) use paths::is_plain_name;

@@ -16,7 +16,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +23,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use jiff::Timestamp;
 use podwright_core::model::ContainerId;
-use podwright_cri::{Code, CriError};
+use podwright_cri::{BoxFuture, Code, CriError};
 use podwright_tasks::PoolKey;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -72,7 +71,7 @@ pub enum RotateError {
     /// A file operation failed.
     #[error("{step} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The failed operation.
         step: &'static str,
         /// The file or directory.
         path: PathBuf,
@@ -89,13 +88,11 @@ pub enum RotateError {
     },
 }
 
-type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-
 /// Calls the runtime's ReopenContainerLog.
-pub type Reopen = Arc<dyn Fn(ContainerId) -> BoxFuture<Result<(), CriError>> + Send + Sync>;
+pub type Reopen = Arc<dyn Fn(ContainerId) -> BoxFuture<'static, Result<(), CriError>> + Send + Sync>;
 
 /// Lists the running containers.
-pub type ListRunning = Arc<dyn Fn() -> BoxFuture<Vec<RunningContainer>> + Send + Sync>;
+pub type ListRunning = Arc<dyn Fn() -> BoxFuture<'static, Vec<RunningContainer>> + Send + Sync>;
 
 /// Checks the logs of all running containers periodically. Never returns.
 ///

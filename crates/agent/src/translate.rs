@@ -25,13 +25,14 @@ mod sandbox;
 mod security;
 mod service_links;
 
-pub use cgroup::CgroupDriver;
 pub(crate) use cgroup::cgroup_parent;
 pub use container::{ContainerRequest, container_config};
 pub use dns::HostDns;
 pub use error::{MountError, NonRootViolation, ProfileError, TranslateError};
 pub(crate) use mounts::{needs_environment, sub_paths};
+pub use podwright_core::qos::CgroupDriver;
 pub use references::References;
+pub(crate) use resources::container_resources;
 pub use sandbox::sandbox_config;
 
 /// Settings of the node that sandbox and container configurations depend on; constant while the agent runs.

@@ -1,4 +1,4 @@
-//! Whatever bytes come as a manifest, the way from file to runtime configuration ends in pods or in a clear error, never in a panic.
+//! Any bytes that come as a manifest give pods or an error, never a panic, up to the configuration for the runtime.
 
 use jiff::Timestamp;
 use podwright_agent::sources::documents;
@@ -22,7 +22,7 @@ impl Chance {
     }
 }
 
-/// A few flips, cuts, doubles and strange words.
+/// Flips bits, cuts and duplicates parts, and inserts unusual text.
 fn mutilate(text: &str, chance: &mut Chance) -> Vec<u8> {
     const WORDS: [&str; 12] = [
         "-1",
@@ -60,7 +60,7 @@ fn mutilate(text: &str, chance: &mut Chance) -> Vec<u8> {
 }
 
 #[test]
-fn mutilated_manifests_end_in_pods_or_in_a_word() {
+fn mutilated_manifests_give_pods_or_an_error() {
     let (mut pods, mut errors) = (0, 0);
     for seed in 0..6_000 {
         let mut chance = Chance(seed);
@@ -94,6 +94,6 @@ fn mutilated_manifests_end_in_pods_or_in_a_word() {
             }
         }
     }
-    // Both ends are reached, or this shows nothing.
+    // Both outcomes must occur for the test to be meaningful.
     assert!(pods > 300 && errors > 300, "{pods} pods, {errors} errors");
 }

@@ -4,6 +4,7 @@
 //! effects of those batches may then be performed. It is better to run without the protection of the journal than to stop:
 //!
 //! - A disk that fails is reported and delays nothing.
+//! - A panic of the thread ends the process: [`Committer::take_thread`] is supervised.
 //! - On a disk that hangs, each effect waits [`COMMIT_TIME_MAX`] and is then performed.
 //! - Stops wait [`STOP_TIME_MAX`] only, which a working disk does not need, and not at all once the journal is known to be broken.
 //!   They may overtake other effects: core never stops what a call under way may still start.
@@ -13,6 +14,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use podwright_core::model::{Effect, Out, PodUid, Record};
+use podwright_tasks::ThreadEnd;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -30,6 +32,8 @@ pub(super) struct Committer {
     /// `None`: there is no journal.
     shared: Option<Arc<Shared>>,
     progress: watch::Receiver<Progress>,
+    /// `None`: there is no thread, or its end is supervised.
+    thread: Option<ThreadEnd>,
     batch: u64,
     waiting: VecDeque<Waiting>,
     /// Stops, which wait for a shorter time.
@@ -79,14 +83,21 @@ impl Committer {
     pub(super) fn start(journal: Option<Journal>) -> Self {
         let (done, progress) = watch::channel(Progress::default());
         let shared = journal.is_some().then(|| Arc::new(Shared::default()));
-        if let Some((journal, shared)) = journal.zip(shared.clone()) {
+        let thread = journal.zip(shared.clone()).map(|(journal, shared)| {
             let run = move || write(journal, &shared, &done);
-            std::thread::Builder::new()
-                .name("journal".into())
-                .spawn(run)
-                .expect("a thread can be started when the agent starts");
-        }
-        Self { shared, progress, batch: 0, waiting: VecDeque::new(), waiting_stops: VecDeque::new(), error: None }
+            podwright_tasks::spawn_thread("journal", run).expect("a thread can be started when the agent starts").1
+        });
+        Self::new(shared, progress, thread)
+    }
+
+    fn new(shared: Option<Arc<Shared>>, progress: watch::Receiver<Progress>, thread: Option<ThreadEnd>) -> Self {
+        let (waiting, waiting_stops) = (VecDeque::new(), VecDeque::new());
+        Self { shared, progress, thread, batch: 0, waiting, waiting_stops, error: None }
+    }
+
+    /// The end of the journal thread, to be supervised: without the thread each effect would wait for [`COMMIT_TIME_MAX`].
+    pub(super) fn take_thread(&mut self) -> Option<ThreadEnd> {
+        self.thread.take()
     }
 
     /// Queues the records of a batch. Returns its effects if they may be performed at once.
@@ -248,7 +259,7 @@ mod tests {
 
     fn batch(uid: Option<&str>, call: u64) -> Out {
         let records = uid.map(|uid| Record::Forget(uid.into())).into_iter().collect();
-        Out { records, effects: vec![Effect::Cancel { id: CallId(call) }] }
+        Out { records, effects: vec![Effect::Cancel { id: CallId(call) }], wake_at: None }
     }
 
     #[tokio::test]
@@ -273,9 +284,7 @@ mod tests {
     /// A committer whose disk makes progress only when the test says so.
     fn hung() -> (watch::Sender<Progress>, Committer) {
         let (done, progress) = watch::channel(Progress::default());
-        let (waiting, waiting_stops) = (VecDeque::new(), VecDeque::new());
-        let shared = Some(Arc::new(Shared::default()));
-        (done, Committer { shared, progress, batch: 0, waiting, waiting_stops, error: None })
+        (done, Committer::new(Some(Arc::new(Shared::default())), progress, None))
     }
 
     fn stop(uid: &str, call: u64) -> Out {
@@ -283,7 +292,7 @@ mod tests {
         let stopped = RuntimeCall::StopSandbox { id: "s".into() };
         let limit = Duration::from_secs(9);
         let effect = Effect::Call { id, uid: uid.into(), pod: Arc::default(), call: Call::Runtime(stopped), limit };
-        Out { records: vec![Record::Forget(uid.into())], effects: vec![effect] }
+        Out { records: vec![Record::Forget(uid.into())], effects: vec![effect], wake_at: None }
     }
 
     fn ids(effects: &[Effect]) -> Vec<u64> {

@@ -139,6 +139,7 @@ mod tests {
 
     fn event(uid: &str, message: &str) -> KubeEvent {
         KubeEvent {
+            annotations: vec![],
             uid: Some(uid.into()),
             pod: FullName { namespace: "default".into(), name: uid.into() },
             container: Some("c".into()),

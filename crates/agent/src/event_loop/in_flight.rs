@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use podwright_core::model::{
-    Answer, Call, CallError, CallId, Event, ObjectError, ObjectRequest, Pod, PodRecord, PodUid, RequestId, RuntimeCall,
-    Seq, Source,
+    Answer, Call, CallError, CallId, Event, NodeReading, ObjectError, ObjectRequest, Pod, PodReading, PodRecord,
+    PodUid, RequestId, RuntimeCall, Seq, Source,
 };
 use podwright_cri::BoxFuture;
-use podwright_tasks::{Panicked, catch, spawn};
+use podwright_tasks::{Panicked, Work, WorkLabel, WorkLog, catch, spawn};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -38,11 +38,23 @@ pub(super) struct InFlight {
     starts: TaskTracker,
     /// Removals of leftovers; each token is cancelled when its removal has ended.
     sweeps: BTreeMap<PodUid, CancellationToken>,
+    /// Marks calls while they run; `None`: they are not marked.
+    work_log: Option<Arc<WorkLog>>,
 }
 
 impl InFlight {
     pub(super) fn new(executor: Arc<dyn Executor>, events: mpsc::Sender<Event>, state: Arc<AgentState>) -> Self {
-        Self { executor, events, state, calls: BTreeMap::new(), starts: TaskTracker::new(), sweeps: BTreeMap::new() }
+        let (calls, starts, sweeps) = (BTreeMap::new(), TaskTracker::new(), BTreeMap::new());
+        Self { executor, events, state, calls, starts, sweeps, work_log: None }
+    }
+
+    pub(super) fn mark_work(&mut self, log: Arc<WorkLog>) {
+        self.work_log = Some(log);
+    }
+
+    fn work(&self, uid: &PodUid, work: &str, pod: String) -> Option<Work> {
+        let label = || WorkLabel { uid: uid.to_string(), work: work.to_owned(), pod };
+        self.work_log.as_ref().map(|log| log.work(label()))
     }
 
     pub(super) fn executor(&self) -> &dyn Executor {
@@ -72,9 +84,11 @@ impl InFlight {
         let slow = call.changes_runtime().then(|| (uid.clone(), self.events.clone()));
         self.state.metrics().record_call_start(&call, &pod);
         let metered = metrics::operation(&call).map(|kind| (kind, Arc::clone(&self.state)));
+        let probed = metrics::probe(&call).map(|probe| (probe, Arc::clone(&pod), Arc::clone(&self.state)));
         let swept = self.sweeps.get(&uid).cloned();
         let starts = is_start(&call).then(|| self.starts.token());
         let executor = Arc::clone(&self.executor);
+        let work = self.work(&uid, call.kind(), podwright_core::model::full_name(&pod).to_string());
         let mut done: BoxFuture<'static, Result<Answer, CallError>> = Box::pin(async move {
             let began = Instant::now();
             let performed = async move {
@@ -86,12 +100,15 @@ impl InFlight {
                 }
                 executor.call(Order { uid, pod, call, limit, cancel }).await
             };
-            let result = catch(performed).await.unwrap_or_else(|panic| Err(panicked(&panic)));
+            let result = catch(marked(work, performed)).await.unwrap_or_else(|panic| Err(panicked(&panic)));
             drop(starts);
             let elapsed = began.elapsed();
             tracing::debug!(elapsed_ms = elapsed.as_millis(), ok = result.is_ok(), "call returned");
             if let Some((kind, state)) = metered {
                 state.metrics().record_call_end(kind, elapsed, result.is_err());
+            }
+            if let (Some(((container, kind), pod, state)), Ok(Answer::Probe(verdict))) = (probed, &result) {
+                state.metrics().probes().record(&pod, container.as_str(), kind, verdict, elapsed);
             }
             result
         });
@@ -110,9 +127,10 @@ impl InFlight {
     pub(super) fn observe(&self, uid: PodUid, seq: Seq) {
         let executor = Arc::clone(&self.executor);
         let span = tracing::debug_span!("observe", %uid);
+        let work = self.work(&uid, "observation", String::new());
         let observed = async move {
             let pod = uid.clone();
-            let observed = catch(async move { executor.observe(pod).await }).await;
+            let observed = catch(marked(work, async move { executor.observe(pod).await })).await;
             let (result, covered) = match observed.unwrap_or_else(|panic| Err(panicked(&panic))) {
                 Ok((seen, covered)) => (Ok(seen), covered),
                 Err(error) => (Err(error), false),
@@ -149,6 +167,28 @@ impl InFlight {
         });
     }
 
+    pub(super) fn read_node(&self, seq: Seq, pods: PodReading) {
+        let executor = Arc::clone(&self.executor);
+        self.spawn("read node", async move {
+            let read = catch(async move { executor.read_node(pods).await }).await;
+            let reading = read.unwrap_or_else(|panic| {
+                tracing::error!(error = %panic, "reading the node panicked");
+                NodeReading::default()
+            });
+            Event::NodeRead { seq, reading }
+        });
+    }
+
+    pub(super) fn remove_unused_images(&self, seq: Seq) {
+        let executor = Arc::clone(&self.executor);
+        self.spawn("remove unused images", async move {
+            if let Err(panic) = catch(async move { executor.remove_unused_images().await }).await {
+                tracing::error!(error = %panic, "the removal of unused images panicked");
+            }
+            Event::ImagesRemoved { seq }
+        });
+    }
+
     pub(super) fn request(&self, id: RequestId, store: Source, request: ObjectRequest, limit: Duration) {
         let executor = Arc::clone(&self.executor);
         self.spawn("request object", async move {
@@ -178,8 +218,8 @@ impl InFlight {
     }
 
     /// No event follows: nothing depends on it.
-    pub(super) fn keep_aside(&self, record: Box<PodRecord>) {
-        spawn("keep aside", self.executor.keep_aside(record));
+    pub(super) fn save_quarantined_record(&self, record: Box<PodRecord>) {
+        spawn("quarantined-record", self.executor.save_quarantined_record(record));
     }
 
     /// Waits for the calls that start something. Their events are not handled any more: the next agent observes the result.
@@ -188,9 +228,9 @@ impl InFlight {
         if self.starts.is_empty() {
             return;
         }
-        tracing::info!(calls = self.starts.len(), "waiting for starts in flight");
+        tracing::info!(count = self.starts.len(), "waiting for starts in flight");
         if tokio::time::timeout(DRAIN_MAX, self.starts.wait()).await.is_err() {
-            tracing::warn!(calls = self.starts.len(), "starts in flight did not return in time");
+            tracing::warn!(count = self.starts.len(), "starts in flight did not return in time");
         }
     }
 
@@ -200,6 +240,13 @@ impl InFlight {
             // The channel is closed only after the loop has ended.
             let _ = events.send(event.await).await;
         });
+    }
+}
+
+async fn marked<F: Future>(work: Option<Work>, future: F) -> F::Output {
+    match work {
+        Some(work) => work.follow(future).await,
+        None => future.await,
     }
 }
 
@@ -218,7 +265,7 @@ fn is_start(call: &Call) -> bool {
     )
 }
 
-/// How far the call got is unknown.
+/// The error of a call whose executor panicked: its result is unknown.
 fn panicked(panic: &Panicked) -> CallError {
     CallError::InDoubt { reason: None, message: format!("internal error: the call panicked: {panic}") }
 }

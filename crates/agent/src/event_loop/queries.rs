@@ -1,11 +1,11 @@
 //! Queries to the event loop, and the state it publishes for readers that do not wait for it.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use podwright_core::Node;
 use podwright_core::model::{Event, FullName, KubeEvent, Now, Pod, PodSnapshot, PodUid, Transition};
+use podwright_core::node::{runtime_pending, static_pod_name};
 use podwright_core::node_status::RuntimeFacts;
 use podwright_core::pod::{History, State, Wait};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -18,6 +18,8 @@ use crate::metrics::Metrics;
 pub(super) enum Query {
     /// Every pod with its status, and the manifests that can't be used.
     Pods(oneshot::Sender<PodsResponse>),
+    /// The name of the static pod whose mirror pod has this UID.
+    StaticPodName { mirror: PodUid, answer: oneshot::Sender<Option<FullName>> },
     /// The histories of the pods of this name, including pods that no longer exist.
     Explain {
         /// `name` or `namespace/name`; the node's name at the end of a static pod's name may be left out.
@@ -48,6 +50,8 @@ pub struct Explanation {
     pub waits: Vec<Wait>,
     /// The container runtime answers.
     pub runtime_up: bool,
+    /// The agent was just started: no check of the container runtime has ended yet.
+    pub runtime_pending: bool,
 }
 
 /// The answer to `Query::Pods`.
@@ -59,6 +63,8 @@ pub struct PodsResponse {
     pub broken: Vec<(String, String)>,
     /// The container runtime answers.
     pub runtime_up: bool,
+    /// The agent was just started: no check of the container runtime has ended yet.
+    pub runtime_pending: bool,
 }
 
 /// Sends events and queries to the event loop, and reads its published state.
@@ -74,6 +80,12 @@ impl Handle {
         Self { events, queries, state }
     }
 
+    /// Of no event loop: a test receives the events.
+    #[cfg(test)]
+    pub(crate) fn detached(events: mpsc::Sender<Event>, state: Arc<AgentState>) -> Self {
+        Self::new(events, mpsc::channel(1).0, state)
+    }
+
     /// Queues an event; waits while the queue is full.
     pub async fn send(&self, event: Event) {
         let _ = self.events.send(event).await;
@@ -84,6 +96,13 @@ impl Handle {
         let (answer, response) = oneshot::channel();
         self.queries.send(Query::Pods(answer)).await.ok()?;
         response.await.ok()
+    }
+
+    /// The name of the static pod whose mirror pod has this UID.
+    pub async fn static_pod_name(&self, mirror: PodUid) -> Option<FullName> {
+        let (answer, name) = oneshot::channel();
+        self.queries.send(Query::StaticPodName { mirror, answer }).await.ok()?;
+        name.await.ok().flatten()
     }
 
     /// The histories of the pods of this name. `None` while the agent shuts down.
@@ -108,8 +127,8 @@ pub struct AgentState {
     runtime_up: AtomicBool,
     observation: Mutex<Option<Now>>,
     journal: Mutex<Option<String>>,
-    waiters: Mutex<BTreeMap<u64, oneshot::Sender<()>>>,
     runtime: watch::Sender<Option<RuntimeFacts>>,
+    allowed_shutdown: watch::Sender<Option<u64>>,
     feed: Arc<PodFeed>,
     metrics: Metrics,
 }
@@ -128,6 +147,17 @@ impl AgentState {
     /// Facts reported by the container runtime; `None` until its first answer.
     pub fn follow_runtime(&self) -> watch::Receiver<Option<RuntimeFacts>> {
         self.runtime.subscribe()
+    }
+
+    /// The last shutdown of the host that may continue.
+    pub(crate) fn follow_allowed_shutdowns(&self) -> watch::Receiver<Option<u64>> {
+        self.allowed_shutdown.subscribe()
+    }
+
+    /// The pressure conditions of the node that hold: `MemoryPressure`, …
+    pub fn pressures(&self) -> Vec<&'static str> {
+        let facts = self.runtime.borrow();
+        facts.iter().flat_map(|facts| &facts.pressures).map(|pressure| pressure.condition()).collect()
     }
 
     /// When the event loop last finished a batch.
@@ -176,6 +206,10 @@ impl AgentState {
         self.runtime.send_replace(Some(facts.clone()));
     }
 
+    pub(crate) fn allow_shutdown(&self, request: u64) {
+        self.allowed_shutdown.send_replace(Some(request));
+    }
+
     pub(super) fn heartbeat(&self, now: Now) {
         *self.heartbeat.lock().expect("no panic under this lock") = Some(now);
     }
@@ -185,17 +219,15 @@ impl AgentState {
     }
 
     pub(super) fn set_runtime_up(&self, up: bool) {
-        self.runtime_up.store(up, Ordering::Relaxed);
+        match (self.runtime_up.swap(up, Ordering::Relaxed), up) {
+            (true, false) => tracing::warn!("container runtime does not respond, pods stay as they are"),
+            (false, true) => tracing::info!("container runtime responds"),
+            _ => {}
+        }
     }
 
     pub(super) fn set_journal_error(&self, error: Option<String>) {
         *self.journal.lock().expect("no panic under this lock") = error;
-    }
-
-    pub(super) fn notify_waiter(&self, waiter: u64) {
-        if let Some(waiter) = self.waiters.lock().expect("no panic under this lock").remove(&waiter) {
-            let _ = waiter.send(());
-        }
     }
 }
 
@@ -209,8 +241,10 @@ pub(super) fn answer(node: &Node, query: Query, now: Now) {
                 .iter()
                 .map(|(_, machine)| PodView::of(&PodSnapshot::of(machine.record())).pod())
                 .collect();
-            let _ = answer.send(PodsResponse { pods, broken, runtime_up: node.runtime_up() });
+            let (runtime_up, runtime_pending) = (node.runtime_up(), runtime_pending(node));
+            let _ = answer.send(PodsResponse { pods, broken, runtime_up, runtime_pending });
         }
+        Query::StaticPodName { mirror, answer } => drop(answer.send(static_pod_name(node, &mirror).cloned())),
         Query::Explain { pod, answer } => {
             let _ = answer.send(explain(node, &pod, now));
         }
@@ -224,7 +258,7 @@ fn explain(node: &Node, pod: &str, now: Now) -> Vec<Explanation> {
         namespace.is_none_or(|namespace| *full.namespace == *namespace)
             && (*full.name == *name || *full.name == *static_name)
     };
-    let runtime_up = node.runtime_up();
+    let (runtime_up, runtime_pending) = (node.runtime_up(), runtime_pending(node));
     let explanation = |full_name: &FullName, uid: &PodUid, history: &History| Explanation {
         full_name: full_name.clone(),
         uid: uid.clone(),
@@ -235,6 +269,7 @@ fn explain(node: &Node, pod: &str, now: Now) -> Vec<Explanation> {
         forgotten: history.forgotten(),
         waits: vec![],
         runtime_up,
+        runtime_pending,
     };
     let gone = node.gone().filter(|gone| matches(&gone.full_name));
     let present = node.workers().iter().filter(|(_, machine)| matches(machine.full_name()));

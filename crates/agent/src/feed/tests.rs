@@ -93,6 +93,7 @@ fn the_newest_pod_of_a_name_wins_and_a_removed_one_has_a_deletion_timestamp() {
     let feed = PodFeed::default();
     let deadline = SavedTime { boot_id: String::new(), boot: Duration::ZERO, wall: Timestamp::UNIX_EPOCH };
     let termination = Termination {
+        exceeded_limit: false,
         cause: Cause::Removed,
         admitted: true,
         deleted: true,

@@ -11,6 +11,7 @@ use podwright_linux::mountinfo::MountInfoError;
 use super::PoolError;
 use super::hosts::HostsFileError;
 use super::subpath::SubPathError;
+use super::systemd::SystemdError;
 use super::volumes::VolumeError;
 use crate::error_chain::error_chain;
 use crate::pod_spec::VolumeSpecError;
@@ -21,6 +22,9 @@ pub enum HostError {
     /// Creating a pod's cgroup.
     #[error(transparent)]
     CreateCgroup(HostCause),
+    /// Setting limits of a pod's cgroup, or reading its memory, for a resize.
+    #[error(transparent)]
+    ResizeCgroup(HostCause),
     /// Killing the processes in a pod's cgroup and removing it.
     #[error(transparent)]
     RemoveCgroup(HostCause),
@@ -65,7 +69,7 @@ pub enum HostCause {
     /// A system call on a file or mount.
     #[error("{step} {}", path.display())]
     Io {
-        /// What was tried.
+        /// The failed operation.
         step: &'static str,
         /// The file, directory or mount point.
         path: PathBuf,
@@ -75,6 +79,9 @@ pub enum HostCause {
     /// A cgroup operation.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
+    /// A call on systemd.
+    #[error(transparent)]
+    Systemd(#[from] SystemdError),
     /// Reading the mount table.
     #[error(transparent)]
     Mounts(#[from] MountInfoError),
@@ -143,7 +150,8 @@ impl HostError {
             Self::CreateDirs(_) => "Failed",
             Self::MountVolume(_) => "FailedMount",
             Self::PrepareContainer(_) => "CreateContainerConfigError",
-            Self::RemoveCgroup(_)
+            Self::ResizeCgroup(_)
+            | Self::RemoveCgroup(_)
             | Self::EnforceNodeAllocatable(_)
             | Self::RemoveDirs(_)
             | Self::RemoveVolumes(_)
@@ -159,14 +167,19 @@ impl HostError {
         error_chain(self)
     }
 
-    /// Whether a thread may still complete the operation later.
+    /// Whether a thread or systemd may still complete the operation later.
     pub fn in_doubt(&self) -> bool {
-        matches!(self.cause(), HostCause::Pool(error) if error.in_doubt())
+        match self.cause() {
+            HostCause::Pool(error) => error.in_doubt(),
+            HostCause::Systemd(error) => matches!(error, SystemdError::Timeout { .. }),
+            _ => false,
+        }
     }
 
     fn cause(&self) -> &HostCause {
         match self {
             Self::CreateCgroup(cause)
+            | Self::ResizeCgroup(cause)
             | Self::RemoveCgroup(cause)
             | Self::EnforceNodeAllocatable(cause)
             | Self::CreateDirs(cause)

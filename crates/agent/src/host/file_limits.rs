@@ -42,7 +42,9 @@ fn cut(path: &Path, max: u64, keep: Keep) {
         return;
     }
     match cut_file(path, max, keep) {
-        Ok(()) => tracing::warn!(path = %path.display(), max, "file written by a container is too large, truncated"),
+        Ok(()) => {
+            tracing::warn!(path = %path.display(), limit_bytes = max, "file written by a container is too large, truncated")
+        }
         Err(error) => tracing::warn!(path = %path.display(), %error, "truncating a file written by a container failed"),
     }
 }

@@ -82,7 +82,7 @@ fn node_hosts(path: &Path) -> io::Result<String> {
         let max = usize::try_from(HOSTS_LEN_MAX).expect("a mebibyte");
         let end = text.as_bytes()[..max].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         text.truncate(end);
-        tracing::warn!(path = %path.display(), max = HOSTS_LEN_MAX, "hosts file of the node is too long, truncated for pods");
+        tracing::warn!(path = %path.display(), limit_bytes = HOSTS_LEN_MAX, "hosts file of the node is too long, truncated for pods");
     }
     Ok(text)
 }

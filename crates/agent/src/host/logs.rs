@@ -86,7 +86,7 @@ fn key(uid: &str) -> String {
 }
 
 /// The pod's UID in the name of its log directory: `<namespace>_<name>_<uid>`.
-pub(super) fn uid_of(directory: &str) -> Option<&str> {
+fn uid_of(directory: &str) -> Option<&str> {
     let mut parts = directory.rsplitn(3, '_');
     let uid = parts.next().filter(|uid| !uid.is_empty())?;
     parts.nth(1).map(|_| uid)

@@ -14,7 +14,7 @@ use super::{Host, HostCause, HostConfig, HostError, dirs, hosts};
 use crate::pod_spec::{SubPath, pod_uid};
 
 impl Host {
-    /// Creates the log directory, the termination message file and the hosts file, and binds the subPaths.
+    /// Creates the log directory, the termination message file and the hosts file, binds the subPaths, and restores the pod's cgroup.
     pub(crate) async fn prepare_container(
         &self,
         pod: &Arc<Pod>,
@@ -34,7 +34,8 @@ impl Host {
             let remaining = deadline.saturating_duration_since(Instant::now());
             self.volumes.bind_sub_path(pod, container, sub_path, remaining).await?;
         }
-        Ok(())
+        // Last: the container is created next.
+        self.cgroups().restore(pod, deadline.saturating_duration_since(Instant::now())).await
     }
 }
 
@@ -46,7 +47,8 @@ fn create_files(
     ips: &[String],
 ) -> Result<(), HostCause> {
     let (paths, uid) = (&config.paths, pod_uid(pod));
-    for (dir, mode) in [(paths.container_logs(pod, container), 0o755), (paths.container_dir(uid, container), 0o750)] {
+    // The pod's directory first: it tells that the logs are ours.
+    for (dir, mode) in [(paths.container_dir(uid, container), 0o750), (paths.container_logs(pod, container), 0o755)] {
         dirs::create_dir_all(&dir, mode).map_err(HostCause::io("create", &dir))?;
     }
     let termination_log = paths.termination_log(uid, container, attempt);

@@ -41,7 +41,7 @@ pub enum SubPathError {
     /// The bind mount can't be set up.
     #[error("{step} {}", target.display())]
     Bind {
-        /// What was tried.
+        /// The failed operation.
         step: &'static str,
         /// The mount point.
         target: PathBuf,

@@ -1,4 +1,4 @@
-//! The hands at work, as root, in a directory of their own: real files, real mounts, real cgroups.
+//! The host executor as root in a temporary directory: real files, real mounts, real cgroups.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,26 +11,28 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use podwright_core::model::{Pod, PodUid};
 use podwright_linux::cgroup::CgroupTree;
 use podwright_linux::{mount, mountinfo};
+use rustix::fs::{IFlags, ioctl_setflags};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::pod_spec::{SubPath, is_read_only, pod_uid, volume_host_path};
 
 mod cgroups;
-mod hung;
-mod shown;
+pub(crate) mod hung;
+mod object_volumes;
 mod sub_paths;
+mod systemd;
 mod volumes;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A machine of its own in a temporary directory. Whatever a test leaves mounted is detached at the end.
-struct Bed {
+/// A host whose directories are in a temporary one. Mounts that a test leaves are detached at the end.
+struct HostFixture {
     dir: tempfile::TempDir,
     host: Host,
 }
 
-impl Bed {
+impl HostFixture {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let cgroups = dir.path().join("cgroup");
@@ -90,7 +92,7 @@ impl Bed {
     }
 }
 
-impl Drop for Bed {
+impl Drop for HostFixture {
     fn drop(&mut self) {
         let dir = self.dir.path().canonicalize().unwrap();
         for mount in mountinfo::under(&mountinfo::read().unwrap_or_default(), &dir) {
@@ -122,91 +124,127 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[tokio::test]
-async fn directories_come_and_go() {
-    let bed = Bed::new();
-    bed.host.dirs().create("u1", LIMIT).await.unwrap();
-    bed.host.dirs().create("u1", LIMIT).await.unwrap();
+async fn directories_are_created_and_removed() {
+    let node = HostFixture::new();
+    node.host.dirs().create("u1", LIMIT).await.unwrap();
+    node.host.dirs().create("u1", LIMIT).await.unwrap();
     for dir in ["root/pods/u1", "root/pods/u1/volumes", "root/pods/u1/plugins"] {
-        assert_eq!(mode(&bed.at(dir)), 0o750, "{dir}");
+        assert_eq!(mode(&node.at(dir)), 0o750, "{dir}");
     }
-    bed.host.dirs().remove("u1", LIMIT).await.unwrap();
-    bed.host.dirs().remove("u1", LIMIT).await.unwrap();
-    assert!(bed.at("root/pods").is_dir() && !bed.at("root/pods/u1").exists());
+    node.host.dirs().remove("u1", LIMIT).await.unwrap();
+    node.host.dirs().remove("u1", LIMIT).await.unwrap();
+    assert!(node.at("root/pods").is_dir() && !node.at("root/pods/u1").exists());
 }
 
 #[tokio::test]
-async fn a_uid_that_is_a_path_stays_inside() {
-    let bed = Bed::new();
-    fs::create_dir_all(bed.at("root")).unwrap();
-    fs::write(bed.at("root/precious"), "x").unwrap();
+async fn a_uid_that_is_a_path_does_not_leave_the_root_dir() {
+    let node = HostFixture::new();
+    fs::create_dir_all(node.at("root")).unwrap();
+    fs::write(node.at("root/precious"), "x").unwrap();
     for uid in ["..", "../..", "", "/"] {
-        bed.host.dirs().create(uid, LIMIT).await.unwrap();
-        bed.host.volumes().remove(uid, LIMIT).await.unwrap();
-        bed.host.dirs().remove(uid, LIMIT).await.unwrap();
-        assert!(bed.at("root/precious").exists(), "{uid}");
+        node.host.dirs().create(uid, LIMIT).await.unwrap();
+        node.host.volumes().remove(uid, LIMIT).await.unwrap();
+        node.host.dirs().remove(uid, LIMIT).await.unwrap();
+        assert!(node.at("root/precious").exists(), "{uid}");
     }
 }
 
 #[tokio::test]
-async fn a_container_finds_its_files() {
-    let bed = Bed::new();
+async fn the_files_of_a_container_are_created() {
+    let node = HostFixture::new();
     let pod = pod(json!([]));
-    bed.set_up(&pod, &[]).await;
-    bed.prepare(&pod, 3, &[]).await.unwrap();
-    assert_eq!(mode(&bed.at("logs/shop_web_u1/app")), 0o755);
-    let termination_message = bed.host.paths().termination_log("u1", "app", 3);
+    node.set_up(&pod, &[]).await;
+    node.prepare(&pod, 3, &[]).await.unwrap();
+    assert_eq!(mode(&node.at("logs/shop_web_u1/app")), 0o755);
+    let termination_message = node.host.paths().termination_log("u1", "app", 3);
     assert_eq!(mode(&termination_message), 0o666);
-    fs::write(&termination_message, "from a try that failed").unwrap();
-    let hosts = bed.host.paths().etc_hosts("u1");
+    fs::write(&termination_message, "from an attempt that failed").unwrap();
+    let hosts = node.host.paths().etc_hosts("u1");
     assert_eq!(mode(&hosts), 0o644);
     assert!(fs::read_to_string(&hosts).unwrap().ends_with("10.0.0.5\tweb\n"));
     let inode = fs::metadata(&hosts).unwrap().ino();
     fs::write(&hosts, "rubbish from a container").unwrap();
-    bed.prepare(&pod, 3, &[]).await.unwrap();
+    node.prepare(&pod, 3, &[]).await.unwrap();
     assert_eq!(fs::read_to_string(&termination_message).unwrap(), "");
     assert!(fs::read_to_string(&hosts).unwrap().ends_with("10.0.0.5\tweb\n"));
     assert_eq!(fs::metadata(&hosts).unwrap().ino(), inode, "running containers have it mounted");
 }
 
 #[tokio::test]
-async fn logs_and_their_links_go_together() {
-    let bed = Bed::new();
+async fn logs_are_removed_with_the_links_to_them() {
+    let node = HostFixture::new();
     let pod = pod(json!([]));
-    bed.set_up(&pod, &[]).await;
-    bed.prepare(&pod, 0, &[]).await.unwrap();
-    fs::write(bed.at("logs/shop_web_u1/app/0.log"), "line").unwrap();
+    node.set_up(&pod, &[]).await;
+    node.prepare(&pod, 0, &[]).await.unwrap();
+    fs::write(node.at("logs/shop_web_u1/app/0.log"), "line").unwrap();
     for id in ["abc", "abc", "def"] {
-        bed.host.logs().link(&pod, "app", 0, id, LIMIT).await.unwrap();
+        node.host.logs().link(&pod, "app", 0, id, LIMIT).await.unwrap();
     }
-    assert_eq!(fs::read_to_string(bed.at("links/web_shop_app-abc.log")).unwrap(), "line");
-    symlink("/elsewhere", bed.at("links/other")).unwrap();
-    bed.host.logs().unlink(&pod, "app", "def", LIMIT).await.unwrap();
-    assert!(fs::symlink_metadata(bed.at("links/web_shop_app-def.log")).is_err());
-    bed.host.logs().remove(&pod, LIMIT).await.unwrap();
-    bed.host.logs().remove(&pod, LIMIT).await.unwrap();
-    assert!(!bed.at("logs/shop_web_u1").exists());
-    let links: Vec<_> = fs::read_dir(bed.at("links")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(fs::read_to_string(node.at("links/web_shop_app-abc.log")).unwrap(), "line");
+    symlink("/elsewhere", node.at("links/other")).unwrap();
+    node.host.logs().unlink(&pod, "app", "def", LIMIT).await.unwrap();
+    assert!(fs::symlink_metadata(node.at("links/web_shop_app-def.log")).is_err());
+    node.host.logs().remove(&pod, LIMIT).await.unwrap();
+    node.host.logs().remove(&pod, LIMIT).await.unwrap();
+    assert!(!node.at("logs/shop_web_u1").exists());
+    let links: Vec<_> = fs::read_dir(node.at("links")).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(links, ["other"]);
 }
 
 #[tokio::test]
-async fn leftovers_are_found_and_swept() {
-    let bed = Bed::new();
+async fn leftovers_are_found_and_removed() {
+    let node = HostFixture::new();
     let pod = pod(json!([{"name": "m", "emptyDir": {"medium": "Memory"}}]));
-    bed.set_up(&pod, &["m"]).await;
-    bed.prepare(&pod, 0, &[]).await.unwrap();
-    bed.host.logs().link(&pod, "app", 0, "abc", LIMIT).await.unwrap();
-    bed.host.cgroups().create(&pod, LIMIT).await.unwrap();
-    fs::create_dir_all(bed.at("logs/ns_name_only-logs")).unwrap();
-    fs::create_dir_all(bed.at("logs/nonsense")).unwrap();
-    fs::create_dir_all(bed.at("cgroup/test/kubepods/besteffort/podonly-cgroup")).unwrap();
-    let expected: BTreeSet<PodUid> = ["u1", "only-logs", "only-cgroup"].map(PodUid::from).into();
-    assert_eq!(bed.host.list_leftovers(LIMIT).await.unwrap(), expected);
+    node.set_up(&pod, &["m"]).await;
+    node.prepare(&pod, 0, &[]).await.unwrap();
+    node.host.logs().link(&pod, "app", 0, "abc", LIMIT).await.unwrap();
+    node.host.cgroups().create(&pod, LIMIT).await.unwrap();
+    fs::create_dir_all(node.at("logs/ns_name_u2")).unwrap();
+    fs::create_dir_all(node.at("logs/nonsense")).unwrap();
+    fs::create_dir_all(node.at("cgroup/test/kubepods/besteffort/podu2")).unwrap();
+    node.host.dirs().create("u2", LIMIT).await.unwrap();
+    let expected: BTreeSet<PodUid> = ["u1", "u2"].map(PodUid::from).into();
+    assert_eq!(node.host.list_leftovers(LIMIT).await.unwrap(), expected);
     for uid in &expected {
-        bed.host.remove_leftovers(uid.as_str(), LIMIT).await.unwrap();
+        node.host.remove_leftovers(uid.as_str(), LIMIT).await.unwrap();
     }
-    assert_eq!(bed.host.list_leftovers(LIMIT).await.unwrap(), BTreeSet::new());
-    assert_eq!(bed.mounts(), 0);
-    assert_eq!(fs::read_dir(bed.at("links")).unwrap().count(), 0);
-    assert!(bed.at("logs/nonsense").exists());
+    assert_eq!(node.host.list_leftovers(LIMIT).await.unwrap(), BTreeSet::new());
+    assert_eq!(node.mounts(), 0);
+    assert_eq!(fs::read_dir(node.at("links")).unwrap().count(), 0);
+    let logs: Vec<_> = fs::read_dir(node.at("logs")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(logs, ["nonsense"]);
+    assert!(!node.at("cgroup/test/kubepods/besteffort/podu2").exists());
+    node.host.cgroups().create(&pod, LIMIT).await.unwrap();
+    assert_eq!(node.host.list_leftovers(LIMIT).await.unwrap(), ["u1".into()].into(), "created after the removal");
+    node.host.remove_leftovers("u1", LIMIT).await.unwrap();
+    fs::create_dir_all(node.at("cgroup/test/kubepods/besteffort/podu1")).unwrap();
+    assert_eq!(node.host.list_leftovers(LIMIT).await.unwrap(), ["u1".into()].into(), "created by the runtime");
+}
+
+#[tokio::test]
+async fn logs_and_cgroups_of_the_pods_of_other_agents_are_no_leftovers() {
+    let node = HostFixture::new();
+    node.host.dirs().create("ours", LIMIT).await.unwrap();
+    for uid in ["ours", "theirs"] {
+        fs::create_dir_all(node.at("logs").join(format!("ns_name_{uid}"))).unwrap();
+        fs::create_dir_all(node.at("cgroup/test/kubepods/besteffort").join(format!("pod{uid}"))).unwrap();
+    }
+    assert_eq!(node.host.list_leftovers(LIMIT).await.unwrap(), ["ours".into()].into());
+}
+
+/// The directory of the pod tells that the rest is its own.
+#[tokio::test]
+async fn leftovers_that_cannot_be_removed_are_found_again() {
+    let node = HostFixture::new();
+    node.host.dirs().create("u1", LIMIT).await.unwrap();
+    fs::create_dir_all(node.at("logs/ns_name_u1")).unwrap();
+    // Even root cannot remove an immutable directory.
+    let logs = fs::File::open(node.at("logs/ns_name_u1")).unwrap();
+    ioctl_setflags(&logs, IFlags::IMMUTABLE).unwrap();
+    let removed = node.host.remove_leftovers("u1", LIMIT).await;
+    ioctl_setflags(&logs, IFlags::empty()).unwrap();
+    assert!(removed.is_err());
+    assert_eq!(node.host.list_leftovers(LIMIT).await.unwrap(), ["u1".into()].into());
+    node.host.remove_leftovers("u1", LIMIT).await.unwrap();
+    assert!(!node.at("logs/ns_name_u1").exists() && !node.at("root/pods/u1").exists());
 }

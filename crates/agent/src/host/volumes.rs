@@ -23,21 +23,26 @@ mod files;
 mod host_path;
 mod keyed;
 mod ownership;
+#[cfg(test)]
+mod race_tests;
+mod set_ups;
 
 pub use error::{ClaimError, FileError, HostPathError, VolumeError};
 
 use content::Content;
+use set_ups::{Cancelled, SetUps};
 
 /// The pods' volumes.
 #[derive(Clone, Debug)]
 pub(crate) struct PodVolumes {
     io: HostIo,
     objects: Arc<dyn ObjectClient>,
+    set_ups: SetUps,
 }
 
 impl PodVolumes {
     pub(super) fn new(io: HostIo, objects: Arc<dyn ObjectClient>) -> Self {
-        Self { io, objects }
+        Self { io, objects, set_ups: SetUps::default() }
     }
 
     /// The API objects that volumes refer to.
@@ -59,13 +64,18 @@ impl PodVolumes {
             Content::Local(local) => self.io.path_key(pod, local.path.clone(), remaining()).await?,
             _ => self.io.volume_key(pod, volume, remaining()).await?,
         };
-        let (pod, volume) = (pod.clone(), volume.to_owned());
-        let step = move |config: &HostConfig| Ok(set_up(config, &pod, find_volume(&pod, &volume)?, content)?);
-        self.io.run(&key, remaining(), step).await
+        let attempt = self.set_ups.begin(pod_uid(pod), volume);
+        let (pod, volume, cancelled) = (pod.clone(), volume.to_owned(), attempt.cancelled());
+        let step =
+            move |config: &HostConfig| Ok(set_up(config, &pod, find_volume(&pod, &volume)?, content, &cancelled)?);
+        let done = self.io.run(&key, remaining(), step).await;
+        attempt.end();
+        done
     }
 
     /// Unmounts and removes all volumes of the pod, subPaths included. Files behind mounts are not touched.
     pub(crate) async fn remove(&self, uid: &str, limit: Duration) -> Result<(), HostError> {
+        self.set_ups.cancel(uid);
         let deadline = Instant::now() + limit;
         self.io.unmount_all(self.io.paths().pod_dir(uid), deadline).await.map_err(HostError::RemoveVolumes)?;
         let owned = uid.to_owned();
@@ -102,11 +112,18 @@ impl PodVolumes {
     }
 }
 
-fn set_up(config: &HostConfig, pod: &Pod, volume: &Volume, content: Content) -> Result<(), VolumeError> {
+fn set_up(
+    config: &HostConfig,
+    pod: &Pod,
+    volume: &Volume,
+    content: Content,
+    cancelled: &Cancelled,
+) -> Result<(), VolumeError> {
     let path = volume_host_path(&config.paths, pod, &volume.name)?;
+    cancelled.check().map_err(VolumeError::io("set up", &path))?;
     match content {
         Content::Mounted => Ok(()),
-        Content::Local(local) => claim::set_up(pod, &local, &path),
+        Content::Local(local) => claim::set_up(pod, &local, &path, cancelled),
         Content::Files { payload, in_memory } => files::set_up(config, pod, &volume.name, &path, &payload, in_memory),
         Content::None => match &volume.host_path {
             Some(host_path) => Ok(host_path::check(&path, host_path.type_.as_deref())?),

@@ -1,6 +1,8 @@
 //! With a fake runtime: removed images, kept images, and events.
 
+use podwright_core::model::{PodRecord, PodSnapshot, Source};
 use podwright_cri::Code;
+use serde_json::json;
 
 use super::*;
 use crate::perform::fakes::{FakeRuntime, Step};
@@ -39,7 +41,7 @@ fn fake() -> Arc<FakeRuntime> {
     Arc::new(fake)
 }
 
-/// Ten GiB, of which so many are used.
+/// A collector for a disk of ten GiB with `used` GiB in use.
 fn gc(fake: &Arc<FakeRuntime>, used: u64) -> ImageGc {
     let measure: Measure = Arc::new(move |path| {
         assert_eq!(path, Path::new("/images"));
@@ -59,13 +61,13 @@ fn removals(fake: &FakeRuntime) -> Vec<String> {
 #[tokio::test]
 async fn only_unused_images_are_removed_and_only_from_a_full_disk() {
     let fake = fake();
-    let mut roomy = gc(&fake, 5);
+    let mut half_full = gc(&fake, 5);
     for n in 0..3 {
-        assert_eq!(roomy.collect(minutes(5 * n)).await.unwrap(), Collection::default());
+        assert_eq!(half_full.collect(minutes(5 * n)).await.unwrap(), Collection::default());
     }
     let mut full = gc(&fake, 10);
     let young = full.collect(minutes(0)).await.unwrap();
-    assert_eq!((young.removed.len(), young.wanted), (0, 2 * GIB), "what was just seen may be on its way into use");
+    assert_eq!((young.removed.len(), young.wanted), (0, 2 * GIB), "a new image may be about to be used");
     let round = full.collect(minutes(5)).await.unwrap();
     assert_eq!(round.removed, ["sha256:idle", "sha256:idle2"]);
     assert_eq!((round.freed, round.wanted, round.failed.len()), (2 * GIB, 2 * GIB, 0));
@@ -78,7 +80,7 @@ async fn the_longest_unused_image_is_removed_first() {
     let fake = fake();
     let mut gc = gc(&fake, 9);
     gc.collect(minutes(0)).await.unwrap_or_default();
-    // The one that would go first by its name is used for a while.
+    // The image that is first by name is in use for a while.
     fake.containers.lock().unwrap()[1].image_ref = "sha256:idle".into();
     fake.images.lock().unwrap().remove("sha256:dead");
     let mut young = ImageGc { policy: ImagePolicy { min_age: minutes(60), ..gc.policy }, ..gc };
@@ -93,7 +95,7 @@ async fn the_sandbox_image_is_kept_by_the_reported_or_the_usual_name() {
     let info = |text: &str| BTreeMap::from([("config".to_owned(), text.to_owned())]);
     let reported = sandbox_image(&info("{\"sandboxImage\": \"registry/odd:1\"}"));
     assert!(is_sandbox_image(&names, reported.as_deref()));
-    assert!(!is_sandbox_image(&["registry/pause:1"], reported.as_deref()), "another pause is as good as any");
+    assert!(!is_sandbox_image(&["registry/pause:1"], reported.as_deref()), "another image of that name is not kept");
     assert_eq!(sandbox_image(&info("no json")), None);
     assert!(is_sandbox_image(&["registry.k8s.io/pause:3.9"], None) && !is_sandbox_image(&names, None));
 }
@@ -133,9 +135,56 @@ async fn a_threshold_of_100_percent_disables_it_unless_there_is_a_maximum_age() 
         policy: ImagePolicy { high_percent, max_age, ..gc(&fake, 1).policy },
         ..gc(&fake, 1)
     };
-    assert!(with(100, None).is_off());
-    assert!(!with(100, Some(minutes(1))).is_off() && !with(99, None).is_off());
+    assert!(with(100, None).policy.is_off());
+    assert!(!with(100, Some(minutes(1))).policy.is_off() && !with(99, None).policy.is_off());
     let mut by_age = with(100, Some(minutes(20)));
     assert_eq!(by_age.collect(minutes(0)).await.unwrap().removed.len(), 0);
     assert_eq!(by_age.collect(minutes(21)).await.unwrap().removed, ["sha256:idle", "sha256:idle2"]);
+}
+
+/// Publishes a pod with this image.
+fn publish(feed: &PodFeed, uid: &str, image: &str, phase: &str) {
+    let pod = serde_json::from_value(json!({
+        "metadata": {"uid": uid, "name": uid, "namespace": "ns"},
+        "spec": {"containers": [{"name": "c", "image": image}]},
+    }))
+    .unwrap();
+    let status = serde_json::from_value(json!({"phase": phase})).unwrap();
+    let record = PodRecord::new(uid.into(), Source::Api, Arc::new(pod), jiff::Timestamp::UNIX_EPOCH);
+    feed.publish(&PodSnapshot::of(&PodRecord { status: Some(status), ..record }));
+}
+
+#[tokio::test]
+async fn for_disk_space_all_unused_images_go_except_young_ones_and_those_of_starting_pods() {
+    let fake = fake();
+    let feed = Arc::new(PodFeed::default());
+    publish(&feed, "starting", "r/idle:1", "Pending");
+    publish(&feed, "ended", "r/idle:2", "Failed");
+    let mut gc = gc(&fake, 1).with_pods(Arc::clone(&feed));
+    let first = gc.reclaim(minutes(10)).await.unwrap();
+    assert_eq!((first.removed, first.freed), (vec!["sha256:idle2".to_owned()], GIB), "it is older than the agent");
+    fake.images.lock().unwrap().remove("sha256:idle2");
+    let young = v1::Image { id: "sha256:young".into(), size: GIB, ..Default::default() };
+    fake.images.lock().unwrap().insert(young.id.clone(), young);
+    assert_eq!(gc.reclaim(minutes(11)).await.unwrap().removed, [""; 0], "it may be about to be used");
+    assert_eq!(gc.reclaim(minutes(13)).await.unwrap().removed, ["sha256:young"]);
+    fake.images.lock().unwrap().remove("sha256:young");
+    publish(&feed, "starting", "r/idle:1", "Succeeded");
+    assert_eq!(gc.reclaim(minutes(14)).await.unwrap().removed, ["sha256:idle"]);
+}
+
+#[test]
+fn images_of_pods_are_known_by_the_names_of_the_runtime() {
+    let feed = PodFeed::default();
+    publish(&feed, "short", "busybox", "Running");
+    publish(
+        &feed,
+        "digest",
+        "r.io/a/b:1@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+        "Running",
+    );
+    let names = images_of_pods(&feed.list().1);
+    assert!(names.contains("docker.io/library/busybox:latest"), "{names:?}");
+    let digest = "r.io/a/b@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    assert!(names.contains(digest), "{names:?}");
 }

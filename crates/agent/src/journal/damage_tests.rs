@@ -1,4 +1,4 @@
-//! Damage of the journal's file costs the damaged records and nothing else.
+//! Damage of the journal's file loses the damaged records and nothing else.
 
 use std::collections::BTreeMap;
 use std::fs;

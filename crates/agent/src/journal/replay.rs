@@ -1,7 +1,8 @@
 //! Reads the journal at the start: the newest record of each pod.
 //!
-//! Damage costs the records it lies in. A record is applied if it is known to have been synced: it was written by a compaction,
-//! its commit is complete, or a later commit follows it. What remains at the end of the file is a torn write and is truncated.
+//! Damage loses only the records it lies in. A record is applied if it is known to have been synced: it was written by a
+//! compaction, its commit is complete, or a later commit follows it. What remains at the end of the file is a torn write and is
+//! truncated.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -185,7 +186,7 @@ impl<'a, R: ReadAt> Reader<'a, R> {
         while self.size - at >= Head::SIZE as u64 {
             let len = usize::try_from(self.size - at).map_or(SEARCH_SIZE, |left| left.min(SEARCH_SIZE));
             if !self.read_bytes(&mut bytes[..len], at)? {
-                // At a block that can't be read, the search goes on after it.
+                // After a block that can't be read, the search continues.
                 at = (at / BLOCK_SIZE + 1).saturating_mul(BLOCK_SIZE).min(self.size);
                 continue;
             }

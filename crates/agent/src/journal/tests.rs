@@ -46,7 +46,7 @@ fn two_commits(dir: &Path) -> (u64, u64) {
 }
 
 #[test]
-fn the_newest_record_of_each_pod_comes_back() {
+fn the_newest_record_of_each_pod_is_read_back() {
     let dir = tempfile::tempdir().unwrap();
     {
         let (mut journal, records, warnings) = Journal::open(dir.path()).unwrap();
@@ -94,7 +94,7 @@ fn a_write_torn_at_any_byte_loses_only_its_own_commit() {
 }
 
 #[test]
-fn neighbouring_versions_are_read_and_others_put_aside() {
+fn adjacent_versions_are_read_and_others_are_renamed() {
     for (version, understood) in [(VERSION - 1, true), (VERSION, true), (VERSION + 1, true), (VERSION + 2, false)] {
         let dir = tempfile::tempdir().unwrap();
         two_commits(dir.path());
@@ -106,13 +106,13 @@ fn neighbouring_versions_are_read_and_others_put_aside() {
         journal.commit(&[put("z", 1)]).unwrap();
         drop(journal);
         let head: [u8; 24] = fs::read(dir.path().join(FILE)).unwrap()[..24].try_into().unwrap();
-        assert_eq!(Header::parse(&head).unwrap().version, VERSION, "it goes on in the version of this agent");
+        assert_eq!(Header::parse(&head).unwrap().version, VERSION, "it continues in the version of this agent");
         assert_eq!(Journal::open(dir.path()).unwrap().1.len(), if understood { 4 } else { 1 });
     }
 }
 
 #[test]
-fn files_that_are_no_journal_are_put_aside() {
+fn files_that_are_no_journal_are_renamed() {
     for bytes in [&b""[..], b"short", b"PK\x03\x04 something else altogether, and longer than a header", &[0; 4096]] {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(FILE), bytes).unwrap();
@@ -123,7 +123,7 @@ fn files_that_are_no_journal_are_put_aside() {
 }
 
 #[test]
-fn one_record_that_is_not_understood_costs_one_pod() {
+fn one_record_that_cannot_be_decoded_loses_one_pod() {
     let dir = tempfile::tempdir().unwrap();
     let (mut journal, ..) = Journal::open(dir.path()).unwrap();
     journal.commit(&[put("a", 1)]).unwrap();
@@ -174,10 +174,10 @@ fn a_second_agent_is_refused_with_the_pid_of_the_first() {
     assert_eq!(*pid, Some(std::process::id()));
     assert!(error.to_string().contains(&format!("(pid {})", std::process::id())), "{error}");
     drop(first);
-    Journal::open(dir.path()).expect("the lock goes with its owner");
+    Journal::open(dir.path()).expect("the lock is released with its owner");
 }
 
-/// A small file system of its own, gone with the value. Needs root.
+/// A small tmpfs that is unmounted when dropped. Needs root.
 struct Tmpfs(PathBuf);
 
 impl Tmpfs {
@@ -196,12 +196,12 @@ impl Drop for Tmpfs {
 }
 
 #[test]
-fn a_full_disk_fails_commits_and_loses_nothing_and_room_makes_them_work_again() {
+fn a_full_disk_fails_commits_and_loses_nothing_and_free_space_makes_them_work_again() {
     let dir = tempfile::tempdir().unwrap();
     let mounted = Tmpfs::mount(dir.path(), "256k");
     let (mut journal, ..) = Journal::open(dir.path()).unwrap();
     journal.commit(&[put("a", 1), put("b", 1)]).unwrap();
-    // Other people's data leaves less than a page and a half.
+    // Other files leave less than a page and a half.
     fs::write(dir.path().join("filler"), vec![1; 228 << 10]).unwrap();
     let mut refused = None;
     for round in 2..200 {
@@ -215,7 +215,7 @@ fn a_full_disk_fails_commits_and_loses_nothing_and_room_makes_them_work_again() 
     let refused = refused.expect("the disk fills up");
     assert!(journal.commit(&[put("a", 1000), put("e", 1000), put("f", 1000), put("g", 1000)]).is_err());
     fs::remove_file(dir.path().join("filler")).unwrap();
-    journal.commit(&[put("a", 2000)]).expect("there is room again");
+    journal.commit(&[put("a", 2000)]).expect("there is free space again");
     drop(journal);
     let (journal, records, warnings) = Journal::open(dir.path()).unwrap();
     let before = refused - 1;

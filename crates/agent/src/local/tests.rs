@@ -1,4 +1,4 @@
-//! The store as its callers see it: over a real directory, with core's end of the channel in hand.
+//! The store on a real directory; the test receives the changes for core.
 
 use std::time::Duration;
 
@@ -8,26 +8,26 @@ use tokio::sync::mpsc;
 
 use super::*;
 
-struct Bed {
+struct StoreFixture {
     dir: TempDir,
     store: Arc<Store>,
     feed: Arc<PodFeed>,
-    told: mpsc::Receiver<(Source, SourceChange)>,
+    changes: mpsc::Receiver<(Source, SourceChange)>,
 }
 
-fn open(dir: TempDir, records: &[PodRecord]) -> Bed {
-    let (changes, told) = mpsc::channel(64);
+fn open(dir: TempDir, records: &[PodRecord]) -> StoreFixture {
+    let (sender, changes) = mpsc::channel(64);
     let feed = Arc::new(PodFeed::default());
     let store =
-        Store::open(dir.path(), "node", records, Arc::clone(&feed), changes, crate::host::Pool::default()).unwrap();
-    Bed { dir, store, feed, told }
+        Store::open(dir.path(), "node", records, Arc::clone(&feed), sender, crate::host::Pool::default()).unwrap();
+    StoreFixture { dir, store, feed, changes }
 }
 
-fn bed() -> Bed {
+fn fixture() -> StoreFixture {
     open(tempfile::tempdir().unwrap(), &[])
 }
 
-impl Bed {
+impl StoreFixture {
     async fn create(&self, pod: Value) -> Result<Arc<PodView>, PodRequestError> {
         self.store.create("default".into(), serde_json::from_value(pod).unwrap(), false).await
     }
@@ -44,28 +44,28 @@ impl Bed {
         std::fs::read_dir(self.dir.path().join("manifests")).unwrap().count()
     }
 
-    /// What core was told, in short.
-    fn heard(&mut self) -> Vec<String> {
-        let mut heard = Vec::new();
-        while let Ok((source, change)) = self.told.try_recv() {
+    /// Summaries of the changes sent to core since the last call.
+    fn summaries(&mut self) -> Vec<String> {
+        let mut summaries = Vec::new();
+        while let Ok((source, change)) = self.changes.try_recv() {
             assert_eq!(source, Source::Local);
-            heard.push(match change {
+            summaries.push(match change {
                 SourceChange::Set { pods, broken } => format!("set {} {}", pods.len(), broken.len()),
                 SourceChange::Put(manifest) => {
                     let meta = &manifest.pod.metadata;
-                    assert_eq!(meta.resource_version, None, "versions are no news for core");
+                    assert_eq!(meta.resource_version, None, "core gets no resource versions");
                     format!("put {} {:?}", meta.name.as_deref().unwrap(), meta.deletion_grace_period_seconds)
                 }
                 SourceChange::Remove(uid) => format!("remove {uid}"),
-                SourceChange::Reconnected => "back".into(),
-                SourceChange::HistoryReset => "anew".into(),
+                SourceChange::Reconnected => "reconnected".into(),
+                SourceChange::HistoryReset => "history reset".into(),
             });
         }
-        heard
+        summaries
     }
 
-    /// The same directory, another agent.
-    fn again(self, records: &[PodRecord]) -> Bed {
+    /// Opens the same directory again, as a restarted agent does.
+    fn reopen(self, records: &[PodRecord]) -> StoreFixture {
         let Self { dir, .. } = self;
         open(dir, records)
     }
@@ -83,8 +83,8 @@ fn object(view: &PodView) -> ObjectRef {
     ObjectRef { full_name: of(view.name()), uid: view.uid() }
 }
 
-async fn ask(bed: &Bed, request: ObjectRequest) -> ObjectResult {
-    LocalObjectStore(Arc::clone(&bed.store)).request(request).await
+async fn request(fixture: &StoreFixture, request: ObjectRequest) -> ObjectResult {
+    LocalObjectStore(Arc::clone(&fixture.store)).request(request).await
 }
 
 fn patch(view: &PodView, phase: &str) -> ObjectRequest {
@@ -94,10 +94,10 @@ fn patch(view: &PodView, phase: &str) -> ObjectRequest {
 
 #[tokio::test]
 async fn a_created_pod_has_the_server_fields_and_is_on_disk_before_the_response() {
-    let mut bed = bed();
-    bed.store.begin().await;
-    let shown = bed.create(pod("web")).await.unwrap();
-    assert_eq!(bed.files(), 1);
+    let mut fixture = fixture();
+    fixture.store.begin().await;
+    let shown = fixture.create(pod("web")).await.unwrap();
+    assert_eq!(fixture.files(), 1);
     let value = serde_json::to_value(&*shown).unwrap();
     let meta = &value["metadata"];
     assert_eq!((&meta["namespace"], &meta["generation"]), (&json!("default"), &json!(1)));
@@ -109,17 +109,17 @@ async fn a_created_pod_has_the_server_fields_and_is_on_disk_before_the_response(
     assert_eq!(meta["annotations"]["kubernetes.io/config.source"], "local");
     let mut generated = pod("");
     generated["metadata"] = json!({"generateName": "job-"});
-    let named = bed.create(generated).await.unwrap();
+    let named = fixture.create(generated).await.unwrap();
     assert!(named.name().len() == 9 && named.name().starts_with("job-"), "{}", named.name());
-    assert_eq!(bed.heard(), ["set 0 0", "put web None", &format!("put {} None", named.name())]);
+    assert_eq!(fixture.summaries(), ["set 0 0", "put web None", &format!("put {} None", named.name())]);
 }
 
 #[tokio::test]
 async fn an_invalid_request_is_rejected_and_changes_nothing() {
-    let mut bed = bed();
-    let shown = bed.create(pod("web")).await.unwrap();
-    bed.heard();
-    assert_eq!(bed.create(pod("web")).await.unwrap_err(), PodRequestError::AlreadyExists { name: "web".into() });
+    let mut fixture = fixture();
+    let shown = fixture.create(pod("web")).await.unwrap();
+    fixture.summaries();
+    assert_eq!(fixture.create(pod("web")).await.unwrap_err(), PodRequestError::AlreadyExists { name: "web".into() });
     let with = |path: &str, value: Value| {
         let mut pod = pod("other");
         *pod.pointer_mut(path.rsplit_once('/').unwrap().0)
@@ -128,11 +128,11 @@ async fn an_invalid_request_is_rejected_and_changes_nothing() {
             .unwrap() = value;
         pod
     };
-    assert!(matches!(bed.create(with("/spec/containers", json!([]))).await, Err(PodRequestError::Invalid { .. })));
+    assert!(matches!(fixture.create(with("/spec/containers", json!([]))).await, Err(PodRequestError::Invalid { .. })));
     let refused = |pod: Value| {
-        let bed = &bed;
+        let fixture = &fixture;
         async move {
-            match bed.create(pod).await.unwrap_err() {
+            match fixture.create(pod).await.unwrap_err() {
                 PodRequestError::Invalid { errors, .. } => errors.into_iter().map(|e| e.path).collect::<Vec<_>>(),
                 other => vec![other.to_string()],
             }
@@ -156,172 +156,187 @@ async fn an_invalid_request_is_rejected_and_changes_nothing() {
     large["spec"]["containers"] =
         (0..3).map(|n| json!({"name": format!("c{n}"), "image": "i", "env": env})).collect::<Vec<_>>().into();
     assert!(refused(large).await[0].contains("too large"));
-    let dry = bed.store.create("default".into(), serde_json::from_value(pod("dry")).unwrap(), true).await.unwrap();
+    let dry = fixture.store.create("default".into(), serde_json::from_value(pod("dry")).unwrap(), true).await.unwrap();
     assert_eq!(dry.name(), "dry");
-    assert_eq!((bed.files(), bed.heard().len(), bed.feed.version()), (1, 0, shown.version));
+    assert_eq!((fixture.files(), fixture.summaries().len(), fixture.feed.version()), (1, 0, shown.version));
 }
 
 #[tokio::test]
 async fn a_pod_of_another_source_can_not_be_changed() {
-    let bed = bed();
+    let fixture = fixture();
     let static_pod: Pod =
         serde_json::from_value(json!({"metadata": {"name": "web", "namespace": "default", "uid": "s"}})).unwrap();
-    bed.feed.put_object(Arc::new(static_pod), Source::File, Some("/m/web.yaml".into()));
-    let refused = bed.create(pod("web")).await.unwrap_err();
+    fixture.feed.put_object(Arc::new(static_pod), Source::File, Some("/m/web.yaml".into()));
+    let refused = fixture.create(pod("web")).await.unwrap_err();
     assert_eq!(refused.to_string(), "pods \"web\" already exists: it comes from the manifest /m/web.yaml");
-    for refused in [bed.delete("web", None).await.unwrap_err(), bed.update("web", pod("web")).await.unwrap_err()] {
+    for refused in
+        [fixture.delete("web", None).await.unwrap_err(), fixture.update("web", pod("web")).await.unwrap_err()]
+    {
         assert!(matches!(refused, PodRequestError::Foreign { .. }), "{refused}");
         assert!(refused.to_string().ends_with("edit or remove /m/web.yaml"), "{refused}");
     }
-    assert_eq!(bed.delete("none", None).await.unwrap_err(), PodRequestError::NotFound { name: "none".into() });
+    assert_eq!(fixture.delete("none", None).await.unwrap_err(), PodRequestError::NotFound { name: "none".into() });
 }
 
 #[tokio::test]
 async fn an_update_of_an_old_version_is_a_conflict_and_immutable_fields_are_rejected() {
-    let mut bed = bed();
-    let first = bed.create(pod("web")).await.unwrap();
+    let mut fixture = fixture();
+    let first = fixture.create(pod("web")).await.unwrap();
     let as_read = |view: &PodView, image: &str| {
         let mut value = serde_json::to_value(view).unwrap();
         value["spec"]["containers"][0]["image"] = json!(image);
         value
     };
-    let second = bed.update("web", as_read(&first, "busybox:2")).await.unwrap();
+    let second = fixture.update("web", as_read(&first, "busybox:2")).await.unwrap();
     assert_eq!(second.object.metadata.generation, Some(2));
-    assert!(matches!(bed.update("web", as_read(&first, "busybox:3")).await, Err(PodRequestError::Conflict { .. })));
+    assert!(matches!(fixture.update("web", as_read(&first, "busybox:3")).await, Err(PodRequestError::Conflict { .. })));
     // The status counts as a change, as it does with an API server.
-    ask(&bed, patch(&first, "Running")).await.unwrap();
-    assert!(matches!(bed.update("web", as_read(&second, "busybox:3")).await, Err(PodRequestError::Conflict { .. })));
+    request(&fixture, patch(&first, "Running")).await.unwrap();
+    assert!(matches!(
+        fixture.update("web", as_read(&second, "busybox:3")).await,
+        Err(PodRequestError::Conflict { .. })
+    ));
     let mut unversioned = pod("web");
     unversioned["metadata"]["labels"] = json!({"a": "b"});
     unversioned["status"] = json!({"phase": "Failed"});
     unversioned["spec"]["containers"][0]["image"] = json!("busybox:2");
-    let third = bed.update("web", unversioned.clone()).await.unwrap();
-    assert_eq!((third.object.metadata.generation, third.uid()), (Some(2), first.uid()), "labels are no spec");
-    assert_eq!(third.status.as_ref().unwrap().phase.as_deref(), Some("Running"), "nobody writes a status but the node");
-    assert_eq!(bed.heard().len(), 3);
-    let again = bed.update("web", unversioned.clone()).await.unwrap();
-    assert_eq!((again.version, bed.heard().len()), (third.version, 0), "nothing new is no change");
+    let third = fixture.update("web", unversioned.clone()).await.unwrap();
+    assert_eq!(
+        (third.object.metadata.generation, third.uid()),
+        (Some(2), first.uid()),
+        "a change of labels is not a new generation"
+    );
+    assert_eq!(
+        third.status.as_ref().unwrap().phase.as_deref(),
+        Some("Running"),
+        "an update does not change the status"
+    );
+    assert_eq!(fixture.summaries().len(), 3);
+    let again = fixture.update("web", unversioned.clone()).await.unwrap();
+    assert_eq!((again.version, fixture.summaries().len()), (third.version, 0), "an equal object is no change");
     unversioned["spec"]["hostNetwork"] = json!(true);
-    let Err(PodRequestError::Invalid { errors, .. }) = bed.update("web", unversioned).await else { panic!("taken") };
+    let Err(PodRequestError::Invalid { errors, .. }) = fixture.update("web", unversioned).await else {
+        panic!("taken")
+    };
     assert_eq!(errors[0].path, "spec.hostNetwork");
     let mut renamed = pod("other");
     renamed["metadata"]["uid"] = json!("x");
-    assert!(matches!(bed.update("web", renamed).await, Err(PodRequestError::BadRequest { .. })));
+    assert!(matches!(fixture.update("web", renamed).await, Err(PodRequestError::BadRequest { .. })));
 }
 
 #[tokio::test]
 async fn a_repeated_delete_can_only_shorten_the_grace_period() {
-    let mut bed = bed();
-    let shown = bed.create(pod("web")).await.unwrap();
+    let mut fixture = fixture();
+    let shown = fixture.create(pod("web")).await.unwrap();
     let wrong = DeleteOptions { uid: Some("other".into()), ..DeleteOptions::default() };
-    assert!(matches!(bed.store.delete(of("web"), wrong).await, Err(PodRequestError::Conflict { .. })));
+    assert!(matches!(fixture.store.delete(of("web"), wrong).await, Err(PodRequestError::Conflict { .. })));
     let old = DeleteOptions { resource_version: Some("1".into()), ..DeleteOptions::default() };
-    assert!(matches!(bed.store.delete(of("web"), old).await, Err(PodRequestError::Conflict { .. })));
-    assert!(matches!(bed.delete("web", Some(-1)).await, Err(PodRequestError::BadRequest { .. })));
+    assert!(matches!(fixture.store.delete(of("web"), old).await, Err(PodRequestError::Conflict { .. })));
+    assert!(matches!(fixture.delete("web", Some(-1)).await, Err(PodRequestError::BadRequest { .. })));
     let dry = DeleteOptions { dry_run: true, ..DeleteOptions::default() };
-    assert!(bed.store.delete(of("web"), dry).await.unwrap().object.metadata.deletion_timestamp.is_some());
+    assert!(fixture.store.delete(of("web"), dry).await.unwrap().object.metadata.deletion_timestamp.is_some());
     let at = |view: &PodView| view.object.metadata.deletion_timestamp.clone().unwrap().0;
-    let first = bed.delete("web", None).await.unwrap();
-    let longer = bed.delete("web", Some(60)).await.unwrap();
-    assert_eq!(longer.version, first.version, "a longer time changes nothing");
-    let shorter = bed.delete("web", Some(5)).await.unwrap();
+    let first = fixture.delete("web", None).await.unwrap();
+    let longer = fixture.delete("web", Some(60)).await.unwrap();
+    assert_eq!(longer.version, first.version, "a longer grace period changes nothing");
+    let shorter = fixture.delete("web", Some(5)).await.unwrap();
     assert_eq!(at(&first).duration_since(at(&shorter)).as_secs(), 25);
-    assert_eq!(bed.heard(), ["put web None", "put web Some(30)", "put web Some(5)"]);
-    // It goes on after a restart, as far as it was.
-    let mut bed = bed.again(&[]);
-    bed.store.begin().await;
-    let Some((_, SourceChange::Set { pods, .. })) = bed.told.recv().await else { panic!("no set") };
+    assert_eq!(fixture.summaries(), ["put web None", "put web Some(30)", "put web Some(5)"]);
+    // The deletion continues after a restart.
+    let mut fixture = fixture.reopen(&[]);
+    fixture.store.begin().await;
+    let Some((_, SourceChange::Set { pods, .. })) = fixture.changes.recv().await else { panic!("no set") };
     assert_eq!(pods[0].pod.metadata.deletion_grace_period_seconds, Some(5));
-    let stranger = ObjectRef { uid: "other".into(), ..object(&shown) };
-    assert_eq!(ask(&bed, ObjectRequest::Delete { object: stranger }).await, Err(ObjectError::OtherUid));
-    assert_eq!(ask(&bed, ObjectRequest::Delete { object: object(&shown) }).await, Ok(None));
-    assert_eq!(ask(&bed, ObjectRequest::Delete { object: object(&shown) }).await, Err(ObjectError::NotFound));
-    assert_eq!((bed.files(), bed.heard()), (0, vec![format!("remove {}", shown.uid())]));
-    assert!(bed.feed.list().1.is_empty());
+    let other = ObjectRef { uid: "other".into(), ..object(&shown) };
+    assert_eq!(request(&fixture, ObjectRequest::Delete { object: other }).await, Err(ObjectError::OtherUid));
+    assert_eq!(request(&fixture, ObjectRequest::Delete { object: object(&shown) }).await, Ok(None));
+    assert_eq!(request(&fixture, ObjectRequest::Delete { object: object(&shown) }).await, Err(ObjectError::NotFound));
+    assert_eq!((fixture.files(), fixture.summaries()), (0, vec![format!("remove {}", shown.uid())]));
+    assert!(fixture.feed.list().1.is_empty());
 }
 
 #[tokio::test]
 async fn only_a_terminal_status_is_written_to_disk() {
-    let bed = bed();
-    let shown = bed.create(pod("web")).await.unwrap();
-    let file = bed.dir.path().join(format!("manifests/{}.json", shown.uid()));
+    let fixture = fixture();
+    let shown = fixture.create(pod("web")).await.unwrap();
+    let file = fixture.dir.path().join(format!("manifests/{}.json", shown.uid()));
     let before = std::fs::read(&file).unwrap();
-    let answer = ask(&bed, patch(&shown, "Running")).await.unwrap().unwrap();
+    let answer = request(&fixture, patch(&shown, "Running")).await.unwrap().unwrap();
     assert_eq!(answer.status.as_ref().unwrap().phase.as_deref(), Some("Running"));
     assert_eq!(std::fs::read(&file).unwrap(), before);
-    ask(&bed, patch(&shown, "Succeeded")).await.unwrap();
-    let bed = bed.again(&[]);
-    let shown = bed.feed.by_name("default", "web").unwrap();
+    request(&fixture, patch(&shown, "Succeeded")).await.unwrap();
+    let fixture = fixture.reopen(&[]);
+    let shown = fixture.feed.by_name("default", "web").unwrap();
     assert_eq!(shown.status.as_ref().unwrap().phase.as_deref(), Some("Succeeded"));
 }
 
 #[tokio::test]
 async fn a_broken_file_is_restored_from_the_journal_or_renamed_and_reported() {
-    let bed = bed();
-    let (kept, lost) = (bed.create(pod("kept")).await.unwrap(), bed.create(pod("lost")).await.unwrap());
+    let fixture = fixture();
+    let (kept, lost) = (fixture.create(pod("kept")).await.unwrap(), fixture.create(pod("lost")).await.unwrap());
     for view in [&kept, &lost] {
-        std::fs::write(bed.dir.path().join(format!("manifests/{}.json", view.uid())), "{").unwrap();
+        std::fs::write(fixture.dir.path().join(format!("manifests/{}.json", view.uid())), "{").unwrap();
     }
     let record: PodRecord = serde_json::from_value(json!({
         "uid": kept.uid().as_str(), "source": "local", "pod": kept.pod(), "first_seen": "2024-01-01T00:00:00Z",
         "life": "Syncing", "containers": {}, "sandbox_attempts": 0,
     }))
     .unwrap();
-    let mut bed = bed.again(&[record]);
-    bed.store.begin().await;
-    let Some((_, SourceChange::Set { pods, broken })) = bed.told.recv().await else { panic!("no set") };
+    let mut fixture = fixture.reopen(&[record]);
+    fixture.store.begin().await;
+    let Some((_, SourceChange::Set { pods, broken })) = fixture.changes.recv().await else { panic!("no set") };
     assert_eq!((pods.len(), broken.len()), (1, 1));
     assert!(broken[0].0.contains(lost.uid().as_str()) && broken[0].0.ends_with(".broken"), "{broken:?}");
-    let bed = bed.again(&[]);
-    assert_eq!(bed.feed.list().1.len(), 1, "it was written anew");
+    let fixture = fixture.reopen(&[]);
+    assert_eq!(fixture.feed.list().1.len(), 1, "it was written again");
 }
 
 #[tokio::test]
 async fn concurrent_writes_conflict_and_a_cancelled_request_is_completed() {
-    let bed = bed();
-    let shown = bed.create(pod("web")).await.unwrap();
+    let fixture = fixture();
+    let shown = fixture.create(pod("web")).await.unwrap();
     let read = serde_json::to_value(&*shown).unwrap();
     let (mut one, mut two) = (read.clone(), read);
     one["metadata"]["labels"] = json!({"by": "one"});
     two["metadata"]["labels"] = json!({"by": "two"});
-    let (one, two) = tokio::join!(bed.update("web", one), bed.update("web", two));
+    let (one, two) = tokio::join!(fixture.update("web", one), fixture.update("web", two));
     assert_eq!([&one, &two].iter().filter(|result| result.is_ok()).count(), 1, "{one:?} {two:?}");
-    // Cut off at once, unless the disk was faster: it is done all the same.
-    let _cut = tokio::time::timeout(Duration::ZERO, bed.create(pod("cut"))).await;
+    // The request is cancelled at once, unless the disk was faster; it is completed in both cases.
+    let _cut = tokio::time::timeout(Duration::ZERO, fixture.create(pod("cut"))).await;
     for _ in 0..200 {
-        if bed.feed.by_name("default", "cut").is_some() {
+        if fixture.feed.by_name("default", "cut").is_some() {
             break;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!((bed.files(), bed.feed.list().1.len()), (2, 2));
+    assert_eq!((fixture.files(), fixture.feed.list().1.len()), (2, 2));
 }
 
 #[tokio::test]
 async fn a_terminated_pod_can_be_recreated_once() {
-    let mut bed = bed();
-    let first = bed.create(pod("web")).await.unwrap();
-    let refused = bed.store.recreate(of("web")).await.unwrap_err();
+    let mut fixture = fixture();
+    let first = fixture.create(pod("web")).await.unwrap();
+    let refused = fixture.store.recreate(of("web")).await.unwrap_err();
     assert!(matches!(refused, PodRequestError::Conflict { .. }), "it has not ended: {refused}");
-    ask(&bed, patch(&first, "Succeeded")).await.unwrap();
-    let old_file = bed.dir.path().join(format!("manifests/{}.json", first.uid()));
+    request(&fixture, patch(&first, "Succeeded")).await.unwrap();
+    let old_file = fixture.dir.path().join(format!("manifests/{}.json", first.uid()));
     let left_behind = std::fs::read(&old_file).unwrap();
-    bed.heard();
-    let second = bed.store.recreate(of("web")).await.unwrap();
+    fixture.summaries();
+    let second = fixture.store.recreate(of("web")).await.unwrap();
     assert_ne!(second.uid(), first.uid());
     assert_eq!(second.object.spec, first.object.spec);
     assert_eq!(second.status.as_ref().unwrap().phase.as_deref(), Some("Pending"));
-    assert_eq!(bed.heard(), [format!("remove {}", first.uid()), "put web None".into()]);
-    assert_eq!((bed.files(), bed.feed.list().1.len()), (1, 1));
+    assert_eq!(fixture.summaries(), [format!("remove {}", first.uid()), "put web None".into()]);
+    assert_eq!((fixture.files(), fixture.feed.list().1.len()), (1, 1));
 
-    // An agent that died in between finds both.
+    // An agent that died in between leaves both files.
     std::fs::write(&old_file, left_behind).unwrap();
-    let mut bed = bed.again(&[]);
-    bed.store.begin().await;
-    assert_eq!(bed.heard(), ["set 1 0"]);
-    assert_eq!((bed.files(), bed.feed.by_name("default", "web").unwrap().uid()), (1, second.uid()));
+    let mut fixture = fixture.reopen(&[]);
+    fixture.store.begin().await;
+    assert_eq!(fixture.summaries(), ["set 1 0"]);
+    assert_eq!((fixture.files(), fixture.feed.by_name("default", "web").unwrap().uid()), (1, second.uid()));
 
-    bed.delete("web", None).await.unwrap();
-    assert!(bed.store.recreate(of("web")).await.is_err(), "it is being deleted");
-    assert!(matches!(bed.store.recreate(of("other")).await, Err(PodRequestError::NotFound { .. })));
+    fixture.delete("web", None).await.unwrap();
+    assert!(fixture.store.recreate(of("web")).await.is_err(), "it is being deleted");
+    assert!(matches!(fixture.store.recreate(of("other")).await, Err(PodRequestError::NotFound { .. })));
 }

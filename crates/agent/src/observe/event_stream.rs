@@ -65,7 +65,7 @@ impl Observer {
                 Some(Ok(event)) => {
                     if let Some(uid) = self.owner_of(&event) {
                         let (id, kind) = (&event.container_id, event.container_event_type);
-                        tracing::trace!(target: TRACE, %uid, id, kind, "event");
+                        tracing::trace!(target: TRACE, %uid, container_id = id, kind, "event");
                         if needs_observation(&event) {
                             self.send(Event::Hint { uid }).await;
                         }

@@ -59,9 +59,22 @@ fn readiness(version: v1::VersionResponse, response: v1::StatusResponse) -> Runt
         not_ready: not_ready("RuntimeReady", "container runtime"),
         network: network.is_none(),
         message: network.unwrap_or_default(),
+        problems: problems(&conditions),
         handlers: response.runtime_handlers.iter().map(handler).collect(),
         supplemental_groups_policy: response.features.is_some_and(|features| features.supplemental_groups_policy),
     }
+}
+
+/// Conditions that only this runtime has, as `RecordsWritten` of the embedded engine: for those who look at the node.
+fn problems(conditions: &[v1::RuntimeCondition]) -> Vec<String> {
+    let required = |condition: &&v1::RuntimeCondition| ["RuntimeReady", "NetworkReady"].contains(&&*condition.r#type);
+    let failed = conditions.iter().filter(|condition| !condition.status && !required(condition));
+    let text = |condition: &v1::RuntimeCondition| {
+        let mut text = format!("{}: {}", condition.r#type, condition.message);
+        text.truncate(text.floor_char_boundary(PROBLEM_BYTES_MAX));
+        text
+    };
+    failed.take(PROBLEMS_MAX).map(text).collect()
 }
 
 fn handler(handler: &v1::RuntimeHandler) -> RuntimeHandler {
@@ -73,45 +86,36 @@ fn handler(handler: &v1::RuntimeHandler) -> RuntimeHandler {
     }
 }
 
-/// The agent and the runtime would both manage the cgroups of the same processes.
+/// Why the cgroup driver of the runtime is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "cgroup drivers differ: cgroupDriver of this agent is {ours:?}, the container runtime's is {runtimes:?}. Set the \
-     runtime's to {ours} and restart it (containerd: SystemdCgroup = false; CRI-O: cgroup_manager = \"cgroupfs\"): this \
-     agent has no systemd driver yet"
-)]
-pub struct CgroupDriverMismatch {
-    /// `cgroupDriver` of this agent.
-    pub ours: &'static str,
-    /// The driver that the runtime reports.
-    pub runtimes: &'static str,
+pub enum CgroupDriverError {
+    /// The runtime does not answer. That says nothing about its driver.
+    #[error("read the cgroup driver of the runtime")]
+    Call(#[source] CriError),
+    /// A value of the protocol that this agent does not know.
+    #[error("the runtime reports the unknown cgroup driver {0}")]
+    Unknown(i32),
 }
 
-/// Compares our cgroup driver with the runtime's. Succeeds if the runtime does not report its driver.
-pub async fn check_cgroup_driver(
+/// The cgroup driver of the runtime, which the agent has to share: both manage the cgroups of the same processes. `None` if the
+/// runtime does not report it; then the configuration decides (Go kubelet: `getCgroupDriverFromCRI`).
+///
+/// A failed call is never an answer: with another driver than before, every pod's cgroup is missing and every pod is restarted.
+pub async fn runtime_cgroup_driver(
     runtime: &dyn RuntimeService,
-    ours: CgroupDriver,
     limit: Duration,
-) -> Result<(), CgroupDriverMismatch> {
+) -> Result<Option<CgroupDriver>, CgroupDriverError> {
     let answer = match runtime.runtime_config(limit).await {
         Ok(answer) => answer,
-        Err(error) => {
-            if error.code != Code::Unimplemented {
-                tracing::warn!(%error, "reading the cgroup driver of the runtime failed");
-            }
-            return Ok(());
-        }
+        Err(error) if error.code == Code::Unimplemented => return Ok(None),
+        Err(error) => return Err(CgroupDriverError::Call(error)),
     };
-    let Some(linux) = answer.linux else { return Ok(()) };
-    let runtimes = match v1::CgroupDriver::try_from(linux.cgroup_driver) {
-        Ok(v1::CgroupDriver::Systemd) => CgroupDriver::Systemd,
-        Ok(v1::CgroupDriver::Cgroupfs) => CgroupDriver::Cgroupfs,
-        Err(_) => return Ok(()),
-    };
-    if runtimes == ours {
-        return Ok(());
+    let Some(linux) = answer.linux else { return Ok(None) };
+    match v1::CgroupDriver::try_from(linux.cgroup_driver) {
+        Ok(v1::CgroupDriver::Systemd) => Ok(Some(CgroupDriver::Systemd)),
+        Ok(v1::CgroupDriver::Cgroupfs) => Ok(Some(CgroupDriver::Cgroupfs)),
+        Err(_) => Err(CgroupDriverError::Unknown(linux.cgroup_driver)),
     }
-    Err(CgroupDriverMismatch { ours: ours.as_str(), runtimes: runtimes.as_str() })
 }
 
 /// Whether the runtime supports `supplementalGroupsPolicy`, for pods admitted before the first runtime check. `None`: no answer.
@@ -133,6 +137,11 @@ fn features(answer: &v1::StatusResponse) -> RuntimeFeatures {
 
 /// Real names (`containerd`, `cri-o`) are shorter.
 const NAME_BYTES_MAX: usize = 63;
+
+/// containerd has two conditions of its own, the embedded engine too.
+const PROBLEMS_MAX: usize = 8;
+/// Of its type and message.
+const PROBLEM_BYTES_MAX: usize = 1024;
 
 /// A runtime check that takes longer has failed.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(10);

@@ -319,6 +319,13 @@ async fn the_runtime_status_is_reported_with_the_messages_of_the_kubelet() {
     set_status(vec![condition("RuntimeReady", true), condition("NetworkReady", true)]);
     let ready = bench.observer.check_runtime().await.unwrap();
     assert_eq!((ready.name.as_str(), ready.network, ready.message.as_str()), ("fake", true, ""));
+    assert_eq!(ready.problems, Vec::<String>::new());
+    let unwritten =
+        [condition("RuntimeReady", true), condition("NetworkReady", true), condition("RecordsWritten", false)];
+    set_status(unwritten.to_vec());
+    let ready = bench.observer.check_runtime().await.unwrap();
+    assert_eq!((ready.not_ready, ready.network), (None, true), "it is shown and affects no pod");
+    assert_eq!(ready.problems, ["RecordsWritten: because"]);
     set_status(vec![condition("RuntimeReady", false)]);
     let ready = bench.observer.check_runtime().await.unwrap();
     let why = "container runtime not ready: RuntimeReady=false reason:Why message:because";
@@ -340,20 +347,30 @@ async fn the_runtime_status_is_reported_with_the_messages_of_the_kubelet() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cgroup_drivers_must_agree_if_the_runtime_reports_its_driver() {
+async fn a_runtime_that_does_not_answer_leaves_its_cgroup_driver_unknown() {
+    let bench = bench();
+    let steps = (0..10).map(|_| Step::Fail(CriError::new(Code::Unavailable, "RuntimeConfig", "connection refused")));
+    bench.fake.steps.lock().unwrap().insert("RuntimeConfig", steps.collect());
+    let answer = runtime_cgroup_driver(&*bench.fake, Duration::from_secs(1)).await;
+    assert!(matches!(&answer, Err(CgroupDriverError::Call(error)) if error.code == Code::Unavailable), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_cgroup_driver_is_the_one_that_the_runtime_reports() {
     let bench = bench();
     let limit = Duration::from_secs(1);
-    let ours = CgroupDriver::Cgroupfs;
-    assert_eq!(check_cgroup_driver(&*bench.fake, ours, limit).await, Ok(()), "an old runtime does not report it");
+    assert_eq!(runtime_cgroup_driver(&*bench.fake, limit).await, Ok(None), "an old runtime does not report it");
     let set_driver = |driver: v1::CgroupDriver| {
         let linux = v1::LinuxRuntimeConfiguration { cgroup_driver: driver.into() };
         *bench.fake.config.lock().unwrap() = Some(v1::RuntimeConfigResponse { linux: Some(linux) });
     };
     set_driver(v1::CgroupDriver::Cgroupfs);
-    assert_eq!(check_cgroup_driver(&*bench.fake, ours, limit).await, Ok(()));
+    assert_eq!(runtime_cgroup_driver(&*bench.fake, limit).await, Ok(Some(CgroupDriver::Cgroupfs)));
     set_driver(v1::CgroupDriver::Systemd);
-    let text = check_cgroup_driver(&*bench.fake, ours, limit).await.unwrap_err().to_string();
-    for part in ["cgroupDriver of this agent is \"cgroupfs\"", "runtime's is \"systemd\"", "SystemdCgroup = false"] {
-        assert!(text.contains(part), "{text}");
-    }
+    assert_eq!(runtime_cgroup_driver(&*bench.fake, limit).await, Ok(Some(CgroupDriver::Systemd)));
+    *bench.fake.config.lock().unwrap() = Some(v1::RuntimeConfigResponse { linux: None });
+    assert_eq!(runtime_cgroup_driver(&*bench.fake, limit).await, Ok(None), "a runtime without a Linux part");
+    let linux = v1::LinuxRuntimeConfiguration { cgroup_driver: 7 };
+    *bench.fake.config.lock().unwrap() = Some(v1::RuntimeConfigResponse { linux: Some(linux) });
+    assert_eq!(runtime_cgroup_driver(&*bench.fake, limit).await, Err(CgroupDriverError::Unknown(7)));
 }

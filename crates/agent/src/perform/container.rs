@@ -1,19 +1,22 @@
-//! CreateContainer, StartContainer, StopContainer, RemoveContainer.
+//! CreateContainer, StartContainer, StopContainer, UpdateContainerResources, RemoveContainer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::ResourceRequirements;
 use podwright_core::model::{
     Answer, CallError, Container, ContainerId, ImageFacts, Name, Pod, PodUid, SandboxId, find_container,
 };
 use podwright_cri::labels::{self, containers_of_pod};
-use podwright_cri::v1::{ContainerState, ContainerStateValue, CreateContainerRequest};
+use podwright_cri::v1::{ContainerState, ContainerStateValue, CreateContainerRequest, UpdateContainerResourcesRequest};
 use tokio::time::{Instant, timeout};
 
 use super::{CallContext, CallExecutor, busy_if, create_failure, failure, logs, read_failure, remaining};
 use crate::pod_spec::effective_run_as_user;
-use crate::translate::{ContainerRequest, References, TranslateError, container_config, sandbox_config};
+use crate::translate::{
+    ContainerRequest, References, TranslateError, container_config, container_resources, sandbox_config,
+};
 
 /// The fields of `RuntimeCall::CreateContainer`.
 #[derive(Clone)]
@@ -39,7 +42,9 @@ impl CallExecutor {
         context.check_not_cancelled()?;
         let id = match self.runtime.create_container(request, remaining(deadline)).await {
             Ok(id) => id,
-            Err(error) => return Err(create_failure("CreateContainerError", &error)),
+            Err(error) => {
+                return Err(create_failure("CreateContainerError", &error).map_message(|_| error.message.clone()));
+            }
         };
         self.host.link_log(pod, call.name.as_str(), call.attempt, &id).await;
         Ok(Answer::Container(id.into()))
@@ -118,7 +123,8 @@ impl CallExecutor {
             Ok(()) => Ok(Answer::Done),
             Err(error) => {
                 // An earlier start is still under way, mostly one of a former agent process; its result is not known yet.
-                Err(busy_if(error.start_is_under_way(), failure("RunContainerError", &error)))
+                let failed = failure("RunContainerError", &error).map_message(|_| error.message.clone());
+                Err(busy_if(error.start_is_under_way(), failed))
             }
         }
     }
@@ -135,6 +141,29 @@ impl CallExecutor {
             Ok(()) => Ok(Answer::Done),
             Err(error) if error.is_not_found() => Ok(Answer::Done),
             Err(error) => Err(failure("KillContainerError", &error)),
+        }
+    }
+
+    /// Gives a running container other resources.
+    pub(super) async fn update_container(
+        &self,
+        pod: &Pod,
+        name: &Name,
+        id: &ContainerId,
+        resources: ResourceRequirements,
+        context: &CallContext,
+    ) -> Result<Answer, CallError> {
+        context.check_not_cancelled()?;
+        let found = find_container(pod, name.as_str()).ok_or_else(|| TranslateError::NoContainer(name.to_string()))?;
+        let container = Container { resources: Some(resources), ..found.container.into_owned() };
+        let request = UpdateContainerResourcesRequest {
+            container_id: id.as_str().to_owned(),
+            linux: Some(container_resources(pod, &container, &self.settings)),
+            ..Default::default()
+        };
+        match self.runtime.update_container_resources(request, context.limit).await {
+            Ok(()) => Ok(Answer::Done),
+            Err(error) => Err(failure(None, &error).map_message(|_| error.message.clone())),
         }
     }
 

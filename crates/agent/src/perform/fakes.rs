@@ -183,6 +183,17 @@ impl RuntimeService for FakeRuntime {
         Box::pin(async move { self.gate("StopContainer", &subject, timeout).await })
     }
 
+    fn update_container_resources(
+        &self,
+        request: v1::UpdateContainerResourcesRequest,
+        timeout: Duration,
+    ) -> CriFuture<'_, ()> {
+        let linux = request.linux.unwrap_or_default();
+        let limits = (linux.cpu_shares, linux.cpu_quota, linux.memory_limit_in_bytes);
+        let subject = format!("{} {limits:?}", request.container_id);
+        Box::pin(async move { self.gate("UpdateContainerResources", &subject, timeout).await })
+    }
+
     fn remove_container(&self, id: &str, timeout: Duration) -> CriFuture<'_, ()> {
         let id = id.to_owned();
         Box::pin(async move { self.gate("RemoveContainer", &id, timeout).await })

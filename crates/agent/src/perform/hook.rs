@@ -9,7 +9,8 @@ use podwright_core::model::{Answer, CallError, ContainerId, HookKind, Name, Pod,
 use podwright_cri::v1::ExecSyncRequest;
 use tokio::time::timeout;
 
-use super::{CallExecutor, http, probe, read_failure, target};
+use super::handlers::Handlers;
+use super::{http, probe, read_failure, target, warn};
 use crate::pod_spec::display_name;
 
 /// The fields of `RuntimeCall::Hook`.
@@ -21,7 +22,7 @@ pub(super) struct HookCall {
     pub(super) ips: Vec<String>,
 }
 
-impl CallExecutor {
+impl Handlers {
     /// Runs one hook until it ends or its time limit passes.
     pub(super) async fn run_hook(&self, pod: &Pod, call: &HookCall, limit: Duration) -> Result<Answer, CallError> {
         let (handler, container) =
@@ -89,7 +90,7 @@ impl CallExecutor {
             return Ok(());
         }
         let output = probe::output(&response.stdout, &response.stderr);
-        tracing::debug!(container_id = id.as_str(), output, "hook command failed");
+        tracing::debug!(container_id = id.as_str(), note = output, "hook command failed");
         Err(CallError::failed(format!("command '{}' exited with {}", command.join(" "), response.exit_code)))
     }
 
@@ -113,7 +114,7 @@ impl CallExecutor {
                     "request to HTTPS lifecycle hook {} got HTTP response, retry with HTTP succeeded",
                     plain.authority()
                 );
-                self.warn(pod, None, "LifecycleHTTPFallback", message);
+                warn(&self.events, pod, None, "LifecycleHTTPFallback", message);
                 Ok(())
             }
             Err(error) => Err(error.into()),

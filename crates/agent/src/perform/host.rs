@@ -8,7 +8,7 @@ use podwright_cri::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use super::{CallContext, HostExecutor};
-use crate::host::{Host, HostError};
+use crate::host::{CgroupChange, Host, HostError};
 use crate::translate::{References, needs_environment, sub_paths};
 
 impl HostExecutor for Host {
@@ -46,6 +46,13 @@ async fn perform(host: &Host, uid: &str, pod: &Arc<Pod>, call: HostCall, limit: 
             host.prepare_container(pod, name.as_str(), attempt, &ips, parts, limit).await?;
         }
         HostCall::MakeCgroup => return Ok(Answer::Cgroup { made: host.cgroups().create(pod, limit).await? }),
+        HostCall::ResizeCgroup { cpu_shares, cpu_quota_us, memory } => {
+            let change = CgroupChange { cpu_shares, cpu_quota_us, memory };
+            host.cgroups().resize(pod, &change, limit).await?;
+        }
+        HostCall::ReadMemory { containers } => {
+            return Ok(Answer::Memory(host.cgroups().memory_use(pod, containers, limit).await?));
+        }
         HostCall::RemoveCgroup => host.cgroups().remove(uid, limit).await?,
         HostCall::MakeDirs => host.dirs().create(uid, limit).await?,
         HostCall::MountVolume { volume } => host.volumes().mount(pod, volume.as_str(), limit).await?,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use podwright_core::admission::{HostPort, Requests};
 use podwright_core::model::Pod;
 
-use super::CallExecutor;
+use super::{CallExecutor, warn};
 
 impl CallExecutor {
     /// Records an event for each host port that is in use. A failed check is only logged: the pod may work.
@@ -27,7 +27,7 @@ impl CallExecutor {
                     let message = format!(
                         "hostPort {port}/{protocol} is in use on the host by {process}: connections may not reach the pod"
                     );
-                    self.warn(pod, None, "HostPortInUse", message);
+                    warn(&self.events, pod, None, "HostPortInUse", message);
                 }
             }
             Err(error) => tracing::debug!(%error, "host ports not checked"),

@@ -25,7 +25,8 @@ mod rate_limit;
 mod reference;
 mod registry_key;
 
-use reference::{ImageReference, parse_reference};
+pub(crate) use reference::canonical_image_name;
+use reference::{RegistryImage, parse_reference};
 
 pub use pull_records::PullRecords;
 
@@ -118,7 +119,7 @@ impl Images {
             ImageAccess::MustPull => Ok(false),
             ImageAccess::Allowed { learned } => {
                 if let Some(secret) = learned {
-                    records.learn(image, id, secret).await;
+                    records.add_secret(image, id, secret).await;
                 }
                 Ok(true)
             }
@@ -171,7 +172,7 @@ impl Images {
     /// The credentials of the node and of the pod's secrets that match the image, in the order in which they are tried.
     async fn credentials(
         &self,
-        reference: &ImageReference,
+        reference: &RegistryImage,
         uid: &PodUid,
         secrets: Vec<Redacted<Secret>>,
     ) -> Result<Vec<TrackedCredential>, CallError> {
@@ -226,7 +227,7 @@ fn facts(image: Image) -> ImageFacts {
     ImageFacts { id: image.id, uid: image.uid.map(|uid| uid.value), username: image.username }
 }
 
-fn parsed(image: &str) -> Result<ImageReference, CallError> {
+fn parsed(image: &str) -> Result<RegistryImage, CallError> {
     parse_reference(image).map_err(|why| {
         let message =
             format!("Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: {why}");
@@ -242,6 +243,20 @@ const MATCH_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Kubernetes: ErrImageInspect.
 const INSPECT_REASON: &str = "ImageInspectError";
+
+/// Matches an image reference with the credentials of a pull secret, for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub fn match_credentials(image: &str, config: &[u8]) {
+    let secret = Secret {
+        type_: Some("kubernetes.io/dockerconfigjson".into()),
+        data: Some([(".dockerconfigjson".to_owned(), k8s_openapi::ByteString(config.to_vec()))].into()),
+        ..Secret::default()
+    };
+    let keyring = Keyring::default().with_secrets(&[Redacted::new(secret)]);
+    if let Ok(image) = parse_reference(image) {
+        assert!(keyring.matching(&image).len() <= 1000);
+    }
+}
 
 #[cfg(test)]
 mod tests;

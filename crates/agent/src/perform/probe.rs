@@ -12,9 +12,10 @@ use podwright_cri::Code;
 use podwright_cri::v1::ExecSyncRequest;
 use tokio::time::timeout;
 
+use super::handlers::Handlers;
 use super::http::{self, Dialer, HttpError, Url};
 use super::target::TargetError;
-use super::{CallExecutor, grpc, target};
+use super::{grpc, target, warn};
 
 /// The fields of `RuntimeCall::Probe`.
 pub(super) struct ProbeCall {
@@ -35,7 +36,7 @@ enum ProbeError {
     CommandTooLarge { index: usize },
 }
 
-impl CallExecutor {
+impl Handlers {
     pub(super) async fn run_probe(&self, pod: &Pod, call: &ProbeCall, limit: Duration) -> Result<Answer, CallError> {
         let Some(found) = find_container(pod, call.name.as_str()) else {
             return Err(CallError::failed(format!("the pod has no container {:?}", call.name)));
@@ -73,7 +74,7 @@ impl CallExecutor {
             if let Some(body) = redirected {
                 let kind = call.kind;
                 let message = format!("{kind:?} probe warning: Probe terminated redirects, Response body: {body}");
-                self.warn(pod, Some(&call.name), "ProbeWarning", message);
+                warn(&self.events, pod, Some(&call.name), "ProbeWarning", message);
             }
             return Ok(verdict);
         }

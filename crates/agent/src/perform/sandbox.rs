@@ -1,12 +1,11 @@
 //! RunPodSandbox, StopPodSandbox, RemovePodSandbox.
 
-use std::time::Duration;
-
 use podwright_core::model::{Answer, CallError, Pod, PodUid, SandboxId};
 use podwright_cri::v1::RunPodSandboxRequest;
 use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
 
+use super::permits::PERMIT_TIME_MAX;
 use super::{CallContext, CallExecutor, create_failure, failure};
 use crate::translate::sandbox_config;
 
@@ -26,10 +25,10 @@ impl CallExecutor {
             Ok(())
         };
         context.or_cancelled(check_ports).await?;
-        let permit = context.acquire(&self.runs).await?;
+        let permit = self.runs.acquire(context).await?;
         context.check_not_cancelled()?;
         let request = RunPodSandboxRequest { config: Some(config), runtime_handler };
-        match holding(permit, self.runtime.run_pod_sandbox(request, context.limit)).await {
+        match permit.hold(self.runtime.run_pod_sandbox(request, context.limit)).await {
             Ok(id) => Ok(Answer::Sandbox(id.into())),
             Err(error) => Err(create_failure(REASON, &error)),
         }
@@ -49,8 +48,8 @@ impl CallExecutor {
     }
 
     pub(super) async fn stop_sandbox(&self, id: &SandboxId, context: &CallContext) -> Result<Answer, CallError> {
-        let permit = context.acquire(&self.stops).await?;
-        match holding(permit, self.runtime.stop_pod_sandbox(id.as_str(), context.limit)).await {
+        let permit = self.stops.acquire(context).await?;
+        match permit.hold(self.runtime.stop_pod_sandbox(id.as_str(), context.limit)).await {
             Ok(()) => Ok(Answer::Done),
             Err(error) if error.is_not_found() => Ok(Answer::Done),
             Err(error) => Err(failure("KillPodSandboxError", &error)),
@@ -68,7 +67,7 @@ impl CallExecutor {
     }
 }
 
-/// Holds the permit during the call, for at most `PERMIT_TIME_MAX`: a call that takes longer hangs, and must not block others.
+/// Holds the permit during the call, for at most [`PERMIT_TIME_MAX`].
 async fn holding<T>(permit: SemaphorePermit<'_>, call: impl Future<Output = T>) -> T {
     let mut call = std::pin::pin!(call);
     match timeout(PERMIT_TIME_MAX, &mut call).await {
@@ -79,9 +78,6 @@ async fn holding<T>(permit: SemaphorePermit<'_>, call: impl Future<Output = T>) 
         }
     }
 }
-
-/// Far more than a busy runtime takes for a sandbox.
-const PERMIT_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Kubernetes: ErrCreatePodSandbox.
 const REASON: &str = "CreatePodSandboxError";

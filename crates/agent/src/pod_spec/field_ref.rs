@@ -45,7 +45,7 @@ pub enum FieldRefError {
 }
 
 /// The value of a `fieldRef` in an environment variable. `ips` are the pod's addresses.
-pub fn field_value(
+pub(crate) fn field_value(
     pod: &Pod,
     path: &str,
     ips: &[String],
@@ -80,7 +80,7 @@ fn pod_ips<'a>(pod: &Pod, ips: &'a [String], host_ips: &'a [String]) -> Vec<&'a 
 }
 
 /// The value of a `fieldRef` in a downwardAPI volume, which offers metadata only (Go kubelet: `ExtractFieldPathAsString`).
-pub fn metadata_value(pod: &Pod, path: &str) -> Result<String, FieldRefError> {
+pub(crate) fn metadata_value(pod: &Pod, path: &str) -> Result<String, FieldRefError> {
     let meta = &pod.metadata;
     if let Some((map, key)) = path.strip_suffix("']").and_then(|p| p.split_once("['")) {
         let map = match map {
@@ -104,7 +104,7 @@ pub fn metadata_value(pod: &Pod, path: &str) -> Result<String, FieldRefError> {
 }
 
 /// The value of a `resourceFieldRef`: a request or limit of a container in units of the divisor, rounded up.
-pub fn resource_value(
+pub(crate) fn resource_value(
     pod: &Pod,
     container: &str,
     resource: &str,

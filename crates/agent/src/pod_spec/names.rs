@@ -92,6 +92,11 @@ pub(crate) fn pod_uid(pod: &Pod) -> &str {
     pod.metadata.uid.as_deref().unwrap_or_default()
 }
 
+/// The names that runtimes give to the cgroup of a container, under that of its pod.
+pub(crate) fn container_cgroup_names(id: &str) -> [String; 3] {
+    [id.to_owned(), format!("cri-containerd-{id}.scope"), format!("crio-{id}.scope")]
+}
+
 pub(crate) fn is_host_network(pod: &Pod) -> bool {
     pod.spec.as_ref().and_then(|spec| spec.host_network).unwrap_or_default()
 }

@@ -35,7 +35,7 @@ pub struct HostPaths {
 
 impl HostPaths {
     /// The directory of all pods.
-    pub fn pods_dir(&self) -> PathBuf {
+    pub(crate) fn pods_dir(&self) -> PathBuf {
         self.root_dir.join("pods")
     }
 
@@ -45,32 +45,32 @@ impl HostPaths {
     }
 
     /// The directory of a pod's volumes.
-    pub fn volumes_dir(&self, uid: &str) -> PathBuf {
+    pub(crate) fn volumes_dir(&self, uid: &str) -> PathBuf {
         self.pod_dir(uid).join("volumes")
     }
 
     /// The directory of one volume; `kind` as the Go kubelet spells it: `empty-dir`, `downward-api`, `projected`.
-    pub fn volume_dir(&self, uid: &str, kind: &str, volume: &str) -> PathBuf {
+    pub(crate) fn volume_dir(&self, uid: &str, kind: &str, volume: &str) -> PathBuf {
         self.volumes_dir(uid).join(format!("kubernetes.io~{kind}")).join(&*path_component(volume))
     }
 
     /// The directory of markers about volumes.
-    pub fn plugins_dir(&self, uid: &str) -> PathBuf {
+    pub(crate) fn plugins_dir(&self, uid: &str) -> PathBuf {
         self.pod_dir(uid).join("plugins")
     }
 
     /// The marker file of an emptyDir that was set up completely.
-    pub fn ready_file(&self, uid: &str, volume: &str) -> PathBuf {
+    pub(crate) fn ready_file(&self, uid: &str, volume: &str) -> PathBuf {
         self.plugins_dir(uid).join("kubernetes.io~empty-dir").join(&*path_component(volume)).join("ready")
     }
 
     /// The directory of the bind mounts of subPaths.
-    pub fn subpaths_dir(&self, uid: &str) -> PathBuf {
+    pub(crate) fn subpaths_dir(&self, uid: &str) -> PathBuf {
         self.pod_dir(uid).join("volume-subpaths")
     }
 
     /// The bind mount of the `index`th volume mount of a container.
-    pub fn subpath(&self, uid: &str, volume: &str, container: &str, index: usize) -> PathBuf {
+    pub(crate) fn subpath(&self, uid: &str, volume: &str, container: &str, index: usize) -> PathBuf {
         self.subpaths_dir(uid).join(&*path_component(volume)).join(&*path_component(container)).join(index.to_string())
     }
 
@@ -80,7 +80,7 @@ impl HostPaths {
     }
 
     /// The directory of one container.
-    pub fn container_dir(&self, uid: &str, container: &str) -> PathBuf {
+    pub(crate) fn container_dir(&self, uid: &str, container: &str) -> PathBuf {
         self.containers_dir(uid).join(&*path_component(container))
     }
 
@@ -92,7 +92,7 @@ impl HostPaths {
     }
 
     /// The pod's `/etc/hosts`.
-    pub fn etc_hosts(&self, uid: &str) -> PathBuf {
+    pub(crate) fn etc_hosts(&self, uid: &str) -> PathBuf {
         self.pod_dir(uid).join("etc-hosts")
     }
 
@@ -114,7 +114,7 @@ impl HostPaths {
 
     /// The link to a container's log, named by the runtime's container id. Truncated to the longest file name, as in the
     /// Go kubelet.
-    pub fn log_link(&self, pod: &Pod, container: &str, id: &str) -> PathBuf {
+    pub(crate) fn log_link(&self, pod: &Pod, container: &str, id: &str) -> PathBuf {
         let mut link =
             path_component(&format!("{}_{}_{container}-{id}", pod_name(pod), pod_namespace(pod))).into_owned();
         let mut end = link.len().min(NAME_LEN_MAX - ".log".len());

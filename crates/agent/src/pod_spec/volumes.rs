@@ -25,13 +25,11 @@ pub enum VolumeSpecError {
     #[error("the pod has no volume {0:?}")]
     NotFound(String),
     /// A volume type without an implementation.
-    #[error("volume {volume:?}: type {kind} is not supported")]
-    Unsupported {
-        /// The volume's name.
-        volume: String,
+    #[error("type {0} is not supported")]
+    Unsupported(
         /// The field of the volume source: `nfs`, `csi`, …
-        kind: String,
-    },
+        String,
+    ),
 }
 
 /// The supported volume types.
@@ -74,7 +72,7 @@ pub(crate) fn volume_kind(volume: &Volume) -> Result<VolumeKind, VolumeSpecError
         Volume { persistent_volume_claim: Some(_), .. } | Volume { ephemeral: Some(_), .. } => VolumeKind::Claim,
         other => match source_field(other) {
             None => VolumeKind::EmptyDir,
-            Some(kind) => return Err(VolumeSpecError::Unsupported { volume: volume.name.clone(), kind }),
+            Some(kind) => return Err(VolumeSpecError::Unsupported(kind)),
         },
     })
 }

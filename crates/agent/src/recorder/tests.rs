@@ -12,7 +12,7 @@ fn now(seconds: u64) -> Now {
     Now { boot: Duration::from_secs(seconds), wall }
 }
 
-/// Let a node live for a while under the recorder's eyes.
+/// Records a node that handles this many events.
 async fn record(config: RecorderConfig, turns: u64) {
     let mut recorder = Recorder::start(config).unwrap();
     let mut node = Node::new(NodeConfig::default(), vec![]);
@@ -24,7 +24,7 @@ async fn record(config: RecorderConfig, turns: u64) {
             recorder.step(now(n), copy, &out);
         }
         if n % 50 == 0 {
-            // As in a real agent, the disk is faster than what happens.
+            // As in a real agent, the disk is faster than the events.
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }

@@ -13,7 +13,7 @@ fn names(list: &[&str]) -> Vec<String> {
 
 #[test]
 fn the_newest_files_are_kept_and_all_but_one_compressed() {
-    /// What, the files, how many may stay; then those that go and those that are packed.
+    /// Description, files, maximum of files; the files to remove and those to compress.
     type Case = (&'static str, &'static [&'static str], usize, &'static [&'static str], &'static [&'static str]);
     let cases: [Case; 6] = [
         ("nothing rotated yet", &["0.log"], 5, &[], &[]),
@@ -69,7 +69,7 @@ fn the_newest_files_are_kept_and_all_but_one_compressed() {
 struct Bench {
     dir: TempDir,
     container: RunningContainer,
-    /// What the runtime answers, and how often it was asked.
+    /// The answer of the runtime, and the number of calls.
     answer: Arc<Mutex<(Result<bool, CriError>, usize)>>,
 }
 
@@ -81,7 +81,7 @@ impl Bench {
         Self { container: RunningContainer { id: "c1".into(), log }, dir, answer: Arc::new(Mutex::new((Ok(true), 0))) }
     }
 
-    /// The answer `Ok(true)` makes a new file, `Ok(false)` doesn't.
+    /// The answer `Ok(true)` creates a new file, `Ok(false)` does not.
     fn reopen(&self) -> Reopen {
         let (answer, log) = (self.answer.clone(), self.container.log.clone());
         Arc::new(move |id| {
@@ -111,7 +111,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn a_small_log_is_left_alone() {
+async fn a_small_log_is_not_rotated() {
     let bench = Bench::new(100);
     assert!(!bench.rotate(0).await.unwrap());
     assert_eq!((bench.files(), bench.answer.lock().unwrap().1), (names(&["0.log"]), 0));
@@ -170,7 +170,7 @@ async fn a_log_that_a_crash_left_renamed_is_reopened() {
     fs::rename(&bench.container.log, bench.dir.path().join("0.log.20250101-000000")).unwrap();
     assert!(!bench.rotate(0).await.unwrap());
     assert_eq!(bench.files(), ["0.log", "0.log.20250101-000000"]);
-    // The whole directory gone: the pod is being removed, and the runtime is left alone.
+    // Without the directory the pod is being removed, and the runtime is not called.
     fs::remove_dir_all(bench.dir.path()).unwrap();
     assert!(!bench.rotate(1).await.unwrap());
     assert_eq!(bench.answer.lock().unwrap().1, 1);

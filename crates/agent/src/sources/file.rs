@@ -58,6 +58,8 @@ struct FileSource {
     watch: Option<Watch>,
     /// The last error of the path itself, so that it is logged once.
     failing: Option<String>,
+    /// The path did not exist at the last scan.
+    missing: bool,
 }
 
 struct Watch {
@@ -75,7 +77,7 @@ impl FileSource {
                 tracing::warn!(path = %config.path.display(), %error, "inotify unavailable, changes are found every fileCheckFrequency");
             })
             .ok();
-        Self { config, decode, changes, pool, tracker: FileTracker::default(), watch, failing: None }
+        Self { config, decode, changes, pool, tracker: FileTracker::default(), watch, failing: None, missing: false }
     }
 
     async fn run(mut self) {
@@ -178,7 +180,11 @@ impl FileSource {
             }
         };
         drop(job);
-        let done = done.map(|Scan { inner, outer, found }| {
+        let done = done.map(|Scan { inner, outer, found, missing }| {
+            if missing && !self.missing {
+                tracing::warn!(path = %self.config.path.display(), "manifest path does not exist, pods start when it is created");
+            }
+            self.missing = missing;
             if let Some(watch) = &mut self.watch {
                 watch.replace(inner, outer);
             }

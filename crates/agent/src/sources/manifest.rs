@@ -20,6 +20,20 @@ pub struct Finding {
     pub message: String,
 }
 
+impl Finding {
+    /// The value can never work on a node, though an API server accepts it: a pod with it is rejected, or waits for ever.
+    pub fn never_works(&self) -> bool {
+        let unsupported = self.message.starts_with("not supported");
+        let needed = self.path.contains("spec.volumes[") || self.path.contains(".resources.");
+        self.message.starts_with(static_pod::NEVER_WORKS) || (unsupported && needed)
+    }
+
+    /// The field does not exist, and is dropped when the pod is decoded.
+    pub fn is_unknown_field(&self) -> bool {
+        self.message.starts_with(static_pod::UNKNOWN_FIELD)
+    }
+}
+
 /// The content of one text.
 #[derive(Debug, Default)]
 pub struct ParsedManifests {

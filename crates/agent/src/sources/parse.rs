@@ -81,6 +81,8 @@ fn yaml(text: &str) -> Result<Vec<Value>, ParseError> {
 /// The message without the position at its end.
 fn without_position(message: &str) -> String {
     let message = message.lines().next().unwrap_or_default();
+    // The advice of the library is for programmers.
+    let message = message.split(", set DuplicateKeyPolicy").next().unwrap_or_default();
     let end = message.rfind(" at line ").unwrap_or(message.len());
     message[..end].trim_end_matches(['.', ' ']).to_owned()
 }

@@ -6,14 +6,16 @@
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
+use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Uri};
-use podwright_core::model::{Source, SourceChange};
+use podwright_core::model::{Manifest, Source, SourceChange};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{Changes, Decode, pods};
+use super::{Changes, Decode, InvalidManifest, pods};
 use crate::host::Pool;
 use fetch::{FetchError, Fetcher};
 
@@ -74,7 +76,7 @@ impl fmt::Debug for UrlSourceConfig {
 
 /// Fetches the URL periodically and sends its pods, until the receiver is dropped.
 pub async fn run(config: UrlSourceConfig, decode: Decode, changes: Changes, pool: Pool) {
-    let fetcher = Fetcher::new(pool);
+    let fetcher = Fetcher::new(pool.clone());
     let mut ticks = interval(config.check_frequency);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut state = UrlState::default();
@@ -83,13 +85,9 @@ pub async fn run(config: UrlSourceConfig, decode: Decode, changes: Changes, pool
             () = changes.closed() => return,
             _ = ticks.tick() => {}
         }
-        let result = match fetcher.fetch(&config).await {
-            Ok(body) => state.on_body(&body, &config.uri.to_string(), &decode),
-            Err(error) => Err((None, error)),
-        };
-        let (set, error) = match result {
-            Ok(set) => (set, None),
-            Err((set, error)) => (set, Some(error)),
+        let (set, error) = match fetcher.fetch(&config).await {
+            Ok(body) => state.on_body(body, &config.uri, &decode, &pool).await,
+            Err(error) => (None, Some(error)),
         };
         state.log(&config.uri, error.as_ref());
         if let Some(set) = set
@@ -107,42 +105,60 @@ struct UrlState {
     failures: u32,
 }
 
-#[derive(PartialEq)]
+#[derive(Clone, Copy, PartialEq)]
 enum Delivered {
     Nothing,
     Body(u64),
 }
 
+/// The pods of a body; `None` if this body was delivered last.
+fn decode_if_new(
+    body: &[u8],
+    last: Option<Delivered>,
+    origin: &str,
+    decode: &Decode,
+) -> Result<Option<(Delivered, Vec<Manifest>)>, InvalidManifest> {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(body);
+    let delivered = Delivered::Body(hasher.finish());
+    if last == Some(delivered) {
+        return Ok(None);
+    }
+    Ok(Some((delivered, pods(body, origin, decode)?)))
+}
+
 impl UrlState {
-    /// The change to send for this body. An empty body is both a change and an error.
-    fn on_body(
+    /// The change to send for this body, and an error to log. An empty body is both. Up to 10 MiB are decoded, so the pool does it.
+    async fn on_body(
         &mut self,
-        body: &[u8],
-        origin: &str,
+        body: Bytes,
+        uri: &Uri,
         decode: &Decode,
-    ) -> Result<Option<SourceChange>, (Option<SourceChange>, FetchError)> {
+        pool: &Pool,
+    ) -> (Option<SourceChange>, Option<FetchError>) {
+        let set = |pods| SourceChange::Set { pods, broken: Vec::new() };
         if body.is_empty() {
-            let is_new = self.delivered != Some(Delivered::Nothing);
-            self.delivered = Some(Delivered::Nothing);
-            let set = is_new.then(|| SourceChange::Set { pods: Vec::new(), broken: Vec::new() });
-            return Err((set, FetchError::Empty));
+            let is_new = self.delivered.replace(Delivered::Nothing) != Some(Delivered::Nothing);
+            return (is_new.then(|| set(Vec::new())), Some(FetchError::Empty));
         }
-        let mut hasher = DefaultHasher::new();
-        hasher.write(body);
-        let hash = Some(Delivered::Body(hasher.finish()));
-        if self.delivered == hash {
-            return Ok(None);
+        let (last, origin, decode) = (self.delivered, uri.to_string(), Arc::clone(decode));
+        let work = move || decode_if_new(&body, last, &origin, &decode);
+        match pool.run("manifests of the URL source", DECODE_MAX, work).await {
+            Ok(Ok(None)) => (None, None),
+            Ok(Ok(Some((delivered, pods)))) => {
+                self.delivered = Some(delivered);
+                (Some(set(pods)), None)
+            }
+            Ok(Err(error)) => (None, Some(FetchError::Manifest(error))),
+            Err(error) => (None, Some(FetchError::Decode(error))),
         }
-        let pods = pods(body, origin, decode).map_err(|error| (None, FetchError::Manifest(error)))?;
-        self.delivered = hash;
-        Ok(Some(SourceChange::Set { pods, broken: Vec::new() }))
     }
 
     /// Logs the first three failures in a row, and the recovery.
     fn log(&mut self, uri: &Uri, error: Option<&FetchError>) {
         let Some(error) = error else {
             if self.failures > 0 {
-                tracing::info!(url = %uri, failures = self.failures, "manifest fetch succeeded again");
+                tracing::info!(url = %uri, count = self.failures, "manifest fetch succeeded again");
             }
             self.failures = 0;
             return;
@@ -160,6 +176,8 @@ impl UrlState {
 
 /// Further failures in a row are logged at debug level.
 const FAILURES_LOGGED: u32 = 3;
+/// Far more than the largest body takes.
+const DECODE_MAX: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests;

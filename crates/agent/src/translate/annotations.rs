@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use podwright_core::hash::container_hash;
 use podwright_core::model::{Container, Pod};
+use podwright_core::static_pod::{MANIFEST_HASH, manifest_hash};
 use podwright_cri::labels::{self, Owner};
 
 use crate::pod_spec::{pod_name, pod_namespace, pod_uid};
@@ -16,9 +17,13 @@ pub(super) fn sandbox_labels(pod: &Pod) -> BTreeMap<String, String> {
     all
 }
 
-/// The pod's own annotations, including `kubernetes.io/config.source`.
+/// The pod's own annotations, including `kubernetes.io/config.source`; of a static pod also the hash of its manifest.
 pub(super) fn sandbox_annotations(pod: &Pod) -> BTreeMap<String, String> {
-    pod.metadata.annotations.clone().unwrap_or_default()
+    let mut all = pod.metadata.annotations.clone().unwrap_or_default();
+    if let Some(hash) = manifest_hash(pod) {
+        all.insert(MANIFEST_HASH.to_owned(), hash.to_owned());
+    }
+    all
 }
 
 /// The labels that identify the pod and the container.

@@ -10,7 +10,7 @@ use super::NodeSettings;
 use crate::pod_spec::huge_page_limits;
 
 /// One container's limits and its OOM score adjustment.
-pub(super) fn container_resources(
+pub(crate) fn container_resources(
     pod: &Pod,
     container: &Container,
     settings: &NodeSettings,

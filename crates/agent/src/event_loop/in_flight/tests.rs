@@ -8,7 +8,7 @@ use podwright_core::model::{
 
 use super::*;
 
-/// Panics at everything, or takes its time for a call.
+/// Panics in every method, or delays a call.
 #[derive(Default)]
 struct Broken {
     slow: bool,
@@ -50,7 +50,7 @@ impl Executor for Broken {
         })
     }
 
-    fn keep_aside(&self, _: Box<PodRecord>) -> BoxFuture<'static, ()> {
+    fn save_quarantined_record(&self, _: Box<PodRecord>) -> BoxFuture<'static, ()> {
         Box::pin(async { panic!("keeping is broken") })
     }
 
@@ -66,6 +66,11 @@ fn in_flight(executor: Broken) -> (InFlight, mpsc::Receiver<Event>) {
     (InFlight::new(Arc::new(executor), sender, Arc::default()), events)
 }
 
+/// The next event; `None` if there is none, as after a lost answer.
+async fn next(events: &mut mpsc::Receiver<Event>) -> Option<Event> {
+    tokio::time::timeout(Duration::from_secs(60), events.recv()).await.ok().flatten()
+}
+
 fn start() -> Call {
     Call::Runtime(RuntimeCall::StartContainer { name: "c".into(), id: "1".into() })
 }
@@ -74,23 +79,23 @@ fn start() -> Call {
 async fn a_panic_is_answered_as_a_failure() {
     let (mut effects, mut events) = in_flight(Broken::default());
     effects.call(CallId(7), "u".into(), Arc::default(), start(), Duration::from_secs(9));
-    match events.recv().await {
+    match next(&mut events).await {
         Some(Event::Done { id: CallId(7), result: Err(error) }) => {
             assert!(error.in_doubt() && error.message().contains("call is broken"), "{error:?}");
         }
         other => panic!("{other:?}"),
     }
     effects.observe("u".into(), Seq::default());
-    assert!(matches!(events.recv().await, Some(Event::Observed { result: Err(_), .. })));
+    assert!(matches!(next(&mut events).await, Some(Event::Observed { result: Err(_), .. })));
     effects.list(Seq::default());
-    assert!(matches!(events.recv().await, Some(Event::Listed { result: Err(_), .. })));
+    assert!(matches!(next(&mut events).await, Some(Event::Listed { result: Err(_), .. })));
     effects.check_runtime();
-    assert!(matches!(events.recv().await, Some(Event::Runtime { result: Err(_) })));
+    assert!(matches!(next(&mut events).await, Some(Event::Runtime { result: Err(_) })));
     effects.find_leftovers(Seq::default());
-    assert!(matches!(events.recv().await, Some(Event::Leftovers { found: Err(_), .. })));
+    assert!(matches!(next(&mut events).await, Some(Event::Leftovers { found: Err(_), .. })));
     let request = ObjectRequest::CreateMirror { pod: Arc::default() };
     effects.request(RequestId(1), Source::Api, request, Duration::from_secs(9));
-    assert!(matches!(events.recv().await, Some(Event::ObjectAnswered { result: Err(_), .. })));
+    assert!(matches!(next(&mut events).await, Some(Event::ObjectAnswered { result: Err(_), .. })));
 }
 
 #[tokio::test(start_paused = true)]
@@ -123,7 +128,7 @@ async fn a_pod_that_comes_back_waits_for_the_removal_of_its_leftovers() {
     effects.cancel(CallId(3));
     let mut ends = BTreeMap::new();
     for _ in 0..3 {
-        let Some(Event::Done { id, result }) = events.recv().await else { panic!("an answer") };
+        let Some(Event::Done { id, result }) = next(&mut events).await else { panic!("an answer") };
         ends.insert(id.0, (begun.elapsed().as_secs(), result.is_ok()));
     }
     assert_eq!(ends, BTreeMap::from([(1, (12, true)), (2, (2, true)), (3, (0, false))]));
@@ -134,5 +139,5 @@ async fn a_removal_of_leftovers_that_panics_delays_no_call() {
     let (mut effects, mut events) = in_flight(Broken::default());
     effects.sweep("back".into());
     effects.call(CallId(1), "back".into(), Arc::default(), start(), Duration::from_secs(9));
-    assert!(matches!(events.recv().await, Some(Event::Done { id: CallId(1), result: Err(_) })));
+    assert!(matches!(next(&mut events).await, Some(Event::Done { id: CallId(1), result: Err(_) })));
 }

@@ -6,14 +6,14 @@ use std::os::fd::AsRawFd;
 
 use rustix::mount::{MountFlags, mount as mount_syscall};
 
-/// Hangs everyone who asks it something, until it is dropped.
-struct Hung {
+/// A mount on which every access hangs until it is dropped.
+pub(crate) struct HungMount {
     server: Option<fs::File>,
     point: PathBuf,
 }
 
-impl Hung {
-    fn new(point: &Path) -> Self {
+impl HungMount {
+    pub(crate) fn new(point: &Path) -> Self {
         fs::create_dir_all(point).unwrap();
         let server = fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
@@ -23,7 +23,7 @@ impl Hung {
     }
 }
 
-impl Drop for Hung {
+impl Drop for HungMount {
     fn drop(&mut self) {
         // Without its server the kernel fails every request, also those under way.
         self.server = None;
@@ -32,54 +32,54 @@ impl Drop for Hung {
 }
 
 #[tokio::test]
-async fn a_dead_mount_in_a_pod_goes_and_nobody_waits_for_it() {
-    let bed = Bed::new();
-    let sick = pod(json!([{"name": "data", "emptyDir": {}}]));
-    bed.set_up(&sick, &["data"]).await;
-    let point = volume_host_path(bed.host.paths(), &sick, "data").unwrap().join("dead");
-    let hung = Hung::new(&point);
-    // Proof that it hangs.
+async fn a_hung_mount_in_a_pod_is_detached_without_waiting_for_it() {
+    let node = HostFixture::new();
+    let affected = pod(json!([{"name": "data", "emptyDir": {}}]));
+    node.set_up(&affected, &["data"]).await;
+    let point = volume_host_path(node.host.paths(), &affected, "data").unwrap().join("dead");
+    let hung = HungMount::new(&point);
+    // Verify that it hangs.
     let proof = point.clone();
-    let asked = bed.host.io.pool.run("proof", Duration::from_millis(200), move || fs::metadata(&proof).is_ok()).await;
-    assert!(matches!(asked, Err(PoolError::Timeout { .. })), "{asked:?}");
+    let result = node.host.io.pool.run("proof", Duration::from_millis(200), move || fs::metadata(&proof).is_ok()).await;
+    assert!(matches!(result, Err(PoolError::Timeout { .. })), "{result:?}");
 
     let begun = Instant::now();
-    assert!(bed.host.dirs().remove("u1", LIMIT).await.is_err(), "not while it is mounted");
-    bed.host.volumes().remove("u1", LIMIT).await.unwrap();
-    bed.host.dirs().remove("u1", LIMIT).await.unwrap();
+    assert!(node.host.dirs().remove("u1", LIMIT).await.is_err(), "not while it is mounted");
+    node.host.volumes().remove("u1", LIMIT).await.unwrap();
+    node.host.dirs().remove("u1", LIMIT).await.unwrap();
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
-    assert_eq!(bed.mounts(), 0);
+    assert_eq!(node.mounts(), 0);
     drop(hung);
 }
 
 #[tokio::test]
-async fn a_dead_host_path_delays_no_other_pod() {
-    let bed = Bed::new();
-    let hung = Hung::new(&bed.at("dead"));
-    let path = bed.at("dead/data");
-    let sick = pod(json!([{"name": "x", "hostPath": {"path": path, "type": "Directory"}}]));
+async fn a_hung_host_path_delays_no_other_pod() {
+    let node = HostFixture::new();
+    let hung = HungMount::new(&node.at("dead"));
+    let path = node.at("dead/data");
+    let affected = pod(json!([{"name": "x", "hostPath": {"path": path, "type": "Directory"}}]));
     let short = Duration::from_millis(100);
     for _ in 0..2 {
-        let error = bed.host.volumes().mount(&sick, "x", short).await.unwrap_err();
+        let error = node.host.volumes().mount(&affected, "x", short).await.unwrap_err();
         assert!(error.in_doubt() && error.reason() == "FailedMount", "{error:?}");
     }
     let begun = Instant::now();
-    let error = bed.host.volumes().mount(&sick, "x", LIMIT).await.unwrap_err();
+    let error = node.host.volumes().mount(&affected, "x", LIMIT).await.unwrap_err();
     assert!(!error.in_doubt() && begun.elapsed() < Duration::from_secs(5), "refused at once: {error:?}");
     assert!(error.message().contains("hangs"), "{error}");
 
-    let well = pod(json!([{"name": "data", "emptyDir": {}},
-        {"name": "h", "hostPath": {"path": bed.at("fine"), "type": "DirectoryOrCreate"}}]));
+    let other = pod(json!([{"name": "data", "emptyDir": {}},
+        {"name": "h", "hostPath": {"path": node.at("fine"), "type": "DirectoryOrCreate"}}]));
     let begun = Instant::now();
-    bed.set_up(&well, &["data", "h"]).await;
-    bed.prepare(&well, 0, &[(0, "h", "sub")]).await.unwrap();
-    bed.host.volumes().remove("u1", LIMIT).await.unwrap();
+    node.set_up(&other, &["data", "h"]).await;
+    node.prepare(&other, 0, &[(0, "h", "sub")]).await.unwrap();
+    node.host.volumes().remove("u1", LIMIT).await.unwrap();
     assert!(begun.elapsed() < Duration::from_secs(5));
 
-    assert_eq!(bed.host.io.pool.stuck(), 2);
+    assert_eq!(node.host.io.pool.stuck(), 2);
     drop(hung);
     for _ in 0..1000 {
-        if bed.host.io.pool.stuck() == 0 {
+        if node.host.io.pool.stuck() == 0 {
             return;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -9,6 +9,7 @@ use podwright_core::model::Pod;
 use podwright_linux::mount;
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 
+use super::set_ups::Cancelled;
 use super::{ClaimError, VolumeError, empty_dir, fs_group, host_path, ownership};
 use crate::host::dirs;
 use crate::objects::ClaimWithVolume;
@@ -137,7 +138,7 @@ pub(super) fn is_set_up(target: &Path) -> Result<bool, VolumeError> {
 }
 
 /// Bind-mounts the volume into the pod's directory, once.
-pub(super) fn set_up(pod: &Pod, volume: &LocalVolume, target: &Path) -> Result<(), VolumeError> {
+pub(super) fn set_up(pod: &Pod, volume: &LocalVolume, target: &Path, cancelled: &Cancelled) -> Result<(), VolumeError> {
     if is_set_up(target)? {
         return Ok(());
     }
@@ -147,7 +148,7 @@ pub(super) fn set_up(pod: &Pod, volume: &LocalVolume, target: &Path) -> Result<(
     host_path::check(&volume.path, kind)?;
     let source = openat(CWD, &volume.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(VolumeError::io("open", &volume.path))?;
-    mount_opened(pod, volume, kind, &source, target)
+    mount_opened(pod, volume, kind, &source, target, cancelled)
 }
 
 /// Checks, changes and mounts the opened volume. Its path is not used again, because a pod that can write to its parent could replace
@@ -158,17 +159,20 @@ fn mount_opened(
     kind: Option<&str>,
     source: &OwnedFd,
     target: &Path,
+    cancelled: &Cancelled,
 ) -> Result<(), VolumeError> {
     host_path::check_opened(source, &volume.path, kind)?;
     let found = fstat(source).map_err(VolumeError::io("open", &volume.path))?;
     let is_dir = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
     // Before the mount: a mounted volume is not checked again, so it must be complete.
     if let Some(group) = fs_group(pod)?.filter(|_| volume.is_local && is_dir && !volume.read_only) {
-        ownership::apply_opened(source.as_fd(), &volume.path, group, false)?;
+        ownership::apply_opened(source.as_fd(), &volume.path, group, false, cancelled)?;
     }
     if volume.is_local && !is_dir {
         return Err(VolumeError::NotADirectory(volume.path.clone()));
     }
+    // The removal of the pod's volumes may be over.
+    cancelled.check().map_err(VolumeError::io("create", target))?;
     let dir = if is_dir { target } else { target.parent().unwrap_or(target) };
     dirs::create_dir_all(dir, 0o750).map_err(VolumeError::io("create", dir))?;
     if !is_dir {
@@ -271,7 +275,7 @@ mod tests {
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
         let volume = LocalVolume { path: file, kind: None, is_local: true, read_only: false };
-        let error = set_up(&Pod::default(), &volume, &dir.path().join("target")).unwrap_err();
+        let error = set_up(&Pod::default(), &volume, &dir.path().join("target"), &Cancelled::default()).unwrap_err();
         assert!(error.to_string().contains("must be a directory"), "{error}");
     }
 
@@ -288,12 +292,12 @@ mod tests {
         std::os::unix::fs::symlink(&victim, &path).unwrap();
         let pod: Pod =
             serde_json::from_value(json!({"spec": {"containers": [], "securityContext": {"fsGroup": 4321}}})).unwrap();
-        mount_opened(&pod, &volume, None, &source, &target).unwrap();
+        mount_opened(&pod, &volume, None, &source, &target, &Cancelled::default()).unwrap();
         let mounted = fs::metadata(&target).unwrap().ino();
         mount::unmount(&target).unwrap();
         assert_eq!(mounted, fs::metadata(&moved).unwrap().ino());
         assert_eq!((fs::metadata(&moved).unwrap().gid(), fs::metadata(&victim).unwrap().gid()), (4321, 0));
-        let error = mount_opened(&pod, &volume, Some("File"), &source, &target).unwrap_err();
+        let error = mount_opened(&pod, &volume, Some("File"), &source, &target, &Cancelled::default()).unwrap_err();
         assert!(error_chain(&error).contains("hostPath type check failed"), "{error}");
     }
 

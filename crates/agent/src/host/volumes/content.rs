@@ -14,7 +14,7 @@ use crate::pod_spec::{
     VolumeKind, effective_run_as_user, pod_namespace, pod_uid, volume_claim, volume_host_path, volume_kind,
 };
 
-/// What a volume is set up from.
+/// The content that a volume is set up with.
 pub(super) enum Content {
     /// The pod's spec alone: emptyDir and hostPath.
     None,
@@ -60,7 +60,7 @@ impl PodVolumes {
             }
             VolumeKind::Projected => {
                 let source = volume.projected.clone().unwrap_or_default();
-                self.add_projected(pod, volume, &source, &mut payload).await?;
+                self.add_projected(pod, &source, &mut payload).await?;
                 source.sources.iter().flatten().any(|part| part.downward_api.is_none() && part.config_map.is_none())
             }
         };
@@ -104,7 +104,6 @@ impl PodVolumes {
     async fn add_projected(
         &self,
         pod: &Pod,
-        volume: &Volume,
         source: &ProjectedVolumeSource,
         payload: &mut Payload,
     ) -> Result<(), VolumeError> {
@@ -128,8 +127,7 @@ impl PodVolumes {
                 let pem = found.map(|pem| pem.as_bytes().to_vec()).unwrap_or_default();
                 add_private(pod, &part.path, pem, mode, payload)?;
             } else {
-                let kind = projection_name(part);
-                return Err(VolumeError::UnsupportedProjection { volume: volume.name.clone(), kind });
+                return Err(VolumeError::UnsupportedProjection(projection_name(part)));
             }
         }
         Ok(())

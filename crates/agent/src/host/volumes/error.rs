@@ -24,17 +24,15 @@ pub enum VolumeError {
     #[error(transparent)]
     Object(#[from] GetObjectError),
     /// A projected volume with an unsupported source.
-    #[error("volume {volume:?}: projected source {kind:?} is not supported")]
-    UnsupportedProjection {
-        /// The volume's name.
-        volume: String,
+    #[error("projected source {0:?} is not supported")]
+    UnsupportedProjection(
         /// The field of the source.
-        kind: String,
-    },
+        String,
+    ),
     /// A system call on a file, directory or mount.
     #[error("{step} {}", path.display())]
     Io {
-        /// What was tried.
+        /// The failed operation.
         step: &'static str,
         /// The file, directory or mount point.
         path: PathBuf,

@@ -3,17 +3,19 @@
 //! A container may have written the tree, so every entry is opened without following links, checked, and changed through its
 //! file descriptor.
 
-use std::ffi::OsStr;
+use std::ffi::CStr;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use podwright_linux::beneath::walk::{TreeVisitor, WalkMiss, walk};
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, chmod, chownat, fstat, openat, openat2,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, chmod, chownat, fstat, openat, openat2,
 };
 use rustix::io::Errno;
 
 use super::VolumeError;
+use super::set_ups::Cancelled;
 
 /// `fsGroup` and its change policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +29,7 @@ pub(super) struct FsGroup {
 pub(super) fn apply(dir: &Path, group: FsGroup, read_only: bool) -> Result<(), VolumeError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let top = openat(CWD, dir, flags, Mode::empty()).map_err(VolumeError::io("set the group of", dir))?;
-    apply_opened(top.as_fd(), dir, group, read_only)
+    apply_opened(top.as_fd(), dir, group, read_only, &Cancelled::default())
 }
 
 /// As [`apply`], for a directory that is open; `dir` is for messages only.
@@ -36,12 +38,19 @@ pub(super) fn apply_opened(
     dir: &Path,
     group: FsGroup,
     read_only: bool,
+    cancelled: &Cancelled,
 ) -> Result<(), VolumeError> {
     let failed = VolumeError::io("set the group of", dir);
     if group.only_on_mismatch && is_applied(top, group.gid, read_only).map_err(&failed)? {
         return Ok(());
     }
-    walk(top, group.gid, read_only, 0).map_err(failed)
+    // The top itself is an O_PATH descriptor, which can't be read.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let readable = openat(top, c".", flags, Mode::empty()).map_err(&failed)?;
+    match walk(readable, OPEN_DIRS, &mut GroupChange { gid: group.gid, read_only, cancelled }) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(errno) => Err(failed(errno)),
+    }
 }
 
 /// Whether the top directory has the group, its permissions and the setgid bit.
@@ -51,33 +60,55 @@ fn is_applied(top: BorrowedFd<'_>, gid: u32, read_only: bool) -> rustix::io::Res
     Ok(found.st_gid == gid && found.st_mode & expected == expected)
 }
 
-fn walk(dir: BorrowedFd<'_>, gid: u32, read_only: bool, depth: usize) -> rustix::io::Result<()> {
-    if depth > DEPTH_MAX {
-        return Err(Errno::NAMETOOLONG);
-    }
-    // The top itself is an O_PATH descriptor, which can't be read.
-    let readable = openat(dir, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    for entry in Dir::read_from(&readable)? {
-        let entry = entry?;
-        let name = OsStr::from_bytes(entry.file_name().to_bytes());
-        if name == "." || name == ".." {
-            continue;
-        }
-        let fd = match open_entry(dir, name) {
-            // It was removed, or another file system is mounted there.
-            Err(Errno::NOENT | Errno::XDEV) => continue,
-            other => other?,
-        };
-        match FileType::from_raw_mode(fstat(&fd)?.st_mode) {
-            FileType::Directory => walk(fd.as_fd(), gid, read_only, depth + 1)?,
-            kind => change(fd.as_fd(), kind, gid, read_only)?,
-        }
-    }
-    // The directory last, so that its state implies that everything below it is done.
-    change(dir, FileType::Directory, gid, read_only)
+/// Changes files on the way, and each directory last, so that its state implies that everything below it is done.
+struct GroupChange<'a> {
+    gid: u32,
+    read_only: bool,
+    cancelled: &'a Cancelled,
 }
 
-fn open_entry(dir: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd> {
+impl GroupChange<'_> {
+    fn change(&self, fd: BorrowedFd<'_>, kind: FileType) -> rustix::io::Result<()> {
+        self.cancelled.check()?;
+        change(fd, kind, self.gid, self.read_only)
+    }
+}
+
+impl TreeVisitor for GroupChange<'_> {
+    type End = Errno;
+
+    fn entry(&mut self, dir: BorrowedFd<'_>, name: &CStr) -> ControlFlow<Errno, bool> {
+        let changed = open_entry(dir, name).and_then(|fd| match FileType::from_raw_mode(fstat(&fd)?.st_mode) {
+            FileType::Directory => Ok(true),
+            kind => self.change(fd.as_fd(), kind).map(|()| false),
+        });
+        match changed {
+            // It was removed, or another file system is mounted there.
+            Err(Errno::NOENT | Errno::XDEV) => ControlFlow::Continue(false),
+            Err(e) => ControlFlow::Break(e),
+            Ok(is_dir) => ControlFlow::Continue(is_dir),
+        }
+    }
+
+    fn entered(&mut self, _dir: &Stat) {}
+
+    fn left(&mut self, dir: BorrowedFd<'_>) -> ControlFlow<Errno> {
+        match self.change(dir, FileType::Directory) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(e) => ControlFlow::Break(e),
+        }
+    }
+
+    /// A volume that would be changed only in part is an error. A directory that was just replaced by a file or link is not.
+    fn missed(&mut self, miss: WalkMiss) -> ControlFlow<Errno> {
+        match miss {
+            WalkMiss::Unreadable(Errno::NOTDIR | Errno::LOOP) => ControlFlow::Continue(()),
+            miss => ControlFlow::Break(miss.errno()),
+        }
+    }
+}
+
+fn open_entry(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> {
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
     openat2(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), how)
 }
@@ -98,8 +129,8 @@ fn bits(kind: FileType, read_only: bool) -> u32 {
     if kind == FileType::Directory { access | 0o2110 } else { access }
 }
 
-/// Each level holds two descriptors. A deeper volume is an error, because it would be changed only in part.
-const DEPTH_MAX: usize = 128;
+/// Descriptors of a walk. Only directories that are moved above more levels than these disturb it.
+const OPEN_DIRS: usize = 128;
 
 #[cfg(test)]
 mod tests {
@@ -137,6 +168,26 @@ mod tests {
         assert_eq!(group_and_mode(&at("sub/file")), (4321, 0o660));
         assert_eq!(group_and_mode(&at("link")).0, 4321);
         assert_eq!(group_and_mode(&outside), (0, 0o600));
+    }
+
+    /// One pod must not be able to keep the next one with the same volume from starting.
+    #[test]
+    fn a_volume_of_any_depth_is_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().join("volume");
+        fs::create_dir(&top).unwrap();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut here = openat(CWD, &top, flags, Mode::empty()).unwrap();
+        for _ in 0..1000 {
+            rustix::fs::mkdirat(&here, "d", Mode::from_raw_mode(0o700)).unwrap();
+            here = openat(&here, "d", flags, Mode::empty()).unwrap();
+        }
+        let applied = apply(&top, ALWAYS, false);
+        let last = fstat(&here).unwrap();
+        let state = (group_and_mode(&top).0, last.st_gid, last.st_mode & 0o7777);
+        podwright_linux::beneath::remove_path(&top).unwrap();
+        applied.unwrap();
+        assert_eq!(state, (4321, 4321, 0o2770));
     }
 
     #[test]

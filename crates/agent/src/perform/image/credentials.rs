@@ -17,7 +17,7 @@ use podwright_cri::v1::AuthConfig;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::ImageReference;
+use super::RegistryImage;
 use super::registry_key::{key_matches, normalize_key};
 use crate::host::Pool;
 use crate::objects::Redacted;
@@ -135,7 +135,7 @@ impl Keyring {
     }
 
     /// The credentials for this image, the best first, at most [`CREDENTIALS_MAX`]. If empty, the image is pulled anonymously.
-    pub(super) fn matching(&self, image: &ImageReference) -> Vec<TrackedCredential> {
+    pub(super) fn matching(&self, image: &RegistryImage) -> Vec<TrackedCredential> {
         let target = format!("{}/{}", image.domain, image.path);
         let mut found: Vec<TrackedCredential> = Vec::new();
         for (key, credential) in &self.entries {
@@ -282,7 +282,7 @@ const SECRETS_MAX: usize = 64;
 /// Credentials tried for one pull: each attempt occupies the pull's permit.
 const CREDENTIALS_MAX: usize = 32;
 
-/// If reading takes longer, the pull goes on without credentials.
+/// If reading takes longer, the pull continues without credentials.
 const READ_TIME_MAX: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

@@ -152,10 +152,10 @@ impl PullRecords {
     }
 
     /// Adds a secret that gives access too. A failure is logged.
-    pub(super) async fn learn(&self, image: &str, id: &str, secret: ImagePullSecret) {
+    pub(super) async fn add_secret(&self, image: &str, id: &str, secret: ImagePullSecret) {
         let (name, id) = (image.to_owned(), id.to_owned());
-        let learned = self.run(move |files| files.add(&name, &id, Some(&PulledWith::Secret(secret)))).await;
-        if let Err(error) = learned {
+        let added = self.run(move |files| files.add(&name, &id, Some(&PulledWith::Secret(secret)))).await;
+        if let Err(error) = added {
             tracing::warn!(image, %error, "recording an image pull secret failed");
         }
     }

@@ -53,6 +53,7 @@ impl CallExecutor {
         if !missing.is_empty() {
             let names = missing.join(", ");
             (self.events)(KubeEvent {
+                annotations: vec![],
                 uid: Some(uid.clone()),
                 pod: FullName {
                     namespace: namespace.into(),

@@ -12,7 +12,7 @@ use podwright_cri::{Code, CriError, ImageService};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::AbortHandle;
 
-use super::ImageReference;
+use super::RegistryImage;
 use super::credentials::Credential;
 use super::rate_limit::PullRateLimiter;
 
@@ -89,7 +89,7 @@ impl Pulls {
     pub(super) async fn pull(
         &self,
         uid: &PodUid,
-        image: &ImageReference,
+        image: &RegistryImage,
         credentials: Vec<Credential>,
         limit: Duration,
     ) -> PullResult {
@@ -104,7 +104,7 @@ impl Pulls {
     fn join(
         &self,
         uid: &PodUid,
-        image: &ImageReference,
+        image: &RegistryImage,
         credentials: Vec<Credential>,
         limit: Duration,
     ) -> Arc<SharedPull> {
@@ -118,6 +118,7 @@ impl Pulls {
         if let Some(pull) = under_way {
             // Fails if the pull has its permits already.
             let _ = pull.joined.send(pod);
+            tracing::debug!(image = image.full, %uid, "joined a pull that is under way");
             return pull;
         }
         let (send, outcome) = watch::channel(None);
@@ -160,7 +161,7 @@ async fn pod_and_host(
     }
 }
 
-/// A permit of any pod that waits for the pull: a pod must not wait for the permits of another that asked for the image first.
+/// A permit of any pod that waits for the pull: a pod must not wait for the permits of another that requested the image first.
 async fn first_permit(
     pods: &mut Vec<Arc<Semaphore>>,
     joining: &mut mpsc::UnboundedReceiver<Arc<Semaphore>>,

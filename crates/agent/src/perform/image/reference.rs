@@ -2,7 +2,7 @@
 
 /// A valid image reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ImageReference {
+pub(super) struct RegistryImage {
     /// As given, with `:latest` added if it has neither tag nor digest.
     pub(super) full: String,
     /// The registry host; `docker.io` if none was given.
@@ -12,7 +12,7 @@ pub(super) struct ImageReference {
 }
 
 /// Validates a reference and adds the defaults.
-pub(super) fn parse_reference(text: &str) -> Result<ImageReference, &'static str> {
+pub(super) fn parse_reference(text: &str) -> Result<RegistryImage, &'static str> {
     let (name, digest) = match text.split_once('@') {
         Some((name, digest)) => (name, Some(digest)),
         None => (text, None),
@@ -47,7 +47,18 @@ pub(super) fn parse_reference(text: &str) -> Result<ImageReference, &'static str
     let domain = if domain == "index.docker.io" { "docker.io" } else { domain };
     let path = if domain == "docker.io" && !path.contains('/') { format!("library/{path}") } else { path.to_owned() };
     let full = if tag.is_none() && digest.is_none() { format!("{text}:latest") } else { text.to_owned() };
-    Ok(ImageReference { full, domain: domain.to_owned(), path })
+    Ok(RegistryImage { full, domain: domain.to_owned(), path })
+}
+
+/// The name under which runtimes list an image: with domain and repository, and with its digest, else its tag. `None`: it is not a
+/// valid reference.
+pub(crate) fn canonical_image_name(text: &str) -> Option<String> {
+    let RegistryImage { full, domain, path } = parse_reference(text).ok()?;
+    if let Some((_, digest)) = full.split_once('@') {
+        return Some(format!("{domain}/{path}@{digest}"));
+    }
+    let (_, tag) = full.rsplit_once(':')?;
+    Some(format!("{domain}/{path}:{tag}"))
 }
 
 /// The first component is a domain if it contains a dot, a colon or upper case letters, or is `localhost`; else it is docker.io.

@@ -162,6 +162,19 @@ async fn the_grace_period_of_a_stop_is_rounded_up_to_whole_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_container_is_updated_to_the_resources_of_the_call() {
+    let bench = Bench::new();
+    let resources = json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2", "memory": "4Ki"}});
+    let resources = Box::new(serde_json::from_value(resources).unwrap());
+    let update = Call::Runtime(RuntimeCall::UpdateContainer { name: "web".into(), id: id(), resources });
+    assert_eq!(bench.call(web(), update.clone()).await, Ok(Answer::Done));
+    assert_eq!(bench.fake.calls().last().unwrap(), "UpdateContainerResources c-1 (1024, 200000, 4096)");
+    let busy = CriError::new(Code::Other, "UpdateContainerResources", "device or resource busy");
+    bench.fake.next("UpdateContainerResources", Step::Fail(busy));
+    assert_eq!(bench.call(web(), update).await.unwrap_err().message(), "device or resource busy");
+}
+
+#[tokio::test(start_paused = true)]
 async fn sandboxes_wait_for_a_permit_and_the_wait_does_not_count_towards_the_limit() {
     let bench = Bench::new();
     let released = Arc::new(tokio::sync::Notify::new());

@@ -56,6 +56,8 @@ pub(super) struct Scan {
     pub(super) outer: Option<WatchDescriptor>,
     /// All manifests by file name, or the error of the path itself.
     pub(super) found: io::Result<BTreeMap<OsString, ScannedFile>>,
+    /// The path does not exist: an empty set.
+    pub(super) missing: bool,
 }
 
 /// One manifest file.
@@ -94,7 +96,9 @@ pub(super) fn scan(request: ScanRequest, decode: &Decode) -> Scan {
         None => (None, None),
     };
     let file = |name: &OsStr, path: &Path| examine(path, known.get(name).copied().unwrap_or_default(), decode);
-    let found = match fs::metadata(&path) {
+    let metadata = fs::metadata(&path);
+    let missing = metadata.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    let found = match metadata {
         Ok(meta) if meta.is_dir() => names(&path, all_names).map(|names| {
             names.into_iter().filter_map(|name| file(&name, &path.join(&name)).map(|found| (name, found))).collect()
         }),
@@ -106,7 +110,7 @@ pub(super) fn scan(request: ScanRequest, decode: &Decode) -> Scan {
             Ok(file(name, &path).map(|found| (name.to_owned(), found)).into_iter().collect())
         }
     };
-    Scan { inner, outer, found }
+    Scan { inner, outer, found, missing }
 }
 
 /// Whether a file of this name in a manifest directory is read. `all`: with any extension.

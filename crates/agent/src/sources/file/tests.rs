@@ -115,7 +115,7 @@ async fn a_file_created_during_the_first_scan_is_not_missed() {
     let (tx, mut changes) = mpsc::channel(4);
     let (late, plain) = (dir.path().join("late.yaml"), decode(Arc::default()));
     // Files are decoded after the directory was listed.
-    let meddling: Decode = Arc::new(move |value: Value, origin: &str| {
+    let adding_a_file: Decode = Arc::new(move |value: Value, origin: &str| {
         if !late.exists() {
             fs::write(&late, manifest("late")).expect("written");
         }
@@ -123,7 +123,7 @@ async fn a_file_created_during_the_first_scan_is_not_missed() {
     });
     let config =
         FileSourceConfig { path: dir.path().into(), check_frequency: Duration::from_secs(3600), all_names: false };
-    let task = tokio::spawn(run(config, meddling, tx, Pool::default()));
+    let task = tokio::spawn(run(config, adding_a_file, tx, Pool::default()));
     for expected in [1, 2] {
         let (_, change) = timeout(Duration::from_secs(10), changes.recv()).await.expect("a change").unwrap();
         let SourceChange::Set { pods, .. } = change else { panic!("{change:?}") };

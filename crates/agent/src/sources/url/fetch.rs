@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::UrlSourceConfig;
-use crate::host::Pool;
+use crate::host::{Pool, PoolError};
 use crate::name_lookup::NameResolver;
 use crate::sources::{InvalidManifest, MANIFEST_MAX};
 
@@ -56,6 +56,8 @@ pub(super) enum FetchError {
     Empty,
     #[error(transparent)]
     Manifest(InvalidManifest),
+    #[error("decode the body: {0}")]
+    Decode(#[source] PoolError),
 }
 
 /// A TCP or TLS stream.

@@ -34,7 +34,7 @@ fn fetcher() -> Fetcher {
     Fetcher::new(Pool::default())
 }
 
-/// What the server answers, one after the other; the last one again and again.
+/// Responses of the server in order; the last one is repeated.
 type Script = Arc<Mutex<VecDeque<(u16, Vec<u8>)>>>;
 
 struct Bench {
@@ -67,7 +67,7 @@ impl Bench {
         pods.iter().map(|m| m.pod.metadata.name.clone().unwrap()).collect()
     }
 
-    /// A few more fetches happen and nothing is told.
+    /// Asserts that a few more fetches send nothing.
     async fn silent(&mut self) {
         while self.seen.try_recv().is_ok() {}
         for _ in 0..3 {
@@ -127,6 +127,21 @@ async fn a_pod_or_a_list_is_sent_once_for_the_same_body() {
     bench.answer(200, B.as_bytes());
     assert_eq!(bench.pods().await, ["b", "c"]);
     bench.silent().await;
+}
+
+#[tokio::test]
+async fn manifests_are_decoded_off_the_async_workers() {
+    let port = serve_by(|_| Response::new("kind: Pod\nmetadata: {name: a}".into())).await;
+    let config = UrlSourceConfig::new(&format!("http://127.0.0.1:{port}/"), [], Duration::from_millis(30)).unwrap();
+    let (tx, mut changes) = mpsc::channel(4);
+    let (threads, mut used) = mpsc::unbounded_channel();
+    let noting: Decode = Arc::new(move |value, origin| {
+        threads.send(std::thread::current().id()).unwrap();
+        decode(value, origin)
+    });
+    tokio::spawn(run(config, noting, tx, Pool::default()));
+    timeout(Duration::from_secs(5), changes.recv()).await.unwrap().unwrap();
+    assert_ne!(used.recv().await, Some(std::thread::current().id()), "the only worker decodes");
 }
 
 #[tokio::test]

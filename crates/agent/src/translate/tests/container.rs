@@ -22,7 +22,7 @@ fn translate_with(
 ) -> Result<ContainerConfig, TranslateError> {
     let (pod, ips) = (pod(spec), ["10.1.2.3".to_owned()]);
     let references = References::fetch(objects, &pod, "web").now_or_never();
-    let references = &references.expect("nobody here lets one wait");
+    let references = &references.expect("the fake objects answer at once");
     let ask = ContainerRequest { name: "web", attempt: 3, image, ips: &ips, target: None, references };
     container_config(&pod, &ask, &settings(), situation, &TestHost)
 }
@@ -128,7 +128,7 @@ fn environment_and_command() {
 }
 
 #[test]
-fn an_environment_that_cannot_be_made_is_a_config_error() {
+fn an_environment_that_cannot_be_resolved_is_a_config_error() {
     let table = [
         (
             json!({"env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "metadata.nope"}}}]}),
@@ -207,7 +207,7 @@ fn objects_in_the_environment() {
 }
 
 #[test]
-fn what_is_missing_is_named_as_the_kubelet_does() {
+fn missing_objects_and_keys_are_named_as_by_the_kubelet() {
     let key = |kind: &str, name: &str, key: &str| json!({"env": [{"name": "X", "valueFrom": {kind: {"name": name, "key": key}}}]});
     let table = [
         (key("configMapKeyRef", "none", "k"), "configmap \"none\" not found"),
@@ -264,7 +264,7 @@ fn mounts() {
 }
 
 #[test]
-fn mounts_that_cannot_be_made() {
+fn invalid_mounts_are_refused() {
     let table = [
         (json!({"name": "nope", "mountPath": "/x"}), "the pod has no volume"),
         (json!({"name": "data", "mountPath": "/x", "subPath": "/abs"}), "must not be an absolute path"),

@@ -14,7 +14,7 @@ fn refused(spec: Value) -> String {
 }
 
 #[test]
-fn a_sandbox_says_whose_it_is() {
+fn a_sandbox_has_the_metadata_and_labels_of_its_pod() {
     let config = config(json!({"containers": [{"name": "web"}]}));
     let metadata = config.metadata.unwrap();
     assert_eq!((metadata.name.as_str(), metadata.namespace.as_str()), ("shop", "default"));

@@ -1,4 +1,4 @@
-//! A name server that never answers delays the pod that asks it, and nothing else.
+//! A name server that never answers delays the pod that queries it, and nothing else.
 
 use std::net::{Ipv4Addr, UdpSocket};
 

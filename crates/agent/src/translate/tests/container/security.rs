@@ -1,4 +1,4 @@
-//! Who a container's processes are and what they may do, as sent to the runtime.
+//! Users, groups, capabilities and profiles of a container, as sent to the runtime.
 
 use super::*;
 
@@ -40,7 +40,7 @@ fn the_containers_security_wins_over_the_pods() {
 }
 
 #[test]
-fn seccomp_without_a_word_is_unconfined_or_the_default() {
+fn an_unset_seccomp_profile_is_unconfined_or_the_default() {
     let seccomp = |settings: &NodeSettings| {
         let image = image();
         let ask = ContainerRequest {
