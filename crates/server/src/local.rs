@@ -22,16 +22,26 @@ mod body;
 mod discovery;
 mod events;
 mod exec;
+mod images;
+mod metrics;
+mod openapi;
+mod patch;
 mod pods;
 mod restart_stop;
 mod route;
 mod router;
 mod selector;
+mod table;
 mod watch;
 mod write;
 
-pub use exec::StreamingRuntime;
-pub use router::{AgentApi, ExplainFormatter, LocalApi};
+pub use images::{
+    ARCHIVE_ERROR, FreedContent, ImageErrorKind, ImageFuture, ImageLine, ImageLines, ImageRequestError, LayerAmount,
+    NodeImage, NodeImages, PodPull, PodPulls, PullAmount, PullRequest, SentImageLine,
+};
+pub use metrics::{NodeCapacity, UsageSource};
+pub use router::{AgentApi, ExplainFormatter, LocalApi, PullLookup};
+pub use table::TableCells;
 
 /// The socket's file name in the run directory.
 pub const SOCKET_NAME: &str = "api.sock";
@@ -103,7 +113,7 @@ impl LocalSocket {
 
     /// Serves the API until `stop` is cancelled.
     pub async fn serve(self, api: LocalApi, stop: CancellationToken) {
-        let state = Arc::new(router::ServerState::new(api, stop.clone()));
+        let state = Arc::new(router::LocalState::new(api, stop.clone()));
         serve::serve(self, move |request| router::handle(Arc::clone(&state), request), stop).await;
     }
 }
@@ -164,10 +174,24 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
 
 /// Connections at once; more than [`STREAMS_MAX`], so that short requests are always served.
 const CONNECTIONS_MAX: usize = 256;
+/// Pulls, loads, saves and removals of images at once; each may occupy a thread and the disk.
+const TRANSFERS_MAX: usize = 8;
 /// Watches, logs and execs at once.
 const STREAMS_MAX: usize = 200;
 /// The kernel's accept queue.
 const BACKLOG: i32 = 64;
+
+/// Parses selectors and applies them, for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub fn fuzz_selectors(labels: &str, fields: &str) {
+    if let Ok(selector) = selector::Selector::parse(Some(labels), Some(fields), &["metadata.name"]) {
+        selector.matches(None, |_| Some("name"));
+    }
+    if let Ok(selector) = selector::Selector::parse(Some(labels), None, &[]) {
+        let labels = std::collections::BTreeMap::from([("a".to_owned(), "b".to_owned())]);
+        selector.matches(Some(&labels), |_| None);
+    }
+}
 
 #[cfg(test)]
 mod tests;

@@ -7,8 +7,11 @@
 //! continues with the file that has taken the name; it ends when the container has terminated and all output is read.
 
 mod follow;
+#[cfg(feature = "fuzzing")]
+mod fuzz_read;
 mod line;
 mod options;
+mod paced;
 mod tail;
 
 use std::fs::File;
@@ -22,25 +25,36 @@ use futures::StreamExt;
 use futures::stream::unfold;
 use k8s_openapi::api::core::v1::ContainerStatus;
 use podwright_agent::feed::{PodFeed, PodView};
-use podwright_agent::host::HostPaths;
+use podwright_agent::host::{HostPaths, Pool};
+use podwright_core::kubelet_api::log_query::select_attempt;
 use podwright_linux::beneath::ConfinedDir;
 use rustix::fs::OFlags;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
-use crate::serve::{HttpResponse, WriteTimeout, stream};
+use crate::serve::{HttpResponse, StreamGuard, WriteTimeout, try_stream};
 use crate::status_error::StatusError;
 use follow::LogReader;
+#[cfg(feature = "fuzzing")]
+pub use fuzz_read::fuzz_read;
 pub(crate) use options::LogOptions;
+pub(crate) use paced::paced;
 
 /// The log of one attempt of one container.
 pub(crate) struct ContainerLog {
     path: LogPath,
+    pool: Pool,
     feed: Arc<PodFeed>,
     view: Arc<PodView>,
     container: String,
     attempt: u32,
     options: LogOptions,
+}
+
+/// Where logs are, and the threads that read them.
+#[derive(Clone)]
+pub(crate) struct LogFiles {
+    pub(crate) paths: HostPaths,
+    pub(crate) pool: Pool,
 }
 
 /// The location of a log file.
@@ -70,26 +84,30 @@ impl LogPath {
 impl ContainerLog {
     /// Selects container and attempt; fails if the container can't have a log yet.
     pub(crate) fn new(
-        paths: HostPaths,
+        files: LogFiles,
         feed: Arc<PodFeed>,
         view: Arc<PodView>,
         options: LogOptions,
     ) -> Result<Self, StatusError> {
+        let LogFiles { paths, pool } = files;
         let (container, status) = container_named(&view, options.container.clone())?;
-        let attempt = attempt(view.name(), &container, status, options.previous)?;
+        let attempt = select_attempt(view.name(), &container, status, options.previous).map_err(|error| {
+            rejected(&view, &container).unwrap_or_else(|| StatusError::bad_request(error.to_string()))
+        })?;
         let below = |path: &Path| path.strip_prefix(&paths.pod_logs_dir).unwrap_or(path).to_owned();
         let path = LogPath {
             dir: below(&paths.container_logs(&view.object, &container)),
             file: below(&paths.log_file(&view.object, &container, attempt)),
             root: paths.pod_logs_dir,
         };
-        Ok(Self { path, feed, view, container, attempt, options })
+        Ok(Self { path, pool, feed, view, container, attempt, options })
     }
 
-    /// The response, which reads the file while the client reads the response.
+    /// The response, which reads the file while the client reads the response. It ends when the client does not read for `patience`.
     pub(crate) async fn respond(
         self,
-        permit: OwnedSemaphorePermit,
+        permit: StreamGuard,
+        patience: Duration,
         stop: CancellationToken,
     ) -> Result<HttpResponse, StatusError> {
         let (name, pod) = (self.container.clone(), self.view.name().to_owned());
@@ -101,11 +119,11 @@ impl ContainerLog {
         })?;
         let parts = unfold(reader, |mut reader| async move { Some((reader.next().await?, reader)) });
         let parts = parts.take_until(async move { stop.cancelled().await });
-        let parts = parts.map(move |part: Bytes| {
+        let parts = parts.map(move |part: io::Result<Bytes>| {
             let _permit = &permit;
             part
         });
-        Ok(stream(false, parts, WriteTimeout::After(LOG_WRITE_TIMEOUT)))
+        Ok(try_stream(false, paced(parts, patience), WriteTimeout::After(patience)))
     }
 }
 
@@ -134,43 +152,43 @@ pub(crate) fn container_named(
             return Err(StatusError::bad_request(message));
         }
     };
-    if !own.contains(&name.as_str()) && !init.contains(&name.as_str()) {
+    if !own.contains(&name.as_str()) && !init.contains(&name.as_str()) && !is_ephemeral(view, &name) {
         return Err(StatusError::bad_request(format!("container {name} is not valid for pod {}", view.name())));
     }
     let status = status_of(view, &name);
     Ok((name, status))
 }
 
-fn status_of<'a>(view: &'a PodView, name: &str) -> Option<&'a ContainerStatus> {
+fn is_ephemeral(view: &PodView, name: &str) -> bool {
+    let spec = view.object.spec.as_ref();
+    spec.is_some_and(|spec| spec.ephemeral_containers.iter().flatten().any(|container| container.name == name))
+}
+
+pub(crate) fn status_of<'a>(view: &'a PodView, name: &str) -> Option<&'a ContainerStatus> {
     let status = view.status.as_deref()?;
-    let lists = [&status.container_statuses, &status.init_container_statuses];
+    let lists = [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
     lists.into_iter().flatten().flatten().find(|status| status.name == name)
 }
 
-/// The attempt whose log to read (the Go kubelet's `validateContainerLogStatus`): each restart has its own file.
-fn attempt(pod: &str, name: &str, status: Option<&ContainerStatus>, previous: bool) -> Result<u32, StatusError> {
-    let not_started =
-        |why: &str| StatusError::bad_request(format!("container {name:?} in pod {pod:?} is waiting to start: {why}"));
-    let status = status.ok_or_else(|| not_started("no logs yet"))?;
-    let newest = u32::try_from(status.restart_count).unwrap_or_default();
-    let state = status.state.as_ref();
-    let waiting = state.and_then(|state| state.waiting.as_ref());
-    let ran_before = status.last_state.as_ref().is_some_and(|state| state.terminated.is_some());
-    match (previous, waiting) {
-        (true, _) if !ran_before => {
-            Err(StatusError::bad_request(format!("previous terminated container {name:?} in pod {pod:?} not found")))
-        }
-        // A container that waits for its restart has no new file yet.
-        (true, None) => Ok(newest.saturating_sub(1)),
-        (false, Some(waiting)) if !ran_before => Err(not_started(waiting.reason.as_deref().unwrap_or("no logs yet"))),
-        _ => Ok(newest),
-    }
+/// The error for a container of a pod that the node does not admit: it is not about to start.
+fn rejected(view: &PodView, container: &str) -> Option<StatusError> {
+    let status = view.status.as_deref()?;
+    let pending = status.phase.as_deref() == Some("Pending");
+    let (reason, message) = (status.reason.as_deref()?, status.message.as_deref().unwrap_or_default());
+    let message = match message.strip_prefix("Pod was rejected: ") {
+        Some(message) => message,
+        None if pending && reason != "WaitingForPredecessor" => message,
+        None => return None,
+    };
+    let pod = view.name();
+    let again = if pending { "; it starts automatically when this changes" } else { "" };
+    Some(StatusError::bad_request(format!(
+        "container {container:?} in pod {pod:?} has no log: the pod is rejected: {reason}: {message}{again}"
+    )))
 }
 
 /// Kubernetes: the annotation with the container to use when a request names none.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
-/// A user may read slowly, in a pager.
-const LOG_WRITE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use http::{Request, StatusCode};
+use http::header::CONNECTION;
+use http::{HeaderValue, Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -24,9 +25,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use response::{HttpResponse, json, prometheus_text, respond_and_drain, stream, text};
-pub(crate) use write_timeout::WriteTimeout;
-use write_timeout::{ResponseKind, TimedWrites};
+pub(crate) use response::{
+    HttpResponse, ResponseBody, complete, compressed, json, prometheus_text, respond_and_drain, stream, text, too_many,
+    try_frames, try_stream,
+};
+pub(crate) use write_timeout::{ResponseKind, TimedWrites, WriteTimeout};
 
 /// Accepts connections: a TCP listener, or the local API's socket.
 pub(crate) trait ConnectionListener: Send + 'static {
@@ -39,6 +42,9 @@ pub(crate) trait ConnectionListener: Send + 'static {
     /// The next connection; `None` if its peer was rejected.
     fn next(&self) -> impl Future<Output = io::Result<Option<Self::Stream>>> + Send;
 }
+
+/// What an open stream holds until it ends: a permit.
+pub(crate) type StreamGuard = Box<dyn Send + Sync>;
 
 /// How a listener treats connections beyond its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +152,11 @@ where
     let service = service_fn(move |request| {
         let (response, kind) = (catch_panic(handler(request)), service_kind.clone());
         async move {
-            let response = response.await;
+            let mut response = response.await;
+            if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                // An idle connection would occupy one of the limited slots.
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
             kind.set(response.extensions().get::<WriteTimeout>().copied());
             Ok::<_, Infallible>(response)
         }
@@ -155,8 +165,6 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(BUFFER_MAX)
-        // An idle connection would occupy one of the limited slots.
-        .keep_alive(false)
         .serve_connection(TokioIo::new(TimedWrites::new(stream, kind.clone())), service)
         .with_upgrades();
     tokio::select! {
@@ -168,7 +176,7 @@ where
 }
 
 /// A panic in a handler fails its own request only.
-async fn catch_panic(response: impl Future<Output = HttpResponse>) -> HttpResponse {
+pub(crate) async fn catch_panic(response: impl Future<Output = HttpResponse>) -> HttpResponse {
     match AssertUnwindSafe(response).catch_unwind().await {
         Ok(response) => response,
         Err(_) => {

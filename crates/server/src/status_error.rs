@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Status, StatusCause, Status
 use podwright_agent::local::PodRequestError;
 use podwright_core::validate::FieldError;
 
-use crate::serve::{HttpResponse, json};
+use crate::serve::{HttpResponse, json, text};
 
 /// A request that failed; sent as a v1 Status.
 #[derive(Debug, PartialEq)]
@@ -18,7 +18,7 @@ pub(crate) struct StatusError {
 }
 
 impl StatusError {
-    fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
+    pub(crate) fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
         Self { code, reason, message: message.into(), details: None }
     }
 
@@ -44,6 +44,18 @@ impl StatusError {
         Self::new(StatusCode::CONFLICT, "Conflict", message).about("pods", name)
     }
 
+    pub(crate) fn unauthorized() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
+    }
+
+    pub(crate) fn unsupported_media_type(kind: &str) -> Self {
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: \
+             application/merge-patch+json, application/strategic-merge-patch+json; not {kind:?}"
+        );
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
+    }
+
     pub(crate) fn too_large(max: usize) -> Self {
         let message = format!("Request entity too large: limit is {max}");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
@@ -51,6 +63,11 @@ impl StatusError {
 
     pub(crate) fn too_many() -> Self {
         let message = "too many open watches, logs and execs: try again later";
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
+    }
+
+    pub(crate) fn too_many_transfers() -> Self {
+        let message = "too many transfers of images at once: try again when one of them has ended";
         Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
     }
 
@@ -93,6 +110,10 @@ impl StatusError {
         self.message
     }
 
+    pub(crate) fn code(&self) -> StatusCode {
+        self.code
+    }
+
     pub(crate) fn status(self) -> Status {
         Status {
             code: Some(self.code.as_u16().into()),
@@ -100,8 +121,13 @@ impl StatusError {
             message: Some(self.message),
             metadata: Default::default(),
             reason: Some(self.reason.into()),
-            status: Some("StatusError".into()),
+            status: Some("Failure".into()),
         }
+    }
+
+    /// The message as plain text, as the kubelet's API answers.
+    pub(crate) fn text_response(self) -> HttpResponse {
+        text(self.code, self.message)
     }
 
     pub(crate) fn response(self) -> HttpResponse {

@@ -1,52 +1,62 @@
-//! The body of `/pods`: built once per change of the pods, off the async workers, without values of environment variables.
+//! The body of `/pods`: built once per change of the pods, off the async workers; for readers that are not authorized without values
+//! of environment variables.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use k8s_openapi::api::core::v1::{EnvVar, Pod};
 use podwright_agent::feed::{PodFeed, PodView};
-use podwright_agent::host::Pool;
+use podwright_agent::host::{Pool, PoolError};
 use serde::Serialize;
 use tokio::sync::Mutex;
 
 use crate::serve::RESPONSE_TIMEOUT;
 
-/// The list of all pods for readers that are not trusted. All readers share one body.
+/// The list of all pods. All readers share one body.
 pub struct PodListCache {
     feed: Arc<PodFeed>,
     pool: Pool,
+    /// Values of environment variables are shown.
+    complete: bool,
     /// The resourceVersion of the list and its body. Held during a build, so that concurrent readers wait for one build.
     built: Mutex<Option<(u64, Bytes)>>,
 }
 
 impl PodListCache {
-    /// Nothing is built before the first request.
+    /// For readers that are not trusted. Nothing is built before the first request.
     pub fn new(feed: Arc<PodFeed>, pool: Pool) -> Self {
-        Self { feed, pool, built: Mutex::default() }
+        Self { feed, pool, complete: false, built: Mutex::default() }
     }
 
-    /// The JSON of a v1 PodList.
-    pub async fn body(&self) -> Bytes {
+    /// For authorized readers: with values of environment variables.
+    pub fn complete(feed: Arc<PodFeed>, pool: Pool) -> Self {
+        Self { complete: true, ..Self::new(feed, pool) }
+    }
+
+    /// The JSON of a v1 PodList. If it cannot be built, an older one; an error if there is none.
+    pub async fn body(&self) -> Result<Bytes, PoolError> {
         let mut built = self.built.lock().await;
         match &*built {
-            Some((version, body)) if *version == self.feed.version() => return body.clone(),
+            Some((version, body)) if *version == self.feed.version() => return Ok(body.clone()),
             _ => {}
         }
         let (version, pods) = self.feed.list();
-        match self.pool.run(POOL_KEY, RESPONSE_TIMEOUT, move || pod_list(version, &pods)).await {
-            Ok(body) => built.insert((version, body)).1.clone(),
+        let (key, complete) = (if self.complete { COMPLETE_KEY } else { POOL_KEY }, self.complete);
+        match self.pool.run(key, RESPONSE_TIMEOUT, move || pod_list(version, &pods, complete)).await {
+            Ok(body) => Ok(built.insert((version, body)).1.clone()),
             Err(error) => {
                 tracing::warn!(%error, "list of pods not built");
                 // An older list is better than none.
-                built.as_ref().map_or_else(|| pod_list(version, &[]), |(_, body)| body.clone())
+                built.as_ref().map(|(_, body)| body.clone()).ok_or(error)
             }
         }
     }
 }
 
-fn pod_list(version: u64, views: &[Arc<PodView>]) -> Bytes {
+fn pod_list(version: u64, views: &[Arc<PodView>], complete: bool) -> Bytes {
     let metadata = ListMeta { resource_version: version.to_string() };
-    let items = views.iter().map(|view| redacted(view.pod())).collect();
+    let items =
+        views.iter().map(|view| if complete { with_status(view.pod()) } else { redacted(view.pod()) }).collect();
     let list = PodList { kind: "PodList", api_version: "v1", metadata, items };
     Bytes::from(serde_json::to_vec(&list).expect("pods have string keys"))
 }
@@ -80,6 +90,10 @@ fn redacted(mut pod: Pod) -> Pod {
     if let Some(annotations) = &mut pod.metadata.annotations {
         annotations.remove(LAST_APPLIED);
     }
+    with_status(pod)
+}
+
+fn with_status(mut pod: Pod) -> Pod {
     pod.status.get_or_insert_default();
     pod
 }
@@ -95,9 +109,11 @@ const REDACTED: &str = "<redacted>";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// One list is built at a time.
 const POOL_KEY: &str = "list of pods";
+const COMPLETE_KEY: &str = "complete list of pods";
 
 #[cfg(test)]
 mod tests {
+    use podwright_agent::host::PoolLimits;
     use podwright_core::model::Source;
     use serde_json::json;
 
@@ -129,7 +145,7 @@ mod tests {
 
     #[tokio::test]
     async fn no_value_of_an_environment_variable_is_shown_to_local_users() {
-        let body = PodListCache::new(feed(), Pool::default()).body().await;
+        let body = PodListCache::new(feed(), Pool::default()).body().await.unwrap();
         let text = std::str::from_utf8(&body).unwrap();
         assert!(!text.contains("hunter2"), "{text}");
         let list: serde_json::Value = serde_json::from_slice(&body).unwrap();
@@ -148,15 +164,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_list_that_cannot_be_built_is_an_error_and_not_empty() {
+        let refusing = Pool::new(PoolLimits { stuck: 0, ..PoolLimits::default() });
+        assert!(PodListCache::new(feed(), refusing).body().await.is_err());
+    }
+
+    #[tokio::test]
     async fn the_list_is_built_once_per_change() {
         let feed = feed();
         let cache = PodListCache::new(feed.clone(), Pool::default());
         let (first, second) = tokio::join!(cache.body(), cache.body());
+        let (first, second) = (first.unwrap(), second.unwrap());
         assert_eq!(first.as_ptr(), second.as_ptr(), "readers share one body");
-        assert_eq!(cache.body().await.as_ptr(), first.as_ptr());
+        assert_eq!(cache.body().await.unwrap().as_ptr(), first.as_ptr());
         add(&feed, "two");
-        let changed = cache.body().await;
+        let changed = cache.body().await.unwrap();
         assert!(changed.len() > first.len());
-        assert_eq!(cache.body().await.as_ptr(), changed.as_ptr());
+        assert_eq!(cache.body().await.unwrap().as_ptr(), changed.as_ptr());
     }
 }

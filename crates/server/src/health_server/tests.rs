@@ -16,22 +16,39 @@ struct FakeAgent {
     hang: bool,
     /// The list of pods is larger than the buffers of a connection.
     large: bool,
+    /// There is no list of pods.
+    unavailable: bool,
 }
 
 impl AgentStatus for FakeAgent {
-    fn pods(&self) -> BoxFuture<'_, Bytes> {
+    fn pods(&self) -> BoxFuture<'_, Option<Bytes>> {
         Box::pin(async {
             if self.hang {
                 std::future::pending::<()>().await;
             }
             match self.large {
-                true => Bytes::from(vec![b'x'; 16 << 20]),
-                false => Bytes::from_static(b"{\"kind\":\"PodList\"}"),
+                _ if self.unavailable => None,
+                true => Some(Bytes::from(vec![b'x'; 16 << 20])),
+                false => Some(Bytes::from_static(b"{\"kind\":\"PodList\"}")),
             }
         })
     }
-    fn metrics(&self) -> BoxFuture<'_, Bytes> {
-        Box::pin(async { Bytes::from_static(b"kubelet_running_pods 1\n") })
+    fn metrics(&self, page: MetricsPage) -> BoxFuture<'_, Bytes> {
+        Box::pin(async move {
+            match page {
+                MetricsPage::Agent => Bytes::from_static(b"kubelet_running_pods 1\n"),
+                other => Bytes::from(format!("page {other:?}\n")),
+            }
+        })
+    }
+    fn stats_summary(&self, only_cpu_and_memory: bool) -> BoxFuture<'_, Result<Bytes, SampleError>> {
+        Box::pin(async move { Ok(Bytes::from(format!("{{\"only\":{only_cpu_and_memory}}}"))) })
+    }
+    fn record_healthcheck(&self, _: &str, _: bool) {}
+    fn reset_healthchecks(&self) {}
+    fn static_pod_name<'a>(&'a self, mirror: &'a str) -> BoxFuture<'a, Option<FullName>> {
+        let name = (mirror == "mirror").then(|| FullName { namespace: "default".into(), name: "static-node".into() });
+        Box::pin(async { name })
     }
     fn not_live(&self) -> Option<String> {
         self.not_live.lock().unwrap().clone()
@@ -72,6 +89,8 @@ async fn health_pods_and_metrics_are_served() {
     }
     assert_eq!(request(address, "GET /pods").await, (200, "{\"kind\":\"PodList\"}".into()));
     assert_eq!(request(address, "GET /metrics").await, (200, "kubelet_running_pods 1\n".into()));
+    assert_eq!(request(address, "GET /metrics/resource").await, (200, "page Resource\n".into()));
+    assert_eq!(request(address, "GET /stats/summary").await, (200, "{\"only\":false}".into()));
     assert_eq!(request(address, "HEAD /pods").await, (200, String::new()));
     assert_eq!(request(address, "POST /pods").await.0, 405);
     assert_eq!(request(address, "GET /../etc/passwd").await.0, 404);
@@ -144,4 +163,10 @@ async fn liveness_does_not_wait_for_what_readiness_waits_for() {
     let (address, _stop) = start(Arc::new(FakeAgent { hang: true, ..FakeAgent::default() })).await;
     let live = timeout(Duration::from_secs(2), request(address, "GET /livez")).await;
     assert_eq!(live.expect("an answer at once"), (200, "ok".into()));
+}
+
+#[tokio::test]
+async fn a_list_of_pods_that_is_not_available_is_503_and_not_empty() {
+    let (address, _stop) = start(Arc::new(FakeAgent { unavailable: true, ..FakeAgent::default() })).await;
+    assert_eq!(request(address, "GET /pods").await, (503, "the list of pods is not available yet".into()));
 }

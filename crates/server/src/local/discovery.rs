@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use super::metrics::METRICS_VERSION;
+use super::openapi;
 use super::route::Discovery;
 use super::router::object;
 use crate::query::QueryParams;
@@ -13,7 +15,17 @@ pub(super) fn respond(document: Discovery, params: QueryParams) -> Result<HttpRe
     Ok(object(&match document {
         Discovery::Version => version(),
         Discovery::Versions => json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}),
-        Discovery::Groups => json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": []}),
+        Discovery::Groups => json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [metrics_group()]}),
+        Discovery::MetricsGroup => {
+            let mut group = metrics_group();
+            (group["kind"], group["apiVersion"]) = ("APIGroup".into(), "v1".into());
+            group
+        }
+        Discovery::OpenApi => openapi::root(),
+        Discovery::OpenApiCore => openapi::core_v1(),
+        Discovery::MetricsResources => {
+            json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": METRICS_VERSION, "resources": metrics_resources()})
+        }
         Discovery::Resources => {
             json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": resources()})
         }
@@ -30,18 +42,35 @@ fn version() -> Value {
     })
 }
 
+fn metrics_group() -> Value {
+    let version = json!({"groupVersion": METRICS_VERSION, "version": "v1beta1"});
+    json!({"name": "metrics.k8s.io", "versions": [version], "preferredVersion": version})
+}
+
+fn metrics_resources() -> Vec<Value> {
+    let verbs = ["get", "list"];
+    vec![
+        json!({"name": "nodes", "singularName": "", "namespaced": false, "kind": "NodeMetrics", "verbs": verbs}),
+        json!({"name": "pods", "singularName": "", "namespaced": true, "kind": "PodMetrics", "verbs": verbs}),
+    ]
+}
+
 fn resources() -> Vec<Value> {
     let resource = |name: &str, kind: &str, verbs: &[&str]| json!({"name": name, "singularName": "", "namespaced": true, "kind": kind, "verbs": verbs});
-    let mut pods = resource("pods", "Pod", &["create", "delete", "get", "list", "update", "watch"]);
+    let mut pods = resource("pods", "Pod", &["create", "delete", "get", "list", "patch", "update", "watch"]);
     (pods["singularName"], pods["shortNames"], pods["categories"]) = ("pod".into(), json!(["po"]), json!(["all"]));
     let mut events = resource("events", "Event", &["get", "list", "watch"]);
     (events["singularName"], events["shortNames"]) = ("event".into(), json!(["ev"]));
+    let mut nodes = resource("nodes", "Node", &["get", "list"]);
+    (nodes["singularName"], nodes["shortNames"], nodes["namespaced"]) = ("node".into(), json!(["no"]), false.into());
     vec![
         events,
+        nodes,
         pods,
         resource("pods/attach", "PodAttachOptions", &["create", "get"]),
         resource("pods/exec", "PodExecOptions", &["create", "get"]),
         resource("pods/log", "Pod", &["get"]),
+        resource("pods/portforward", "PodPortForwardOptions", &["create", "get"]),
         resource("pods/restart", "Pod", &["create"]),
     ]
 }

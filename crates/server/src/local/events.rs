@@ -1,13 +1,16 @@
 //! The events in memory as v1 Event objects: list and read.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use podwright_agent::event_loop::CorrelatedEvent;
 use podwright_core::model::FullName;
 
-use super::router::{ServerState, list as list_of, object as one_object};
+use super::router::{LocalState, list as list_of, object as one_object};
 use super::selector::Selector;
+use super::table::{self, ObjectForm};
 use crate::query::QueryParams;
 use crate::serve::HttpResponse;
 use crate::status_error::StatusError;
@@ -36,30 +39,45 @@ impl EventFilter {
 }
 
 pub(super) fn list(
-    state: &ServerState,
+    state: &LocalState,
     namespace: Option<String>,
+    form: ObjectForm,
     mut params: QueryParams,
 ) -> Result<HttpResponse, StatusError> {
     if params.flag("watch")? {
-        return watch::watch(state, namespace, params);
+        return watch::watch(state, namespace, form, params);
     }
     let filter = EventFilter::parse(namespace, &mut params)?;
     params.text("resourceVersion");
     params.text("timeoutSeconds");
     params.finish()?;
-    let (node, kept) = (&state.api.node, state.api.agent.events());
-    let events: Vec<Event> = kept.iter().map(|kept| object(kept, node)).filter(|event| filter.matches(event)).collect();
-    Ok(list_of("EventList", kept.iter().map(version).max().unwrap_or(1), events))
+    let (node, correlated) = (&state.api.node, state.api.agent.events());
+    let events = correlated.iter().map(|event| object(event, node)).filter(|event| filter.matches(event));
+    let events: Vec<Event> = events.collect();
+    let version = correlated.iter().map(version).max().unwrap_or(1);
+    Ok(match form {
+        ObjectForm::Object => list_of("EventList", version, events),
+        ObjectForm::Table(rows) => one_object(&table::of_events(state.api.cells, rows, Some(version), &events)),
+    })
 }
 
-pub(super) fn one(state: &ServerState, of: &FullName, mut params: QueryParams) -> Result<HttpResponse, StatusError> {
+pub(super) fn one(
+    state: &LocalState,
+    of: &FullName,
+    form: ObjectForm,
+    mut params: QueryParams,
+) -> Result<HttpResponse, StatusError> {
     params.text("resourceVersion");
     params.finish()?;
     let named = |event: &Event| {
         (event.metadata.namespace.as_deref(), event.metadata.name.as_deref()) == (Some(&*of.namespace), Some(&*of.name))
     };
     let found = state.api.agent.events().iter().map(|kept| object(kept, &state.api.node)).find(named);
-    found.map(|event| one_object(&event)).ok_or_else(|| StatusError::not_found("events", &of.name))
+    let found = found.ok_or_else(|| StatusError::not_found("events", &of.name))?;
+    Ok(match form {
+        ObjectForm::Object => one_object(&found),
+        ObjectForm::Table(rows) => one_object(&table::of_events(state.api.cells, rows, None, &[found])),
+    })
 }
 
 /// The resource version of an event: the time of its last occurrence in microseconds.
@@ -70,6 +88,7 @@ fn version(kept: &CorrelatedEvent) -> u64 {
 fn field<'a>(event: &'a Event, name: &str) -> Option<&'a str> {
     let object = &event.involved_object;
     match name {
+        "involvedObject.apiVersion" => object.api_version.as_deref(),
         "involvedObject.kind" => object.kind.as_deref(),
         "involvedObject.namespace" => object.namespace.as_deref(),
         "involvedObject.name" => object.name.as_deref(),
@@ -83,7 +102,8 @@ fn field<'a>(event: &'a Event, name: &str) -> Option<&'a str> {
     }
 }
 
-const FIELDS: [&str; 9] = [
+const FIELDS: [&str; 10] = [
+    "involvedObject.apiVersion",
     "involvedObject.kind",
     "involvedObject.namespace",
     "involvedObject.name",
@@ -101,12 +121,15 @@ fn object(kept: &CorrelatedEvent, node: &str) -> Event {
     let of_node = event.is_about_node();
     let namespace = if of_node { "default".into() } else { namespace };
     let uid = if of_node { Some(name.clone()) } else { event.uid.as_ref().map(ToString::to_string) };
+    let annotations: BTreeMap<String, String> =
+        event.annotations.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
     Event {
         metadata: ObjectMeta {
             name: Some(format!("{name}.{:x}", first.wall.as_nanosecond())),
             namespace: Some(namespace.clone()),
             creation_timestamp: Some(whole_seconds(first.wall)),
             resource_version: Some(version(kept).to_string()),
+            annotations: (!annotations.is_empty()).then_some(annotations),
             ..ObjectMeta::default()
         },
         involved_object: ObjectReference {
@@ -149,6 +172,7 @@ mod tests {
         let at =
             |secs: u64| Now { boot: Duration::ZERO, wall: Timestamp::UNIX_EPOCH + Duration::from_millis(secs * 1500) };
         let event = KubeEvent {
+            annotations: vec![],
             uid: Some("u".into()),
             pod: FullName { namespace: "ns".into(), name: "web".into() },
             container: Some("c".into()),

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use podwright_agent::feed::PodView;
+use podwright_core::model::{FullName, Pod};
 
-use super::router::{ServerState, list as list_of};
+use super::router::{LocalState, list as list_of, object};
 use super::selector::Selector;
+use super::table::{self, ObjectForm};
 use crate::query::QueryParams;
 use crate::serve::HttpResponse;
 use crate::status_error::StatusError;
@@ -32,8 +34,9 @@ impl PodFilter {
 }
 
 pub(super) fn list(
-    state: &ServerState,
+    state: &LocalState,
     namespace: Option<String>,
+    form: ObjectForm,
     mut params: QueryParams,
 ) -> Result<HttpResponse, StatusError> {
     let filter = PodFilter::parse(namespace, &mut params)?;
@@ -41,9 +44,32 @@ pub(super) fn list(
     params.text("resourceVersion");
     params.text("timeoutSeconds");
     params.finish()?;
+    let images = state.api.images.as_deref().ok();
     let (version, views) = state.api.feed.list();
     let views: Vec<Arc<PodView>> = views.into_iter().filter(|view| filter.matches(view)).collect();
-    Ok(list_of("PodList", version, views))
+    match form {
+        ObjectForm::Object => Ok(list_of("PodList", version, views)),
+        ObjectForm::Table(rows) => {
+            let pods: Vec<Pod> = views.iter().map(|view| view.pod()).collect();
+            Ok(object(&table::of_pods(state.api.cells, rows, Some(version), &pods, images)))
+        }
+    }
+}
+
+pub(super) fn one(
+    state: &LocalState,
+    of: &FullName,
+    form: ObjectForm,
+    mut params: QueryParams,
+) -> Result<HttpResponse, StatusError> {
+    params.text("resourceVersion");
+    params.finish()?;
+    let images = state.api.images.as_deref().ok();
+    let view = state.pod(of)?;
+    Ok(match form {
+        ObjectForm::Object => object(&*view),
+        ObjectForm::Table(rows) => object(&table::of_pods(state.api.cells, rows, None, &[view.pod()], images)),
+    })
 }
 
 fn field<'a>(view: &'a PodView, name: &str) -> Option<&'a str> {

@@ -7,13 +7,13 @@ use podwright_agent::feed::PodView;
 use podwright_core::model::{Event, FullName, Name, Source};
 use serde_json::json;
 
-use super::router::{ServerState, object};
+use super::router::{LocalState, object};
 use crate::query::QueryParams;
 use crate::serve::HttpResponse;
 use crate::status_error::StatusError;
 
 pub(super) async fn restart(
-    state: &ServerState,
+    state: &LocalState,
     of: &FullName,
     mut params: QueryParams,
 ) -> Result<HttpResponse, StatusError> {
@@ -42,7 +42,7 @@ pub(super) async fn restart(
     Ok(object(&Status { status: Some("Success".into()), code: Some(200), ..Status::default() }))
 }
 
-pub(super) async fn stop(state: &ServerState, mut params: QueryParams) -> Result<HttpResponse, StatusError> {
+pub(super) async fn stop(state: &LocalState, mut params: QueryParams) -> Result<HttpResponse, StatusError> {
     let (pod, all) = (params.text("pod"), params.flag("all")?);
     let grace = params.number::<u64>("gracePeriodSeconds")?.map(|secs| Duration::from_secs(secs.min(GRACE_MAX)));
     params.finish()?;
@@ -56,7 +56,7 @@ pub(super) async fn stop(state: &ServerState, mut params: QueryParams) -> Result
     };
     let mut stopped = Vec::new();
     for view in views.iter().filter(|view| !view.has_ended()) {
-        let kill = Event::Kill { uid: view.uid(), grace, evicted: None, waiter: None };
+        let kill = Event::Kill { uid: view.uid(), grace, evicted: None };
         state.api.agent.send(kill).await;
         stopped.push(format!("{}/{}", view.namespace(), view.name()));
     }

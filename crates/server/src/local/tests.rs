@@ -1,5 +1,6 @@
 //! The local API over a real socket.
 
+mod images;
 mod limits;
 mod reads;
 mod streams;
@@ -13,6 +14,7 @@ use podwright_agent::event_loop::{CorrelatedEvent, Explanation};
 use podwright_agent::feed::PodFeed;
 use podwright_agent::host::HostPaths;
 use podwright_agent::local::Store;
+use podwright_agent::stats::{CpuAndMemory, PodResourceUsage, ResourceUsage, SampleError};
 use podwright_core::model::{Event, FullName, KubeEvent, Now, Pod, Source, SourceChange, Transition};
 use podwright_cri::{BoxFuture, CriError, v1};
 use serde_json::{Value, json};
@@ -20,6 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{broadcast, mpsc};
 
 use super::*;
+use crate::streaming_proxy::StreamingRuntime;
 
 fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().permissions().mode() & 0o777
@@ -72,6 +75,7 @@ struct FakeAgent {
 fn correlated(namespace: &str, reason: &'static str, count: u64) -> CorrelatedEvent {
     let at = |micros: u64| Now { boot: Duration::ZERO, wall: Timestamp::UNIX_EPOCH + Duration::from_micros(micros) };
     let event = KubeEvent {
+        annotations: vec![],
         uid: Some("u".into()),
         pod: FullName { namespace: namespace.into(), name: "web".into() },
         container: None,
@@ -92,6 +96,10 @@ impl AgentApi for FakeAgent {
         })
     }
 
+    fn runtime_up(&self) -> BoxFuture<'_, Option<bool>> {
+        Box::pin(async { Some(true) })
+    }
+
     fn explain(&self, pod: String) -> BoxFuture<'_, Option<Vec<Explanation>>> {
         let at = Now { boot: Duration::ZERO, wall: Timestamp::UNIX_EPOCH };
         let explanation = Explanation {
@@ -104,6 +112,7 @@ impl AgentApi for FakeAgent {
             forgotten: 0,
             waits: vec![],
             runtime_up: true,
+            runtime_pending: false,
         };
         Box::pin(async move { Some(if pod == "default/web" { vec![explanation] } else { vec![] }) })
     }
@@ -138,6 +147,26 @@ impl StreamingRuntime for FixedUrl {
     }
 }
 
+struct FixedUsage;
+
+impl UsageSource for FixedUsage {
+    fn usage(&self) -> BoxFuture<'_, Result<ResourceUsage, SampleError>> {
+        let used = |cpu_nano_cores, memory| CpuAndMemory { cpu_nano_cores, memory };
+        let pod = |namespace: &str, name: &str| PodResourceUsage {
+            namespace: namespace.into(),
+            name: name.into(),
+            containers: vec![("c".into(), used(1_500_000, 4 << 20))],
+        };
+        let usage = ResourceUsage {
+            at: Timestamp::UNIX_EPOCH + Duration::from_millis(1500),
+            window: Duration::from_millis(1050),
+            node: Some(used(500_000_000, 1 << 30)),
+            pods: vec![pod("default", "web"), pod("other", "db")],
+        };
+        Box::pin(async { Ok(usage) })
+    }
+}
+
 struct TestServer {
     _dir: tempfile::TempDir,
     path: PathBuf,
@@ -153,6 +182,16 @@ fn start() -> TestServer {
 }
 
 fn start_with(streams: &str, broken: Vec<(String, String)>, hang: bool) -> TestServer {
+    let elsewhere = ImageRequestError::new(ImageErrorKind::Elsewhere, "use crictl");
+    start_with_images(streams, broken, hang, Err(elsewhere))
+}
+
+fn start_with_images(
+    streams: &str,
+    broken: Vec<(String, String)>,
+    hang: bool,
+    images: Result<Arc<dyn NodeImages>, ImageRequestError>,
+) -> TestServer {
     let dir = tempfile::tempdir().unwrap();
     let socket = LocalSocket::open(dir.path()).unwrap();
     let (path, stop, feed) = (socket.path().to_owned(), CancellationToken::new(), Arc::new(PodFeed::default()));
@@ -168,12 +207,24 @@ fn start_with(streams: &str, broken: Vec<(String, String)>, hang: bool) -> TestS
     let api = LocalApi {
         node: "node".into(),
         paths,
+        pool: podwright_tasks::Pool::default(),
         feed: Arc::clone(&feed),
         store: Store::open(dir.path(), "node", &[], Arc::clone(&feed), sender, podwright_tasks::Pool::default())
             .unwrap(),
         runtime: Arc::new(FixedUrl(streams.into())),
+        images,
+        usage: Arc::new(FixedUsage),
+        capacity: NodeCapacity { cpu_millis: 4000, memory: 8 << 30 },
+        allocatable: NodeCapacity { cpu_millis: 3500, memory: 7 << 30 },
         agent: Arc::new(FakeAgent { broken, hang, sent: sender_of_events, kube_events: kube_events.clone() }),
-        format_explanation: |pods, _, _, _| format!("Pod {} has {} instances", pods[0].full_name, pods.len()),
+        cells: TableCells {
+            pod: |pod, _| {
+                ["1/1", pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or(""), "0", "5s", "ip", "n"]
+                    .map(str::to_owned)
+            },
+            age: |_, _| "5s".into(),
+        },
+        format_explanation: |pods, _, _, _, _| format!("Pod {} has {} instances", pods[0].full_name, pods.len()),
     };
     tokio::spawn(socket.serve(api, stop.clone()));
     TestServer { _dir: dir, path, feed, sent, changes, kube_events, _stop: stop.drop_guard() }

@@ -12,19 +12,22 @@ use futures::stream::unfold;
 use podwright_agent::feed::{PodChange, PodFeed, PodView};
 use serde::Serialize;
 use serde_json::json;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::images::NodeImages;
 use super::pods::PodFilter;
-use super::router::ServerState;
+use super::router::LocalState;
+use super::table::{self, ObjectForm, TableCells};
 use crate::query::QueryParams;
 use crate::serve::{HttpResponse, WriteTimeout, stream};
 use crate::status_error::StatusError;
 
 pub(super) fn watch(
-    state: &ServerState,
+    state: &LocalState,
     namespace: Option<String>,
+    form: ObjectForm,
     mut params: QueryParams,
 ) -> Result<HttpResponse, StatusError> {
     let filter = PodFilter::parse(namespace, &mut params)?;
@@ -41,6 +44,9 @@ pub(super) fn watch(
     };
     let watcher = PodWatcher {
         filter,
+        form,
+        cells: state.api.cells,
+        images: state.api.images.as_ref().ok().cloned(),
         cursor,
         first,
         ready: VecDeque::new(),
@@ -71,6 +77,10 @@ pub(super) fn start_version(params: &mut QueryParams) -> Result<Option<u64>, Sta
 
 struct PodWatcher {
     filter: PodFilter,
+    form: ObjectForm,
+    cells: TableCells,
+    /// Those of the node, if it has its own.
+    images: Option<Arc<dyn NodeImages>>,
     /// All changes up to this version were taken from the feed.
     cursor: u64,
     /// Pods that existed at the start and are not sent yet.
@@ -83,14 +93,14 @@ struct PodWatcher {
     bookmark: Option<Instant>,
     stop: CancellationToken,
     ended: bool,
-    _permit: OwnedSemaphorePermit,
+    _permit: crate::serve::StreamGuard,
 }
 
 impl PodWatcher {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(view) = self.first.pop_front() {
-                return Some(line("ADDED", &*view));
+                return Some(self.line("ADDED", &view));
             }
             if let Some(line) = self.ready.pop_front() {
                 return Some(line);
@@ -126,11 +136,20 @@ impl PodWatcher {
         let old = change.old.as_ref().filter(|view| self.filter.matches(view));
         let new = change.new.as_ref().filter(|view| self.filter.matches(view));
         match (old, new) {
-            (None, Some(new)) => Some(line("ADDED", &**new)),
-            (Some(_), Some(new)) => Some(line("MODIFIED", &**new)),
+            (None, Some(new)) => Some(self.line("ADDED", new)),
+            (Some(_), Some(new)) => Some(self.line("MODIFIED", new)),
             // The last object, with the resource version of the deletion.
-            (Some(old), None) => Some(line("DELETED", &old.at_version(change.version))),
+            (Some(old), None) => Some(self.line("DELETED", &old.at_version(change.version))),
             (None, None) => None,
+        }
+    }
+
+    fn line(&self, kind: &'static str, view: &PodView) -> Bytes {
+        match self.form {
+            ObjectForm::Object => line(kind, view),
+            ObjectForm::Table(rows) => {
+                line(kind, &table::of_pods(self.cells, rows, None, &[view.pod()], self.images.as_deref()))
+            }
         }
     }
 

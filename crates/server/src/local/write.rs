@@ -13,13 +13,13 @@ use podwright_core::static_pod::{unknown_in, warnings_in};
 use serde_json::Value;
 
 use super::body::{RequestBody, decode, read};
-use super::router::{ServerState, object, with_code};
+use super::router::{LocalState, object, with_code};
 use crate::query::QueryParams;
 use crate::serve::HttpResponse;
 use crate::status_error::StatusError;
 
 pub(super) async fn create(
-    state: &ServerState,
+    state: &LocalState,
     namespace: String,
     params: QueryParams,
     request: Request<Incoming>,
@@ -29,7 +29,7 @@ pub(super) async fn create(
 }
 
 pub(super) async fn update(
-    state: &ServerState,
+    state: &LocalState,
     of: FullName,
     params: QueryParams,
     request: Request<Incoming>,
@@ -53,7 +53,7 @@ async fn write<F: Future<Output = Result<Arc<PodView>, PodRequestError>>>(
 }
 
 pub(super) async fn delete(
-    state: &ServerState,
+    state: &LocalState,
     of: FullName,
     mut params: QueryParams,
     request: Request<Incoming>,
@@ -81,11 +81,31 @@ pub(super) async fn delete(
 }
 
 /// A pod from a create or update request.
-struct SubmittedPod {
-    pod: Pod,
-    dry_run: bool,
+pub(super) struct SubmittedPod {
+    pub(super) pod: Pod,
+    pub(super) dry_run: bool,
     /// Warnings about unknown and unsupported fields.
-    warnings: Vec<String>,
+    pub(super) warnings: Vec<String>,
+}
+
+/// The parameters of a request that writes a pod.
+#[derive(Clone, Debug)]
+pub(super) struct WriteOptions {
+    pub(super) dry_run: bool,
+    /// `fieldValidation`.
+    strictness: String,
+}
+
+impl WriteOptions {
+    pub(super) fn parse(params: &mut QueryParams) -> Result<Self, StatusError> {
+        let dry_run = params.dry_run()?;
+        let strictness = params.text("fieldValidation").unwrap_or_else(|| "Warn".into());
+        if !["Strict", "Warn", "Ignore"].contains(&strictness.as_str()) {
+            let message = format!("fieldValidation={strictness:?} must be Strict, Warn or Ignore");
+            return Err(StatusError::bad_request(message));
+        }
+        Ok(Self { dry_run, strictness })
+    }
 }
 
 impl SubmittedPod {
@@ -93,20 +113,16 @@ impl SubmittedPod {
         mut params: QueryParams,
         request: Request<Incoming>,
     ) -> Result<Result<Self, HttpResponse>, StatusError> {
-        let dry_run = params.dry_run()?;
-        let strictness = params.text("fieldValidation").unwrap_or_else(|| "Warn".into());
-        if !["Strict", "Warn", "Ignore"].contains(&strictness.as_str()) {
-            let message = format!("fieldValidation={strictness:?} must be Strict, Warn or Ignore");
-            return Err(StatusError::bad_request(message));
-        }
+        let options = WriteOptions::parse(&mut params)?;
         params.finish()?;
-        match read(request, move |document| Self::of(document, dry_run, &strictness)).await? {
+        match read(request, move |document| Self::of(document, &options)).await? {
             RequestBody::Object(written) => Ok(Ok(written)),
             RequestBody::TooLarge(response) => Ok(Err(response)),
         }
     }
 
-    fn of(document: Value, dry_run: bool, strictness: &str) -> Result<Self, StatusError> {
+    pub(super) fn of(document: Value, options: &WriteOptions) -> Result<Self, StatusError> {
+        let WriteOptions { dry_run, strictness } = options;
         let text = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default();
         if (text("kind"), text("apiVersion")) != ("Pod", "v1") {
             let message = format!(
@@ -127,12 +143,12 @@ impl SubmittedPod {
         let mut warnings = if strictness == "Ignore" { Vec::new() } else { warnings_in(&document) };
         warnings.truncate(WARNINGS_MAX);
         let warnings = warnings.iter().map(ToString::to_string).collect();
-        Ok(Self { pod: decode(document)?, dry_run, warnings })
+        Ok(Self { pod: decode(document)?, dry_run: *dry_run, warnings })
     }
 }
 
 /// Kubernetes: warnings are response headers that clients print.
-fn with_warnings(mut response: HttpResponse, warnings: &[String]) -> HttpResponse {
+pub(super) fn with_warnings(mut response: HttpResponse, warnings: &[String]) -> HttpResponse {
     for warning in warnings {
         let text = format!("299 - \"{}\"", warning.replace(['"', '\\'], "'"));
         if let Ok(value) = HeaderValue::from_str(&text) {

@@ -10,9 +10,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use inotify::{EventStream, Inotify, WatchMask};
+use podwright_agent::host::PoolKey;
 use podwright_linux::beneath::ConfinedDir;
 use rustix::fs::OFlags;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::{sleep, timeout};
 
 use super::line::LogLine;
@@ -48,7 +49,7 @@ enum State {
 impl LogReader {
     pub(super) async fn open(log: ContainerLog) -> io::Result<Self> {
         let (path, lines, follow) = (log.path.clone(), log.options.tail, log.options.follow);
-        let (file, offset, inotify) = blocking(move || {
+        let (file, offset, inotify) = blocking(&log, move || {
             // Watch before reading, so that no change is missed.
             let inotify = follow.then(|| watch_directory(&path).ok()).flatten();
             let file = path.open()?;
@@ -72,17 +73,29 @@ impl LogReader {
         })
     }
 
-    /// The next part of the output; `None` at the end.
-    pub(super) async fn next(&mut self) -> Option<Bytes> {
+    /// It waits for more at the end of the file.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn follows(&self) -> bool {
+        self.log.options.follow && self.remaining != Some(0)
+    }
+
+    /// The next part of the output; `None` at the end. Nothing follows an error.
+    pub(super) async fn next(&mut self) -> Option<io::Result<Bytes>> {
         while self.state != State::Done {
-            let Ok(chunk) = self.read().await else { return None };
+            let chunk = match self.read().await {
+                Ok(chunk) => chunk,
+                Err(error) => {
+                    self.state = State::Done;
+                    return Some(Err(error));
+                }
+            };
             if !chunk.is_empty() {
                 let part = self.format(&chunk);
                 if self.remaining == Some(0) {
                     self.state = State::Done;
                 }
                 if !part.is_empty() {
-                    return Some(part.into());
+                    return Some(Ok(part.into()));
                 }
                 continue;
             }
@@ -93,7 +106,7 @@ impl LogReader {
 
     async fn read(&self) -> io::Result<Vec<u8>> {
         let (file, offset) = (Arc::clone(&self.file), self.offset);
-        let chunk = blocking(move || {
+        let chunk = blocking(&self.log, move || {
             let mut chunk = vec![0; CHUNK];
             let size = file.read_at(&mut chunk, offset)?;
             chunk.truncate(size);
@@ -131,7 +144,7 @@ impl LogReader {
     /// The file that has the name now, if it is not the open one.
     async fn open_if_rotated(&self) -> Option<File> {
         let (path, file) = (self.log.path.clone(), Arc::clone(&self.file));
-        let other = blocking(move || {
+        let other = blocking(&self.log, move || {
             let other = path.open()?;
             let (a, b) = (file.metadata()?, other.metadata()?);
             Ok(((a.dev(), a.ino()) != (b.dev(), b.ino())).then_some(other))
@@ -190,17 +203,20 @@ impl LogReader {
 /// Changes after which the log is read again: of the files, and of the pod.
 struct ChangeSignals {
     files: Option<EventStream<[u8; 1024]>>,
+    /// Of [`INOTIFY_PERMITS`], as long as `files` exist.
+    _permit: Option<SemaphorePermit<'static>>,
     pods: watch::Receiver<u64>,
 }
 
 impl ChangeSignals {
-    fn new(inotify: Option<Inotify>, mut pods: watch::Receiver<u64>) -> Self {
+    fn new(inotify: Option<LogWatch>, mut pods: watch::Receiver<u64>) -> Self {
         pods.mark_unchanged();
-        Self { files: inotify.and_then(|inotify| inotify.into_event_stream([0; 1024]).ok()), pods }
+        let (inotify, permit) = inotify.map(|watch| (watch.inotify, watch.permit)).unzip();
+        Self { files: inotify.and_then(|inotify| inotify.into_event_stream([0; 1024]).ok()), _permit: permit, pods }
     }
 
     async fn wait(&mut self) {
-        // Without inotify (no watches left) the file is polled.
+        // Without inotify (too many logs are followed) the file is polled.
         let limit = if self.files.is_some() { SAFETY_POLL } else { POLL_WITHOUT_INOTIFY };
         let files = async {
             match &mut self.files {
@@ -218,27 +234,38 @@ impl ChangeSignals {
     }
 }
 
+/// The inotify instance of one log.
+struct LogWatch {
+    inotify: Inotify,
+    permit: SemaphorePermit<'static>,
+}
+
 /// An inotify watch on the container's log directory, opened without following symlinks.
-fn watch_directory(path: &LogPath) -> io::Result<Inotify> {
+fn watch_directory(path: &LogPath) -> io::Result<LogWatch> {
+    let permit = INOTIFY_PERMITS.try_acquire().map_err(io::Error::other)?;
     let dir = ConfinedDir::open(&path.root)?.open_beneath(&path.dir, OFlags::PATH | OFlags::DIRECTORY)?;
     let inotify = Inotify::init()?;
     let mask = WatchMask::MODIFY | WatchMask::CREATE | WatchMask::MOVED_TO | WatchMask::MOVED_FROM;
     inotify.watches().add(format!("/proc/self/fd/{}", dir.as_raw_fd()), mask)?;
-    Ok(inotify)
+    Ok(LogWatch { inotify, permit })
 }
 
-/// Runs file IO of all logs on at most [`THREADS_MAX`] threads, so that a hanging disk blocks no others.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    static THREADS: Semaphore = Semaphore::const_new(THREADS_MAX);
-    let permit = THREADS.acquire().await.map_err(io::Error::other)?;
-    let work = move || {
-        let _permit = permit;
-        work()
-    };
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+/// Runs file IO on threads of the log's pod: a file system that hangs delays the logs of that pod, and all logs together occupy a
+/// limited number of threads.
+async fn blocking<T: Send + 'static>(
+    log: &ContainerLog,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let key = PoolKey::new("reading of container logs", format!("logs of pod {}", log.view.uid()));
+    log.pool.run(key, READ_TIMEOUT, work).await.map_err(io::Error::other)?
 }
 
-const THREADS_MAX: usize = 4;
+/// The kernel allows 128 instances to all processes of a user (`fs.inotify.max_user_instances`): half of them are left to other
+/// programs of root, systemd among them.
+static INOTIFY_PERMITS: Semaphore = Semaphore::const_new(64);
+
+/// For one read of a file.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 const CHUNK: usize = 32 << 10;
 /// Bytes; runtimes split lines at 16 KiB.
 const LINE_MAX: usize = 1 << 20;

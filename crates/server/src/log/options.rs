@@ -1,6 +1,7 @@
 //! The query parameters of a log request.
 
 use jiff::{SignedDuration, Timestamp};
+use podwright_core::kubelet_api::log_query::{InvalidLogQuery, LogQuery};
 
 use crate::query::QueryParams;
 use crate::status_error::StatusError;
@@ -24,46 +25,48 @@ pub(crate) struct LogOptions {
 }
 
 impl LogOptions {
+    /// The options of a request to the local API.
     pub(crate) fn parse(params: &mut QueryParams) -> Result<Self, StatusError> {
-        let seconds = params.number::<i64>("sinceSeconds")?;
-        let time = params.text("sinceTime");
-        let since = match (seconds, time) {
-            (Some(_), Some(_)) => {
-                return Err(StatusError::bad_request("at most one of sinceTime or sinceSeconds may be specified"));
-            }
-            (Some(seconds), None) if seconds < 1 => {
-                return Err(StatusError::bad_request("sinceSeconds must be greater than 0"));
-            }
-            (Some(seconds), None) => Timestamp::now().checked_sub(SignedDuration::from_secs(seconds)).ok(),
-            (None, Some(text)) => {
-                let wrong = |_| {
-                    StatusError::bad_request(format!("sinceTime={text:?} must be a time, such as 2024-01-01T00:00:00Z"))
-                };
-                Some(text.parse().map_err(wrong)?)
-            }
-            (None, None) => None,
+        let since_time = params.text("sinceTime").map(|text| {
+            let wrong = |_| {
+                StatusError::bad_request(format!("sinceTime={text:?} must be a time, such as 2024-01-01T00:00:00Z"))
+            };
+            text.parse::<Timestamp>().map_err(wrong)
+        });
+        let query = LogQuery {
+            tail_lines: params.number("tailLines")?,
+            limit_bytes: params.number("limitBytes")?,
+            since_seconds: params.number("sinceSeconds")?,
+            since_time: since_time.transpose()?,
+            stream: params.text("stream"),
         };
-        let limit = params.number::<u64>("limitBytes")?;
-        if limit == Some(0) {
-            return Err(StatusError::bad_request("limitBytes must be greater than 0"));
-        }
-        let stream = match params.text("stream").as_deref() {
-            None | Some("All") => None,
-            Some("Stdout") => Some("stdout"),
-            Some("Stderr") => Some("stderr"),
-            Some(other) => {
-                return Err(StatusError::bad_request(format!("stream={other:?} must be All, Stdout or Stderr")));
-            }
-        };
+        let container = params.text("container");
+        let flags = (params.flag("follow")?, params.flag("previous")?, params.flag("timestamps")?);
+        Self::new(&query, container, flags).map_err(|error| StatusError::bad_request(error.to_string()))
+    }
+
+    /// Checks the query. `flags`: follow, previous, timestamps.
+    pub(crate) fn new(
+        query: &LogQuery,
+        container: Option<String>,
+        (follow, previous, timestamps): (bool, bool, bool),
+    ) -> Result<Self, InvalidLogQuery> {
+        query.validate()?;
+        let ago = |seconds| Timestamp::now().checked_sub(SignedDuration::from_secs(seconds)).ok();
+        let positive = |number: i64| u64::try_from(number).ok();
         Ok(Self {
-            container: params.text("container"),
-            follow: params.flag("follow")?,
-            previous: params.flag("previous")?,
-            since,
-            timestamps: params.flag("timestamps")?,
-            tail: params.number("tailLines")?,
-            limit,
-            stream,
+            container,
+            follow,
+            previous,
+            since: query.since_time.or_else(|| query.since_seconds.and_then(ago)),
+            timestamps,
+            tail: query.tail_lines.and_then(positive),
+            limit: query.limit_bytes.and_then(positive),
+            stream: match query.stream.as_deref() {
+                Some("Stdout") => Some("stdout"),
+                Some("Stderr") => Some("stderr"),
+                _ => None,
+            },
         })
     }
 }

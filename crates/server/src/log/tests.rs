@@ -6,7 +6,6 @@ use std::io::Write;
 use http_body_util::BodyExt;
 use podwright_core::model::{Pod, Source};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::*;
@@ -26,7 +25,7 @@ fn running(restarts: i32) -> Value {
 }
 
 fn ended(restarts: i32) -> Value {
-    status(json!({"terminated": {"exitCode": 0}}), restarts, json!({}))
+    status(json!({"terminated": {"exitCode": 0, "containerID": "containerd://a"}}), restarts, json!({}))
 }
 
 impl LogFixture {
@@ -66,9 +65,9 @@ impl LogFixture {
             cgroup_root: "/".into(),
         };
         let view = self.feed.by_name("default", "web").unwrap();
-        let log = ContainerLog::new(paths, Arc::clone(&self.feed), view, LogOptions::parse(&mut params)?)?;
-        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        log.respond(permit, CancellationToken::new()).await
+        let files = LogFiles { paths, pool: Pool::default() };
+        let log = ContainerLog::new(files, Arc::clone(&self.feed), view, LogOptions::parse(&mut params)?)?;
+        log.respond(Box::new(()), Duration::from_secs(60), CancellationToken::new()).await
     }
 
     async fn all(&self, query: &str) -> String {
@@ -125,16 +124,16 @@ async fn each_attempt_has_its_own_log() {
     assert!(logs.error("").await.contains("does not exist"), "no file yet");
     logs.write("1.log", &line(1, "before"));
     logs.write("2.log", &line(2, "now"));
-    let died = json!({"terminated": {"exitCode": 1}});
+    let died = json!({"terminated": {"exitCode": 1, "containerID": "containerd://a"}});
     logs.show(&status(json!({"running": {}}), 2, died.clone()));
     assert_eq!((logs.all("").await, logs.all("previous=true").await), ("now\n".into(), "before\n".into()));
     logs.show(&status(json!({"waiting": {"reason": "CrashLoopBackOff"}}), 2, died));
     assert_eq!((logs.all("").await, logs.all("previous=1").await), ("now\n".into(), "now\n".into()));
     logs.show(&status(json!({"waiting": {"reason": "ErrImagePull"}}), 0, json!({})));
-    assert_eq!(logs.error("").await, "container \"c\" in pod \"web\" is waiting to start: ErrImagePull");
+    assert_eq!(logs.error("").await, "container \"c\" in pod \"web\" is waiting to start: image can't be pulled");
     assert!(logs.error("previous=true").await.contains("previous terminated container"));
     assert_eq!(logs.error("container=x").await, "container x is not valid for pod web");
-    assert!(logs.error("container=i").await.contains("is waiting to start"));
+    assert_eq!(logs.error("container=i").await, "container \"i\" in pod \"web\" is not available");
 }
 
 #[tokio::test]
@@ -176,4 +175,56 @@ async fn symlinks_and_pipes_are_not_read() {
     assert!(
         timeout(Duration::from_secs(5), logs.error("")).await.expect("a pipe does not block").contains("can't be read")
     );
+}
+
+#[test]
+fn logs_are_read_while_the_shared_blocking_threads_hang() {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(1).max_blocking_threads(1).enable_all().build().unwrap();
+    let (release, hung) = std::sync::mpsc::channel::<()>();
+    runtime.spawn_blocking(move || hung.recv());
+    let logs = LogFixture::new();
+    logs.write("0.log", &line(1, "one"));
+    let read = runtime.block_on(async { timeout(Duration::from_secs(5), logs.all("")).await });
+    drop(release);
+    assert_eq!(read.as_deref(), Ok("one\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_swapped_with_a_link_all_the_time_never_shows_another_file() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let logs = LogFixture::new();
+    let outside = tempfile::tempdir().unwrap();
+    fs::create_dir(outside.path().join("c")).unwrap();
+    fs::write(outside.path().join("c/0.log"), line(0, "secret")).unwrap();
+    logs.write("0.log", &line(0, "own"));
+    // The file, and the directory that it is in.
+    let dir = logs.path("").parent().unwrap().to_owned();
+    std::os::unix::fs::symlink(outside.path().join("c/0.log"), logs.path("link")).unwrap();
+    std::os::unix::fs::symlink(outside.path().join("c"), dir.with_file_name("c-link")).unwrap();
+    let done = Arc::new(AtomicBool::new(false));
+    let pairs = [(logs.path("0.log"), logs.path("link")), (dir.clone(), dir.with_file_name("c-link"))];
+    let attacker = std::thread::spawn({
+        let done = Arc::clone(&done);
+        move || {
+            while !done.load(Ordering::Relaxed) {
+                for (one, other) in &pairs {
+                    let flags = rustix::fs::RenameFlags::EXCHANGE;
+                    let _ = rustix::fs::renameat_with(rustix::fs::CWD, one, rustix::fs::CWD, other, flags);
+                }
+            }
+        }
+    });
+    let end = std::time::Instant::now() + Duration::from_millis(700);
+    let (mut read, mut leaked) = (0, None);
+    while std::time::Instant::now() < end && leaked.is_none() {
+        let Ok(response) = logs.request("").await else { continue };
+        let all = response.into_body().collect().await.unwrap().to_bytes();
+        read += usize::from(&all[..] == b"own\n");
+        leaked = (!all.is_empty() && &all[..] != b"own\n").then_some(all);
+    }
+    done.store(true, Ordering::Relaxed);
+    attacker.join().unwrap();
+    assert_eq!(leaked, None);
+    assert!(read > 0);
 }

@@ -22,10 +22,10 @@ pub(crate) enum WriteTimeout {
 /// Whether the connection's response is a stream, and its write timeout; shared between the connection and its writes. `None`:
 /// the response is complete, or not there yet.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ResponseKind(Arc<Mutex<Option<WriteTimeout>>>);
+pub(crate) struct ResponseKind(Arc<Mutex<Option<WriteTimeout>>>);
 
 impl ResponseKind {
-    pub(super) fn set(&self, stream: Option<WriteTimeout>) {
+    pub(crate) fn set(&self, stream: Option<WriteTimeout>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = stream;
     }
 
@@ -43,7 +43,7 @@ impl ResponseKind {
 }
 
 /// A stream whose writes fail when they are blocked for longer than the write timeout.
-pub(super) struct TimedWrites<S> {
+pub(crate) struct TimedWrites<S> {
     stream: S,
     kind: ResponseKind,
     /// Runs while a write is blocked.
@@ -51,7 +51,7 @@ pub(super) struct TimedWrites<S> {
 }
 
 impl<S> TimedWrites<S> {
-    pub(super) fn new(stream: S, kind: ResponseKind) -> Self {
+    pub(crate) fn new(stream: S, kind: ResponseKind) -> Self {
         Self { stream, kind, timer: None }
     }
 

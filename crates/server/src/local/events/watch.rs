@@ -6,13 +6,13 @@ use bytes::Bytes;
 use futures::stream::unfold;
 use jiff::Timestamp;
 use podwright_agent::event_loop::CorrelatedEvent;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::super::router::ServerState;
+use super::super::router::LocalState;
+use super::super::table::{self, ObjectForm, TableCells};
 use super::super::watch::{WATCH_WRITE_TIMEOUT, deadline, line, start_version};
 use super::{EventFilter, object, version};
 use crate::query::QueryParams;
@@ -20,8 +20,9 @@ use crate::serve::{HttpResponse, WriteTimeout, stream};
 use crate::status_error::StatusError;
 
 pub(super) fn watch(
-    state: &ServerState,
+    state: &LocalState,
     namespace: Option<String>,
+    form: ObjectForm,
     mut params: QueryParams,
 ) -> Result<HttpResponse, StatusError> {
     let filter = EventFilter::parse(namespace, &mut params)?;
@@ -36,6 +37,8 @@ pub(super) fn watch(
     let first = kept.into_iter().filter(|event| from.is_none_or(|from| version(event) > from)).collect();
     let watcher = EventWatcher {
         filter,
+        form,
+        cells: state.api.cells,
         node: state.api.node.clone(),
         changes: from.is_some(),
         first,
@@ -52,6 +55,8 @@ pub(super) fn watch(
 
 struct EventWatcher {
     filter: EventFilter,
+    form: ObjectForm,
+    cells: TableCells,
     node: String,
     /// The watch started at a resource version, so the events in `first` are changes.
     changes: bool,
@@ -63,7 +68,7 @@ struct EventWatcher {
     deadline: Instant,
     stop: CancellationToken,
     ended: bool,
-    _permit: OwnedSemaphorePermit,
+    _permit: crate::serve::StreamGuard,
 }
 
 impl EventWatcher {
@@ -100,6 +105,9 @@ impl EventWatcher {
     fn line(&self, kept: &CorrelatedEvent, change: bool) -> Option<Bytes> {
         let event = object(kept, &self.node);
         let kind = if change && kept.count > 1 { "MODIFIED" } else { "ADDED" };
-        self.filter.matches(&event).then(|| line(kind, &event))
+        self.filter.matches(&event).then(|| match self.form {
+            ObjectForm::Object => line(kind, &event),
+            ObjectForm::Table(rows) => line(kind, &table::of_events(self.cells, rows, None, &[event])),
+        })
     }
 }

@@ -186,6 +186,7 @@ async fn an_upgraded_connection_is_proxied_byte_for_byte() {
         head.starts_with("http/1.1 101 ") && head.contains("upgrade: spdy/3.1") && head.contains("v4.channel.k8s.io"),
         "{head}"
     );
+    assert!(!head.contains("close"), "clients refuse an upgrade with `Connection: close`: {head}");
     let mut first = [0; 5];
     stream.read_exact(&mut first).await.unwrap();
     assert_eq!(&first, b"first", "the bytes after the header are lost");

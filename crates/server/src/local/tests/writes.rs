@@ -3,6 +3,49 @@ use super::*;
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
 #[tokio::test]
+async fn a_patch_is_merged_into_the_newest_pod() {
+    let server = start();
+    assert_eq!(server.json("POST /api/v1/namespaces/default/pods", &pod("web")).await.0, 201);
+    let patch = async |kind: &str, query: &str, body: Value| {
+        let mut stream = UnixStream::connect(&server.path).await.unwrap();
+        let body = body.to_string();
+        let head = format!(
+            "PATCH /api/v1/namespaces/default/pods/web{query} HTTP/1.0\r\nHost: x\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let code: u16 = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (code, serde_json::from_str::<Value>(body).unwrap())
+    };
+    let strategic = "application/strategic-merge-patch+json";
+    let image =
+        json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "busybox:2"}]}});
+    let (code, patched) = patch(strategic, "?fieldManager=kubectl&fieldValidation=Strict", image).await;
+    assert_eq!((code, &patched["spec"]["containers"][0]["image"]), (200, &json!("busybox:2")), "{patched}");
+    let (code, patched) = patch("application/merge-patch+json", "", json!({"metadata": {"labels": {"a": null}}})).await;
+    assert_eq!((code, &patched["metadata"]["labels"]["a"]), (200, &Value::Null), "{patched}");
+    assert_eq!(
+        server.get("/api/v1/namespaces/default/pods/web").await.1["spec"]["containers"][0]["image"],
+        "busybox:2"
+    );
+    for (kind, query, body, code, message) in [
+        ("application/apply-patch+yaml", "", json!({}), 415, "unknown format"),
+        (strategic, "", json!([]), 400, "must be an object"),
+        (strategic, "", json!({"spec": {"containers": [{"image": "x"}]}}), 400, "has no \"name\""),
+        (strategic, "?fieldValidation=Strict", json!({"spec": {"hostNetwrk": true}}), 400, "unknown field"),
+        (strategic, "", json!({"spec": {"hostNetwork": true}}), 422, "may not"),
+        (strategic, "", json!({"metadata": {"resourceVersion": "1"}}), 409, "cannot be fulfilled"),
+    ] {
+        let (found, status) = patch(kind, query, body.clone()).await;
+        let text = status["message"].as_str().unwrap_or_default();
+        assert!(found == code && text.contains(message), "{body}: {found} {text}");
+    }
+}
+
+#[tokio::test]
 async fn a_pod_is_created_updated_and_deleted() {
     let mut server = start();
     let (code, created) = server.json(&format!("POST {PODS}"), &pod("web")).await;
