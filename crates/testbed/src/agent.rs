@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
@@ -12,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::agent_config::{agent_config, write_config};
 use crate::cache::Cache;
-use crate::containerd::Containerd;
 use crate::http::{HttpResponse, free_port, get};
+use crate::node_runtime::NodeRuntime;
 use crate::process::Process;
 use crate::scratch::Scratch;
 use crate::wait::wait_until;
@@ -23,10 +24,19 @@ use crate::wait::wait_until;
 pub struct AgentBuilder {
     scratch: Scratch,
     hostname: String,
-    endpoint: String,
+    /// `None`: the agent's own engine.
+    endpoint: Option<String>,
     changes: Value,
     arguments: Vec<OsString>,
     environment: Vec<(String, String)>,
+    covered: Vec<CoveredFile>,
+}
+
+/// A file of the host with another content for the agent.
+#[derive(Debug)]
+struct CoveredFile {
+    path: PathBuf,
+    content: String,
 }
 
 /// A running `podwright run`.
@@ -34,20 +44,23 @@ pub struct AgentBuilder {
 pub struct Agent {
     scratch: Scratch,
     address: String,
+    https: u16,
     arguments: Vec<OsString>,
     environment: Vec<(String, String)>,
+    covered: Vec<CoveredFile>,
     process: Process,
 }
 
 impl AgentBuilder {
     /// The runtime it uses.
-    pub fn runtime(self, containerd: &Containerd) -> Self {
-        self.endpoint(&containerd.endpoint())
+    pub fn runtime(mut self, runtime: &impl NodeRuntime) -> Self {
+        self.endpoint = runtime.endpoint();
+        runtime.arguments().into_iter().fold(self, Self::arg)
     }
 
-    /// The runtime's endpoint, for a runtime other than [`Containerd`].
+    /// The runtime's endpoint, for another runtime.
     pub fn endpoint(mut self, endpoint: &str) -> Self {
-        endpoint.clone_into(&mut self.endpoint);
+        self.endpoint = Some(endpoint.to_owned());
         self
     }
 
@@ -80,28 +93,44 @@ impl AgentBuilder {
         self
     }
 
+    /// The agent reads this content from a file of the host. It gets a mount namespace of its own for that: its mounts are not visible to the
+    /// test, nor are later ones of the test to it.
+    pub fn covered_file(mut self, path: impl Into<PathBuf>, content: &str) -> Self {
+        self.covered.push(CoveredFile { path: path.into(), content: content.to_owned() });
+        self
+    }
+
     /// Starts it and waits for `/healthz`.
     pub fn start(self) -> Result<Agent> {
         let scratch = self.scratch;
-        let config = agent_config(&scratch, &self.endpoint, &self.changes)?;
+        let https = free_port()?;
+        let mut config = agent_config(&scratch, self.endpoint.as_deref(), &self.changes)?;
+        // Agents of parallel tests must not share the default ports, nor be reachable from other hosts.
+        for (key, value) in [("address", json!("127.0.0.1")), ("port", json!(https)), ("healthzPort", json!(0))] {
+            if config.get(key).is_none() {
+                config[key] = value;
+            }
+        }
+        let https = config["port"].as_u64().and_then(|port| u16::try_from(port).ok()).unwrap_or(https);
         let config = write_config(&scratch, "podwright.yaml", &config)?;
         let address = format!("127.0.0.1:{}", free_port()?);
         let mut arguments: Vec<OsString> = vec!["run".into()];
-        let pairs: [(&str, OsString); 7] = [
+        let pairs: [(&str, OsString); 6] = [
             ("--config", config.into()),
             ("--pod-manifest-path", scratch.manifests()?.into()),
-            ("--container-runtime-endpoint", self.endpoint.into()),
             ("--root-dir", scratch.root_dir()?.into()),
             ("--run-dir", scratch.run_dir()?.into()),
             ("--hostname-override", self.hostname.into()),
             ("--listen", address.clone().into()),
         ];
-        arguments.extend(pairs.into_iter().flat_map(|(flag, value)| [flag.into(), value]));
+        let endpoint = self.endpoint.map(|endpoint| ("--container-runtime-endpoint", endpoint.into()));
+        arguments.extend(pairs.into_iter().chain(endpoint).flat_map(|(flag, value)| [flag.into(), value]));
         arguments.extend(self.arguments);
         let mut environment = vec![("PODWRIGHT_LOG_LINK_DIR".to_owned(), scratch.log_links()?.display().to_string())];
         environment.extend(self.environment);
-        let process = launch(&scratch, &arguments, &environment)?;
-        let mut agent = Agent { scratch, address, arguments, environment, process };
+        let covered = self.covered;
+        let process = launch(&scratch, &arguments, &environment, &covered)?;
+        let mut agent = Agent { scratch, address, https, arguments, environment, covered, process };
         agent.wait_healthy()?;
         Ok(agent)
     }
@@ -114,10 +143,11 @@ impl Agent {
         AgentBuilder {
             scratch: scratch.clone(),
             hostname: "node".to_owned(),
-            endpoint: String::new(),
+            endpoint: None,
             changes: json!({}),
             arguments: Vec::new(),
             environment: Vec::new(),
+            covered: Vec::new(),
         }
     }
 
@@ -137,6 +167,11 @@ impl Agent {
     /// The address of `--listen`.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// The port of the kubelet's API on 127.0.0.1; served if the agent has a kubeconfig.
+    pub fn https_port(&self) -> u16 {
+        self.https
     }
 
     /// The file with its output.
@@ -177,7 +212,7 @@ impl Agent {
 
     /// As [`Self::start_again`], without waiting.
     pub fn launch_again(&mut self) -> Result<()> {
-        self.process = launch(&self.scratch, &self.arguments, &self.environment)?;
+        self.process = launch(&self.scratch, &self.arguments, &self.environment, &self.covered)?;
         Ok(())
     }
 
@@ -238,9 +273,31 @@ pub(crate) fn find_pod(list: &Value, name: &str) -> Option<Value> {
     list["items"].as_array()?.iter().find(|pod| pod["metadata"]["name"] == name).cloned()
 }
 
-fn launch(scratch: &Scratch, arguments: &[OsString], environment: &[(String, String)]) -> Result<Process> {
-    let mut command = Command::new(Agent::program()?);
+fn launch(
+    scratch: &Scratch,
+    arguments: &[OsString],
+    environment: &[(String, String)],
+    covered: &[CoveredFile],
+) -> Result<Process> {
+    let program = Agent::program()?;
+    let mut command = match covered {
+        [] => Command::new(program),
+        covered => {
+            let mut command = Command::new("unshare");
+            command.args(["--mount", "sh", "-c", COVER, "sh"]);
+            for (number, file) in covered.iter().enumerate() {
+                let source = scratch.dir("covered")?.join(number.to_string());
+                fs::write(&source, &file.content)?;
+                command.args([&source, &file.path]);
+            }
+            command.arg("--").arg(program);
+            command
+        }
+    };
     command.args(arguments).env("PATH", Cache::find().search_path(false));
     command.envs(environment.iter().map(|(name, value)| (name, value)));
     Process::start(scratch, "podwright", &mut command)
 }
+
+/// Mounts the first of each pair of arguments over the second, and becomes the program after them.
+const COVER: &str = r#"while [ "$1" != -- ]; do mount --bind "$1" "$2" || exit 1; shift 2; done; shift; exec "$@""#;

@@ -8,14 +8,15 @@ use serde_json::{Value, json};
 
 use crate::scratch::Scratch;
 
-/// A configuration that confines the agent to its scratch, merged with `changes` field by field at every depth.
-pub fn agent_config(scratch: &Scratch, endpoint: &str, changes: &Value) -> Result<Value> {
+/// A configuration that confines the agent to its scratch, merged with `changes` field by field at every depth. `endpoint`: of the
+/// runtime; `None`: the agent's default.
+pub fn agent_config(scratch: &Scratch, endpoint: Option<&str>, changes: &Value) -> Result<Value> {
     let mut config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": scratch.cgroup_root(),
-        "containerRuntimeEndpoint": endpoint,
+        "containerRuntimeEndpoint": endpoint.unwrap_or_default(),
         "podLogsDir": scratch.pod_logs()?,
         "failCgroupV1": false,
         "failSwapOn": false,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::cache::Cache;
 use crate::command::run;
@@ -19,13 +19,15 @@ use crate::{host_state, image};
 /// How long a start may take on a busy host.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// The containerd version.
+/// The container runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavor {
-    /// Debian 12's package, 1.6.
+    /// containerd 1.6, Debian 12's package.
     Debian16,
-    /// The pinned 2.x of `make peers`.
+    /// The pinned containerd 2.x of `make peers`.
     V2,
+    /// The engine in the agent; see [`crate::TestRuntime`].
+    Engine,
 }
 
 /// A running containerd with the test images in it.
@@ -51,6 +53,7 @@ impl Containerd {
     }
 
     fn start_on(scratch: &Scratch, flavor: Flavor, runc: &Path) -> Result<Self> {
+        ensure!(flavor != Flavor::Engine, "the engine is no containerd: use TestRuntime");
         let cache = Cache::find();
         let find = |name| if flavor == Flavor::V2 { cache.peer(name) } else { cache.debian(name) };
         let (program, ctr) = (find("containerd")?, find("ctr")?);
@@ -82,6 +85,11 @@ impl Containerd {
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.process.pid()
+    }
+
+    /// Itself and its shims.
+    pub fn processes(&self) -> Vec<u32> {
+        host_state::shims_of(&self.scratch.path()).into_iter().chain([self.pid()]).collect()
     }
 
     /// Its log.
@@ -170,6 +178,14 @@ impl Containerd {
     /// The ids of its containers, sandboxes included.
     pub fn containers(&self) -> Result<Vec<String>> {
         Ok(self.ctr(&["containers", "ls", "-q"])?.lines().map(str::to_owned).collect())
+    }
+
+    /// The process id of a running container.
+    pub fn pid_of(&self, id: &str) -> Result<u32> {
+        let tasks = self.ctr(&["tasks", "ls"])?;
+        let task = tasks.lines().find(|line| line.split_whitespace().next() == Some(id));
+        let pid = task.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+        pid.with_context(|| format!("container {id} does not run: {tasks}"))
     }
 
     fn wait_ready(&self) -> Result<()> {

@@ -2,6 +2,7 @@
 //!
 //! Nodes have the same permissions as in a real one: the Node authorizer, RBAC and NodeRestriction are enabled.
 
+mod bootstrap;
 mod certificates;
 mod components;
 
@@ -21,10 +22,12 @@ use crate::process::Process;
 use crate::proxy::Proxy;
 use crate::scratch::Scratch;
 use crate::wait::wait_until;
+pub use bootstrap::{BootstrapToken, TokenGroup};
 use certificates::{CertificateAuthority, service_account_keys};
 pub use components::Component;
 use components::Settings;
 
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How long a start may take on a busy host.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
@@ -42,12 +45,17 @@ pub struct ControlPlane {
 impl ControlPlane {
     /// Starts it in the scratch and waits until it is ready and creates service accounts.
     pub fn start(scratch: &Scratch) -> Result<Self> {
+        Self::start_signing(scratch, YEAR)
+    }
+
+    /// As [`Self::start`]; the certificates that the controller manager signs are valid for this long.
+    pub fn start_signing(scratch: &Scratch, signing: Duration) -> Result<Self> {
         let home = scratch.dir("control-plane")?;
         let authority = CertificateAuthority::new(&home)?;
         service_account_keys(&home)?;
         authority.server("apiserver")?;
         let ports = [free_port()?, free_port()?, free_port()?, free_port()?, free_port()?];
-        let settings = Settings { home, ports };
+        let settings = Settings { home, ports, signing };
         let (admin, identity) = authority.user("admin", "admin", "system:masters")?;
         let admin_kubeconfig = authority.kubeconfig("admin", &settings.url(), &admin)?;
         for component in [Component::ControllerManager, Component::Scheduler] {
@@ -114,6 +122,17 @@ impl ControlPlane {
         Proxy::start(port, &server, &node, self.settings.port())
     }
 
+    /// The CA that signs all certificates of the cluster.
+    pub fn certificate_authority(&self) -> PathBuf {
+        self.authority.certificate()
+    }
+
+    /// A certificate and its key, as files, of a user in a group.
+    pub fn user_certificate(&self, user: &str, group: &str) -> Result<(PathBuf, PathBuf)> {
+        let (files, _) = self.authority.user(&format!("{}-user", user.replace(':', "-")), user, group)?;
+        Ok((files.certificate, files.key))
+    }
+
     /// A client of the API server as a node.
     pub fn node_api(&self, name: &str) -> Result<TestApiClient> {
         let file = format!("{name}-client");
@@ -138,10 +157,16 @@ impl ControlPlane {
 
     /// Runs kubectl as the administrator until it exits with any status.
     pub fn kubectl_output(&self, arguments: &[&str]) -> Result<Output> {
+        output_of(&mut self.kubectl_command(arguments)?)
+    }
+
+    /// kubectl as the administrator, not started yet.
+    pub fn kubectl_command(&self, arguments: &[&str]) -> Result<Command> {
         let mut command = Command::new(Cache::find().peer("kubectl")?);
         command.arg("--kubeconfig").arg(&self.admin_kubeconfig);
         command.arg("--cache-dir").arg(self.settings.home.join("kubectl-cache"));
-        output_of(command.args(arguments).env_remove("KUBECONFIG"))
+        command.args(arguments).env_remove("KUBECONFIG");
+        Ok(command)
     }
 
     /// SIGTERM to one component, and SIGKILL if it still runs 2 s later: an API server waits a minute for open watches.
@@ -193,21 +218,27 @@ impl ControlPlane {
 
     fn wait_ready(&self) {
         wait_until(START_LIMIT, "the API server to be ready", || {
-            for (component, process) in Component::ALL.iter().zip(self.running().iter_mut()) {
-                if let Some(status) = process.as_mut().map(Process::exited).transpose()?.flatten() {
-                    // Waiting is useless; the panic drops the process, which prints its log.
-                    panic!("{} has exited with {status}", component.name());
-                }
-            }
+            self.assert_running()?;
             let response = self.admin.request("GET", "/readyz", None)?;
             ensure!(response.status == 200, "{}", response.body);
             Ok(())
         });
     }
 
+    /// Panics if a component has exited: waiting is useless. The panic drops the process, which prints its log.
+    fn assert_running(&self) -> Result<()> {
+        for (component, process) in Component::ALL.iter().zip(self.running().iter_mut()) {
+            if let Some(status) = process.as_mut().map(Process::exited).transpose()?.flatten() {
+                panic!("{} has exited with {status}", component.name());
+            }
+        }
+        Ok(())
+    }
+
     /// Pods are refused in a namespace without a service account.
     fn wait_account(&self, namespace: &str) {
         wait_until(START_LIMIT, "the service account of the namespace", || {
+            self.assert_running()?;
             self.admin.get(&format!("/api/v1/namespaces/{namespace}/configmaps/kube-root-ca.crt"))?;
             self.admin.get(&format!("/api/v1/namespaces/{namespace}/serviceaccounts/default"))
         });

@@ -9,7 +9,8 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -122,10 +123,43 @@ pub(crate) fn container_processes(cgroup: &str, dir: &Path) -> Vec<u32> {
     found.into_iter().filter(|pid| *pid > 1 && *pid != std::process::id() && alive(*pid)).collect()
 }
 
+/// The running processes of one cgroup, without those below it.
+pub(crate) fn processes_of(cgroup: &str) -> Vec<u32> {
+    let procs = hierarchies().into_iter().map(|hierarchy| hierarchy.join(cgroup).join("cgroup.procs"));
+    let pids: BTreeSet<u32> = procs
+        .flat_map(|file| fs::read_to_string(file).unwrap_or_default().lines().map(str::to_owned).collect::<Vec<_>>())
+        .filter_map(|line| line.parse().ok())
+        .collect();
+    pids.into_iter().filter(|pid| alive(*pid)).collect()
+}
+
+/// The shim of one pod, and not the zygote it was forked from: shims are named after their pod.
+pub(crate) fn is_pod_shim(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("shim:"))
+}
+
+/// The running shims of a containerd below this directory.
+pub(crate) fn shims_of(dir: &Path) -> Vec<u32> {
+    pids().into_iter().filter(|pid| is_shim_of(*pid, dir)).collect()
+}
+
+/// Those of them without a child process: they serve no container.
+pub(crate) fn idle_shims_of(dir: &Path) -> Vec<u32> {
+    let parents: BTreeSet<u32> = pids().into_iter().filter_map(parent).collect();
+    shims_of(dir).into_iter().filter(|pid| !parents.contains(pid)).collect()
+}
+
 /// SIGKILL by pid; an exited process is no error.
 pub(crate) fn kill9(pid: u32) {
-    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        let _ = kill_process(pid, Signal::KILL);
+    let _ = send_signal(pid, Signal::KILL);
+}
+
+/// A signal by pid; an exited process is no error.
+pub(crate) fn send_signal(pid: u32, signal: Signal) -> Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).context("a pid fits")?;
+    match kill_process(pid, signal) {
+        Err(Errno::SRCH) => Ok(()),
+        sent => Ok(sent?),
     }
 }
 

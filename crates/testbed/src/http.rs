@@ -1,10 +1,17 @@
 //! A minimal blocking HTTP client for loopback endpoints, so that tests need no async runtime.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+
+/// Below Linux' default `ip_local_port_range`.
+const PORTS: Range<u16> = 12_000..32_000;
 
 /// Enough for any response in a test; more is a bug of the server.
 const MAX_BODY: u64 = 64 << 20;
@@ -49,8 +56,24 @@ fn exchange(address: &str, request: &str) -> Result<HttpResponse> {
 }
 
 /// A TCP port that is free on loopback right now.
+///
+/// It is below the kernel's range of ephemeral ports: one of those can become the source port of any connection before its user
+/// binds it. This process gets each port once; processes begin at different places of the range.
 pub fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    static NEXT: OnceLock<AtomicU32> = OnceLock::new();
+    let next = NEXT.get_or_init(|| {
+        let mut hasher = RandomState::new().build_hasher();
+        hasher.write_u32(std::process::id());
+        AtomicU32::new(hasher.finish() as u32)
+    });
+    for _ in 0..PORTS.len() {
+        let offset = next.fetch_add(1, Ordering::Relaxed) % u32::try_from(PORTS.len())?;
+        let port = PORTS.start + u16::try_from(offset)?;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no port of {PORTS:?} is free on loopback")
 }
 
 fn parse(response: &str) -> Result<HttpResponse> {
@@ -62,6 +85,16 @@ fn parse(response: &str) -> Result<HttpResponse> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ports_are_outside_the_ephemeral_range_and_given_once() {
+        let ports: Vec<u16> = (0..100).map(|_| free_port().expect("a port")).collect();
+        let distinct: std::collections::BTreeSet<u16> = ports.iter().copied().collect();
+        assert_eq!(distinct.len(), ports.len());
+        let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").expect("Linux");
+        let lowest: u16 = range.split_whitespace().next().and_then(|port| port.parse().ok()).expect("a number");
+        assert!(ports.iter().all(|port| *port < lowest), "{ports:?}");
+    }
 
     #[test]
     fn a_response_is_split_into_status_and_body() {

@@ -35,7 +35,7 @@ impl GoKubelet {
         hostname: &str,
         changes: &Value,
     ) -> Result<Self> {
-        Self::start(scratch, containerd, hostname, None, changes)
+        Self::start(scratch, containerd, hostname, None, &scratch.dir("kubelet")?, changes)
     }
 
     /// Starts it as a node of a cluster and waits until it responds; see [`crate::ControlPlane::node_kubeconfig`].
@@ -46,7 +46,18 @@ impl GoKubelet {
         kubeconfig: &Path,
         changes: &Value,
     ) -> Result<Self> {
-        Self::start(scratch, containerd, hostname, Some(kubeconfig), changes)
+        Self::start(scratch, containerd, hostname, Some(kubeconfig), &scratch.dir("kubelet")?, changes)
+    }
+
+    /// As [`Self::start_joined`], on the root directory of our own agent: one takes the node over from the other.
+    pub fn start_on_agent_root(
+        scratch: &Scratch,
+        containerd: &Containerd,
+        hostname: &str,
+        kubeconfig: &Path,
+        changes: &Value,
+    ) -> Result<Self> {
+        Self::start(scratch, containerd, hostname, Some(kubeconfig), &scratch.root_dir()?, changes)
     }
 
     fn start(
@@ -54,10 +65,11 @@ impl GoKubelet {
         containerd: &Containerd,
         hostname: &str,
         kubeconfig: Option<&Path>,
+        root_dir: &Path,
         changes: &Value,
     ) -> Result<Self> {
         let port = free_port()?;
-        let mut config = agent_config(scratch, &containerd.endpoint(), changes)?;
+        let mut config = agent_config(scratch, Some(&containerd.endpoint()), changes)?;
         let own = json!({
             "address": "127.0.0.1", "port": free_port()?, "readOnlyPort": port, "healthzPort": 0, "enableServer": true,
             "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
@@ -71,7 +83,7 @@ impl GoKubelet {
         }
         let file = write_config(scratch, "kubelet.yaml", &config)?;
         let mut command = Command::new(Cache::find().peer("kubelet")?);
-        command.arg("--config").arg(file).arg("--root-dir").arg(scratch.dir("kubelet")?);
+        command.arg("--config").arg(file).arg("--root-dir").arg(root_dir);
         command.args(["--hostname-override", hostname, "--v", "2"]);
         command.arg("--cert-dir").arg(scratch.dir("kubelet-certs")?);
         if let Some(kubeconfig) = kubeconfig {

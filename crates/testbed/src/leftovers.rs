@@ -5,16 +5,17 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::containerd::Containerd;
+use crate::engine_bed::SHIM_CGROUP;
 use crate::host_state;
+use crate::node_runtime::NodeRuntime;
 use crate::scratch::Scratch;
 
 /// Cgroups of the agent itself: they belong to no pod.
-const QOS_CGROUPS: [&str; 3] = ["kubepods", "kubepods/burstable", "kubepods/besteffort"];
+const OWN_CGROUPS: [&str; 4] = ["kubepods", "kubepods/burstable", "kubepods/besteffort", SHIM_CGROUP];
 
 /// Everything of pods that remains in this instance, one line each, sorted: mounts, cgroups, processes, network namespaces,
 /// addresses, port maps, pod directories, logs and their links, containers and sandboxes.
-pub fn leftovers(scratch: &Scratch, containerd: &Containerd) -> Result<Vec<String>> {
+pub fn leftovers(scratch: &Scratch, runtime: &impl NodeRuntime) -> Result<Vec<String>> {
     let (path, name) = (scratch.path(), scratch.name());
     let mut found: Vec<String> = Vec::new();
     let mut add = |kind: &str, what: &str| found.push(format!("{kind} {what}"));
@@ -26,13 +27,20 @@ pub fn leftovers(scratch: &Scratch, containerd: &Containerd) -> Result<Vec<Strin
     for hierarchy in host_state::hierarchies() {
         for dir in host_state::cgroups_below_in(&hierarchy, &name) {
             let relative = dir.strip_prefix(hierarchy.join(&name)).unwrap_or(&dir);
-            if !QOS_CGROUPS.iter().any(|kept| relative == Path::new(kept)) {
+            if !OWN_CGROUPS.iter().any(|kept| relative == Path::new(kept)) {
                 add("cgroup", &dir.display().to_string());
             }
         }
     }
+    let shims = host_state::processes_of(&format!("{name}/{SHIM_CGROUP}"));
+    // containerd 2.1 takes a shim that answers late for dead (`get state: context deadline exceeded`, `cleaning up dead shim`), stops and
+    // removes its sandbox with success, and leaves its process. No call of the CRI ends that; a pod that is left has its processes, or
+    // is among the runtime's objects.
+    let lost = host_state::idle_shims_of(&path);
     host_state::container_processes(&name, &path)
         .iter()
+        // The engine lists those that belong to a pod.
+        .filter(|pid| !shims.contains(pid) && !lost.contains(pid))
         .for_each(|pid| add("process", &format!("{pid} {}", command(*pid))));
     host_state::nat_rules(&name)
         .iter()
@@ -50,7 +58,7 @@ pub fn leftovers(scratch: &Scratch, containerd: &Containerd) -> Result<Vec<Strin
     ] {
         entries(&dir).iter().filter(|entry| !is_ipam_bookkeeping(entry)).for_each(|entry| add(kind, entry));
     }
-    containerd.containers()?.iter().for_each(|id| add("container", id));
+    found.extend(runtime.objects()?);
     found.sort();
     Ok(found)
 }

@@ -1,4 +1,5 @@
-//! Real peers for tests and benches: containerd (Debian's and 2.x), a registry, a control plane, the Go kubelet, our own agent.
+//! Real peers for tests and benches: containerd (Debian's and 2.x), a registry, a control plane, the Go kubelet, our own agent with a
+//! runtime of these or with its own engine.
 //!
 //! Everything a test starts belongs to one [`Scratch`] with its own directory, cgroup root, bridge, subnet and log directories, so
 //! that several can run concurrently. Dropping the scratch removes all of it; what a killed test run left behind is removed by
@@ -21,16 +22,23 @@ mod agent;
 mod agent_config;
 mod api_client;
 mod cache;
+mod cni_config;
 mod command;
 mod containerd;
 mod containerd_config;
 mod control_plane;
+mod critest_images;
+mod docker_archive;
+mod engine_bed;
+mod engine_process;
 mod host_settings;
 mod host_state;
 mod http;
 mod hung_mount;
 mod kubelet;
 mod leftovers;
+mod network_state;
+mod node_runtime;
 mod process;
 mod proxy;
 mod registry;
@@ -42,12 +50,17 @@ pub use agent::{Agent, AgentBuilder};
 pub use agent_config::agent_config;
 pub use api_client::{ApiWatch, ClientIdentity, TestApiClient};
 pub use cache::Cache;
+pub use cni_config::CniConfig;
 pub use containerd::{Containerd, Flavor};
-pub use control_plane::{Component, ControlPlane};
+pub use control_plane::{BootstrapToken, Component, ControlPlane, TokenGroup};
+pub use critest_images::CritestImages;
+pub use engine_bed::EngineBed;
+pub use engine_process::EngineProcess;
 pub use http::{HttpResponse, free_port, get};
 pub use hung_mount::HungMount;
 pub use kubelet::GoKubelet;
 pub use leftovers::leftovers;
+pub use node_runtime::{NodeRuntime, TestRuntime};
 pub use process::Process;
 pub use proxy::{ProxiedRequest, Proxy, ProxyAction};
 pub use registry::{PASSWORD, Registry, USER};

@@ -1,6 +1,7 @@
 //! A real registry on loopback, Debian's docker-registry, with the test images pushed by skopeo.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -58,12 +59,17 @@ impl Registry {
 
     /// Push one of the test images as `repository` (`name:tag`).
     pub fn push(&self, image: &str, repository: &str) -> Result<()> {
+        self.push_archived(&image::archive()?, image, repository)
+    }
+
+    /// Pushes an image of a docker archive.
+    pub(crate) fn push_archived(&self, archive: &Path, image: &str, repository: &str) -> Result<()> {
         let mut skopeo = Command::new(Cache::find().debian("skopeo")?);
         skopeo.args(["--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false"]);
         if self.private {
             skopeo.args(["--dest-creds", &format!("{USER}:{PASSWORD}")]);
         }
-        skopeo.arg(format!("docker-archive:{}:{image}", image::archive()?.display()));
+        skopeo.arg(format!("docker-archive:{}:{image}", archive.display()));
         run(skopeo.arg(format!("docker://{}/{repository}", self.address()))).map(|_| ())
     }
 

@@ -21,7 +21,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::host_settings::restore_host;
-use crate::host_state;
+use crate::{host_state, network_state};
 
 /// Instances that can exist at the same time; each has a /24 of 10.200.0.0/16.
 const MAX_INSTANCES: u32 = 250;
@@ -237,6 +237,7 @@ impl Instance {
         host_state::unmount_below(&path);
         host_state::remove_cgroup(&name);
         host_state::delete_link(&name);
+        network_state::delete_table(&name);
         host_state::delete_nat_rules(&name);
         if Self::all().len() == 1 {
             host_state::delete_empty_nat_chains();

@@ -1,15 +1,15 @@
-//! `testbed up` starts what tests use: a cluster with one node on a private containerd, with the test images; `testbed down`
-//! removes it.
+//! `testbed up` starts what tests use: a cluster with one node on a private containerd or on the agent's engine, with the test
+//! images; `testbed down` removes it.
 
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use podwright_testbed::{Agent, Containerd, ControlPlane, Flavor, GoKubelet, Scratch, image};
+use podwright_testbed::{Agent, ControlPlane, Flavor, GoKubelet, NodeRuntime, Scratch, TestRuntime, image};
 use serde_json::json;
 
 const USAGE: &str =
-    "usage: testbed up [--runtime debian|v2] [--agent podwright|kubelet|none] [--alone] | down [DIR|--all] | sweep | images
-  up      start a control plane, containerd and an agent, and print the environment to use them: eval \"$(testbed up)\"
+    "usage: testbed up [--runtime engine|debian|v2] [--agent podwright|kubelet|none] [--alone] | down [DIR|--all] | sweep | images
+  up      start a control plane, a runtime and an agent, and print the environment to use them: eval \"$(testbed up)\"
   --alone no control plane: pods come from static pod manifests
   down    remove what up has started: in DIR, else in $TESTBED, else the only instance; with --all, every instance
   sweep   remove what killed test runs have left behind
@@ -82,6 +82,7 @@ fn parse(arguments: &[&str]) -> Result<Options> {
         match (*argument, if *argument == "--alone" { None } else { arguments.next().copied() }) {
             ("--alone", _) => options.alone = true,
             ("--runtime", Some("debian")) => options.flavor = Flavor::Debian16,
+            ("--runtime", Some("engine")) => options.flavor = Flavor::Engine,
             ("--runtime", Some("v2")) => options.flavor = Flavor::V2,
             ("--agent", Some("podwright")) => options.agent = AgentKind::Podwright,
             ("--agent", Some("kubelet")) => options.agent = AgentKind::Kubelet,
@@ -96,22 +97,22 @@ fn parse(arguments: &[&str]) -> Result<Options> {
 fn up(options: &Options) -> Result<()> {
     let scratch = Scratch::new()?;
     let plane = if options.alone { None } else { Some(ControlPlane::start(&scratch)?) };
-    let containerd = Containerd::start(&scratch, options.flavor)?;
+    let mut runtime = TestRuntime::start(&scratch, options.flavor)?;
     let kubeconfig = plane.as_ref().map(|plane| plane.node_kubeconfig(NODE)).transpose()?;
     let mut agents = (None, None);
     match (options.agent, &kubeconfig) {
         (AgentKind::Podwright, kubeconfig) => {
-            let mut agent = Agent::new(&scratch).runtime(&containerd).hostname(NODE);
+            let mut agent = Agent::new(&scratch).runtime(&runtime).hostname(NODE);
             if let Some(kubeconfig) = kubeconfig {
                 agent = agent.kubeconfig(kubeconfig);
             }
             agents.0 = Some(agent.start()?);
         }
         (AgentKind::Kubelet, Some(kubeconfig)) => {
-            agents.1 = Some(GoKubelet::start_joined(&scratch, &containerd, NODE, kubeconfig, &json!({}))?);
+            agents.1 = Some(GoKubelet::start_joined(&scratch, runtime.containerd()?, NODE, kubeconfig, &json!({}))?);
         }
         (AgentKind::Kubelet, None) => {
-            agents.1 = Some(GoKubelet::start_standalone(&scratch, &containerd, NODE, &json!({}))?);
+            agents.1 = Some(GoKubelet::start_standalone(&scratch, runtime.containerd()?, NODE, &json!({}))?);
         }
         (AgentKind::None, _) => {}
     }
@@ -121,15 +122,21 @@ fn up(options: &Options) -> Result<()> {
     if let Some(kubeconfig) = kubeconfig {
         println!("export TESTBED_NODE_KUBECONFIG={}", kubeconfig.display());
     }
-    println!("export CONTAINER_RUNTIME_ENDPOINT={}", containerd.endpoint());
-    println!("export CONTAINERD_ADDRESS={}", containerd.socket().display());
-    println!("export CONTAINERD_NAMESPACE=k8s.io");
+    println!("export CONTAINER_RUNTIME_ENDPOINT=unix://{}", runtime.socket().display());
+    if let Ok(containerd) = runtime.containerd() {
+        println!("export CONTAINERD_ADDRESS={}", containerd.socket().display());
+        println!("export CONTAINERD_NAMESPACE=k8s.io");
+    }
+    let endpoint = runtime.endpoint().map(|endpoint| format!("--container-runtime-endpoint {endpoint}"));
+    let flags = runtime.arguments().into_iter().map(|flag| flag.to_string_lossy().into_owned());
+    let flags: Vec<String> = endpoint.into_iter().chain(flags).collect();
+    println!("export TESTBED_AGENT_FLAGS='{}'", flags.join(" "));
     println!("export TESTBED={}", scratch.path().display());
     println!("export TESTBED_MANIFESTS={}", scratch.manifests()?.display());
     println!("export TESTBED_CGROUP_ROOT={}", scratch.cgroup_root());
     println!("# Images: {}. To remove everything: testbed down", image::ALL.join(" "));
     scratch.keep()?;
     // Their destructors would kill them; `testbed down` removes them.
-    std::mem::forget((plane, containerd, agents));
+    std::mem::forget((plane, runtime, agents));
     Ok(())
 }

@@ -30,7 +30,7 @@ pub(crate) struct CertificateFiles {
 }
 
 impl CertificateAuthority {
-    /// Creates a CA; its certificate is written to `ca.crt` in the directory.
+    /// Creates a CA: `ca.crt` and `ca.key` in the directory.
     pub(crate) fn new(dir: &Path) -> Result<Self> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
@@ -39,6 +39,7 @@ impl CertificateAuthority {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
         let certificate = params.self_signed(&key)?;
         fs::write(dir.join("ca.crt"), certificate.pem())?;
+        write_private(&dir.join("ca.key"), &key.serialize_pem())?;
         let der = certificate.der().clone();
         Ok(Self { dir: dir.to_owned(), issuer: Issuer::new(params, key), certificate: der })
     }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::Result;
 
@@ -26,6 +27,8 @@ pub(super) struct Settings {
     pub(super) home: PathBuf,
     /// In the order of [`Component::ALL`], then etcd's peer port.
     pub(super) ports: [u16; 5],
+    /// How long certificates are valid that the controller manager signs.
+    pub(super) signing: Duration,
 }
 
 impl Settings {
@@ -68,10 +71,14 @@ impl Component {
             Self::ControllerManager => {
                 let mut arguments = client(self, settings);
                 let sa_key = settings.file("sa.key");
+                let signing = format!("{}s", settings.signing.as_secs());
                 arguments.extend(pairs([
                     ("service-account-private-key-file", sa_key.as_str()),
                     ("root-ca-file", &settings.file("ca.crt")),
                     ("use-service-account-credentials", "true"),
+                    ("cluster-signing-cert-file", &settings.file("ca.crt")),
+                    ("cluster-signing-key-file", &settings.file("ca.key")),
+                    ("cluster-signing-duration", &signing),
                 ]));
                 arguments
             }
@@ -119,6 +126,7 @@ fn api_server(settings: &Settings) -> Vec<String> {
         ("service-cluster-ip-range", "10.96.0.0/16"),
         ("authorization-mode", "Node,RBAC"),
         ("enable-admission-plugins", "NodeRestriction"),
+        ("enable-bootstrap-token-auth", "true"),
         ("feature-gates", "ClusterTrustBundle=true,ClusterTrustBundleProjection=true"),
         ("runtime-config", "certificates.k8s.io/v1beta1/clustertrustbundles=true"),
         ("allow-privileged", "true"),
