@@ -23,6 +23,8 @@ pub(crate) enum Accident {
     SandboxDies,
     /// Another process on the host removes the cgroup of a running pod.
     CgroupRemoved,
+    /// Observations of one pod find the runtime unavailable, which answers everything else.
+    PodUnobservable,
     /// The journal's disk is full.
     DiskFull,
     /// The API server can't be reached.
@@ -33,6 +35,7 @@ pub(crate) enum Accident {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recovery {
     RuntimeUp,
+    PodObservable,
     DiskFreed,
     ApiUp,
 }
@@ -45,6 +48,7 @@ impl Accident {
             Self::ClockJump => clock_jump(world),
             Self::SandboxDies => sandbox_dies(world),
             Self::CgroupRemoved => cgroup_removed(world),
+            Self::PodUnobservable => pod_unobservable(world),
             Self::DiskFull => {
                 trace!(world.env, "== disk full");
                 world.agent.journal.disk_full = true;
@@ -71,6 +75,11 @@ impl Recovery {
                 }
             }
             Self::RuntimeUp => {}
+            Self::PodObservable => {
+                if let Some(uid) = world.runtime.unobservable.take() {
+                    trace!(world.env, "== {uid} can be observed again");
+                }
+            }
             Self::DiskFreed => {
                 trace!(world.env, "== disk has free space");
                 world.agent.journal.disk_full = false;
@@ -98,6 +107,17 @@ fn runtime_down(world: &mut World) {
     }
     let delay = world.env.rng.millis(100, 30_000);
     world.env.after(delay, Scheduled::Recovery(Recovery::RuntimeUp));
+}
+
+fn pod_unobservable(world: &mut World) {
+    let Some(id) = draw_ready_sandbox(world) else { return };
+    let uid = world.runtime.sandboxes[&id].uid.clone();
+    trace!(world.env, "== {uid} can't be observed");
+    world.checks.disturb(&uid);
+    world.env.hint(&uid);
+    world.runtime.unobservable = Some(uid);
+    let delay = world.env.rng.millis(100, 60_000);
+    world.env.after(delay, Scheduled::Recovery(Recovery::PodObservable));
 }
 
 fn reboot(world: &mut World) {
@@ -161,6 +181,7 @@ impl World {
         self.agent.journal.disk_full = false;
         self.agent.retry_commit(&mut self.env);
         Recovery::RuntimeUp.happen(self);
+        Recovery::PodObservable.happen(self);
         Recovery::ApiUp.happen(self);
         self.env
             .retain(|item| !matches!(item, Scheduled::Accident(_) | Scheduled::AgentCrashes | Scheduled::UserAction));

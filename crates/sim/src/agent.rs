@@ -1,4 +1,4 @@
-//! The agent process: core, its journal, its timer, and what it leaves behind when it dies.
+//! The agent process: core, its journal, its timer, and the state that remains when it dies.
 
 mod deliver;
 mod effects;
@@ -139,7 +139,7 @@ impl Agent {
         self.wake = Some(token);
     }
 
-    /// True if this is the latest time that core asked to be woken at.
+    /// True if this is the time of the last `Out::wake_at`.
     pub(crate) fn take_wake(&mut self, token: u64) -> bool {
         let latest = self.wake == Some(token);
         if latest {

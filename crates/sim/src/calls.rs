@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use podwright_core::model::{Answer, Call, CallError, CallId, Event, Pod, PodUid, RuntimeCall};
+use podwright_core::model::{Answer, Call, CallError, CallId, ContainerId, Event, Pod, PodUid, RuntimeCall};
 
 use crate::check::{Checks, RuntimeView};
 use crate::env::{Env, Scheduled, trace};
@@ -56,6 +56,8 @@ pub(crate) enum CallStep {
     KillTimer,
     /// A lifecycle hook ends.
     HookEnds,
+    /// The runtime gives up a start whose caller died.
+    GiveUpStart,
 }
 
 /// One call under way.
@@ -66,7 +68,7 @@ struct PendingCall {
     pod: Arc<Pod>,
     call: Call,
     stage: Stage,
-    /// The caller has its result, or is dead. What the call still does has no listener.
+    /// The caller has its result, or is dead: later effects of the call are not reported.
     answered: bool,
     /// The name it reserved in the runtime.
     name: Option<String>,
@@ -86,6 +88,8 @@ enum Stage {
     RunningHook,
     /// It took effect, and its result was lost.
     Applied,
+    /// A start whose caller died and that will be given up.
+    CutOff,
 }
 
 impl PendingCall {
@@ -93,6 +97,14 @@ impl PendingCall {
         let images =
             matches!(self.call, Call::Runtime(RuntimeCall::ImageStatus { .. } | RuntimeCall::PullImage { .. }));
         self.call.changes_runtime() || images
+    }
+
+    /// The container that the call starts.
+    fn started(&self) -> Option<&ContainerId> {
+        match &self.call {
+            Call::Runtime(RuntimeCall::StartContainer { id, .. }) => Some(id),
+            _ => None,
+        }
     }
 
     /// The runtime's name of what the call makes.
@@ -209,6 +221,7 @@ impl Calls {
             CallStep::Timeout => self.time_out(cx, n),
             CallStep::KillTimer => self.kill_timer(cx, n),
             CallStep::HookEnds => self.hook_ends(cx, n),
+            CallStep::GiveUpStart => self.give_up_start(cx, n),
         }
     }
 
@@ -331,6 +344,12 @@ impl Calls {
                 cx.checks.disturb(&f.uid);
             }
             f.answered = true;
+            if f.stage == Stage::Sent && f.started().is_some() && cx.env.rng.chance(cx.env.faults.start_cut_off) {
+                f.stage = Stage::CutOff;
+                let delay = cx.env.rng.millis(0, 12_000);
+                cx.env.after(delay, Scheduled::Call(n, CallStep::GiveUpStart));
+                continue;
+            }
             if f.stage == Stage::Stopping || !runtime || cx.env.rng.chance(300) {
                 self.discard(cx.runtime, n);
             }

@@ -20,7 +20,7 @@ use podwright_core::model::{Call, CallId, ContainerId, HookKind, PodRecord, PodU
 use podwright_core::pod::State;
 
 pub(crate) use event::{check_event, check_output};
-pub(crate) use objects::{check_final_delete, check_mirror_delete, check_patched, taken_back};
+pub(crate) use objects::{check_final_delete, check_mirror_delete, check_patched, reverted_termination};
 pub(crate) use runtime::{check_kill, check_sandbox_made, check_sweep, check_term, check_world, note_start};
 pub(crate) use settled::settled;
 
@@ -124,13 +124,15 @@ pub struct Checks {
     record_lost: BTreeSet<PodUid>,
     /// How often each hook ran; true: preStop.
     hooks: BTreeMap<(ContainerId, bool), u32>,
+    /// When this agent process sent the first stop of a container.
+    first_stops: BTreeMap<ContainerId, Duration>,
+    /// The newest check of the runtime succeeded, and nothing but the observation of one pod failed since.
+    runtime_answers: bool,
     /// The deadline for which a stop was sent.
     stop_deadlines: BTreeMap<ContainerId, Duration>,
     pre_stop_began: BTreeMap<ContainerId, Duration>,
     /// Exits that are, or were, in a record.
     exits: BTreeSet<ContainerId>,
-    /// Kill requests that were not released yet.
-    waiters: BTreeSet<u64>,
     objects: objects::DeliveredObjects,
     /// Pods with a kill request, in this incarnation.
     kills: BTreeSet<PodUid>,
@@ -214,7 +216,6 @@ impl Checks {
     pub(crate) fn agent_dies(&mut self, lost: Vec<PodUid>) {
         self.record_lost.extend(lost);
         self.disturb_all();
-        self.waiters.clear();
     }
 
     /// A new agent process has read these records.
@@ -231,6 +232,8 @@ impl Checks {
         self.calls.clear();
         self.give_up_at.clear();
         self.in_doubt.clear();
+        self.first_stops.clear();
+        self.runtime_answers = false;
         self.objects.clear();
     }
 
@@ -260,12 +263,6 @@ impl Checks {
         *times += 1;
         if *times > 1 && !self.record_lost.contains(uid) {
             self.violate("14 a hook runs once", format!("{uid} {kind:?} of {id}"));
-        }
-    }
-
-    pub(crate) fn check_released(&mut self, waiter: u64) {
-        if !self.waiters.remove(&waiter) {
-            self.violate("13 a waiter is released once", format!("waiter {waiter}"));
         }
     }
 }

@@ -36,7 +36,7 @@ pub struct Env {
 pub(crate) enum Scheduled {
     /// An event reaches core, if the agent process of this epoch still runs.
     Event { epoch: u32, event: Event },
-    /// The time that core asked to be woken at.
+    /// The time of the last `Out::wake_at`.
     Wake { epoch: u32, token: u64 },
     /// The output of one event is committed to the journal.
     Commit { epoch: u32, out: Out },

@@ -140,7 +140,7 @@ fn deviate(world: &mut World, kind: Deviation) -> bool {
     let uid = |name: &str| PodUid::from(name);
     let known = |world: &World, name: &str| world.agent.node().is_some_and(|n| n.workers().get(&uid(name)).is_some());
     let grace = Some(Duration::from_secs(1));
-    let kill = |name: &str| Event::Kill { uid: uid(name), grace, evicted: None, waiter: None };
+    let kill = |name: &str| Event::Kill { uid: uid(name), grace, evicted: None };
     match kind {
         Deviation::Death if world.agent.is_running() => world.crash_agent("on request"),
         Deviation::KillFirst if known(world, "first") => world.env.send(Duration::ZERO, kill("first")),

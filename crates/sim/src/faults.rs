@@ -61,6 +61,10 @@ pub struct Faults {
     pub watch_late: u32,
     /// A watch or a list has an old version.
     pub watch_old: u32,
+    /// A start whose caller died ends later without a process, with exit code 128, instead of taking effect.
+    pub start_cut_off: u32,
+    /// How often one pod can't be observed for a while although the runtime works.
+    pub unobservable: u32,
     /// All runtime calls and observations of this pod hang.
     pub hung_pod: Option<PodUid>,
 }

@@ -8,6 +8,8 @@ use podwright_core::model::{HostCall, Name, PodUid};
 #[derive(Clone, Debug, Default)]
 pub struct Host {
     pods: BTreeMap<PodUid, HostPod>,
+    /// Images that no container uses fill the disk.
+    pub unused_images: bool,
 }
 
 /// What one pod has on the host.
@@ -42,6 +44,7 @@ impl Host {
             HostCall::MountVolume { volume } => self.change(uid, |h| {
                 h.volumes.insert(volume.clone());
             }),
+            HostCall::ResizeCgroup { .. } | HostCall::ReadMemory { .. } => {}
             HostCall::RemoveCgroup => self.change(uid, |h| h.cgroup = false),
             HostCall::RemoveVolumes => self.change(uid, |h| h.volumes.clear()),
             HostCall::RemoveDirs => self.change(uid, |h| h.dirs = false),

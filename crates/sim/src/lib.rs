@@ -3,7 +3,7 @@
 //! `sim --seed N --trace`.
 //!
 //! Three ways to test core: random seeds ([`schedule`]), every placement of a few deviations ([`explore`]), and every way a
-//! pod can terminate ([`termination`]). `agent_harness` runs the whole agent over a fake runtime.
+//! pod can terminate ([`termination`]); and scenarios such as [`pressure`]. `agent_harness` runs the whole agent over a fake runtime.
 
 mod accidents;
 pub mod agent;
@@ -22,6 +22,7 @@ pub mod manifest;
 #[cfg(feature = "mutants")]
 mod mutants;
 pub mod object_store;
+pub mod pressure;
 pub mod rng;
 pub mod runtime;
 mod scenarios;

@@ -1,5 +1,6 @@
 //! Pods for the simulation: small, but with every field that core's decisions depend on.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -7,7 +8,8 @@ use k8s_openapi::api::core::v1::{
     Container, EmptyDirVolumeSource, ExecAction, Lifecycle, LifecycleHandler, Pod, PodSpec, Probe, Volume,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use podwright_core::model::{Manifest, Source};
+use podwright_core::model::{Manifest, Source, find_container};
+use podwright_core::static_pod::CONFIG_SOURCE;
 
 /// A pod to be written as a manifest.
 #[derive(Clone, Debug)]
@@ -30,6 +32,10 @@ pub struct PodPlan {
     pub apps: Vec<ContainerPlan>,
     /// Number of emptyDir volumes.
     pub volumes: usize,
+    /// `activeDeadlineSeconds`.
+    pub active_deadline: Option<i64>,
+    /// The user of an object writes this to its `config.source` annotation.
+    pub claimed_source: Option<&'static str>,
 }
 
 /// A container of a [`PodPlan`].
@@ -109,6 +115,8 @@ impl PodPlan {
             inits: vec![],
             apps,
             volumes: 0,
+            active_deadline: None,
+            claimed_source: None,
         }
     }
 
@@ -125,7 +133,7 @@ impl PodPlan {
         let inits: Vec<Container> = self.inits.iter().map(|(c, sidecar)| c.container(*sidecar)).collect();
         let volumes: Vec<Volume> = (0..self.volumes).map(volume).collect();
         let annotations = BTreeMap::from([
-            ("kubernetes.io/config.source".to_owned(), self.source.as_str().to_owned()),
+            (CONFIG_SOURCE.to_owned(), self.source.as_str().to_owned()),
             ("kubernetes.io/config.hash".to_owned(), self.hash()),
         ]);
         let pod = Pod {
@@ -140,6 +148,7 @@ impl PodPlan {
                 node_name: Some("node".into()),
                 restart_policy: Some(self.policy.into()),
                 termination_grace_period_seconds: Some(self.grace),
+                active_deadline_seconds: self.active_deadline,
                 init_containers: (!inits.is_empty()).then_some(inits),
                 containers: self.apps.iter().map(|c| c.container(false)).collect(),
                 volumes: (!volumes.is_empty()).then_some(volumes),
@@ -151,16 +160,26 @@ impl PodPlan {
     }
 }
 
+/// The `config.source` annotation of a pod, which its sandbox gets.
+pub fn source_of(pod: &Pod) -> Option<Source> {
+    let annotations = pod.metadata.annotations.as_ref()?;
+    annotations.get(CONFIG_SOURCE).and_then(|text| Source::parse(text))
+}
+
 /// The index of a container's script.
 pub fn script_of(container: &Container) -> usize {
     container.command.iter().flatten().next().and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
 /// A container of a pod by its name, and whether it is an init container.
-pub fn find<'a>(pod: &'a Pod, name: &str) -> Option<(&'a Container, bool)> {
-    let spec = pod.spec.as_ref()?;
-    let init = spec.init_containers.iter().flatten().find(|c| c.name == name).map(|c| (c, true));
-    init.or_else(|| spec.containers.iter().find(|c| c.name == name).map(|c| (c, false)))
+pub fn find<'a>(pod: &'a Pod, name: &str) -> Option<(Cow<'a, Container>, bool)> {
+    let init = pod.spec.as_ref()?.init_containers.iter().flatten().any(|c| c.name == name);
+    find_container(pod, name).map(|found| (found.container, init))
+}
+
+/// The container is an ephemeral one.
+pub fn is_ephemeral(pod: &Pod, name: &str) -> bool {
+    pod.spec.iter().flat_map(|spec| spec.ephemeral_containers.iter().flatten()).any(|c| c.name == name)
 }
 
 /// The index of a sidecar among the init containers.

@@ -1,15 +1,15 @@
-//! Deliberate mistakes in core, one at a time: some seed or the termination matrix must find each, and the model check some of
+//! Deliberate mistakes in core, one at a time: some seed, the termination matrix or a scenario must find each, and the model check some of
 //! them.
 
 #[cfg(test)]
 mod tests {
     use podwright_core::mutate::{self, ALL, Mutant};
 
-    use crate::{explore, schedule, termination};
+    use crate::{explore, pressure, schedule, termination};
 
     /// What found the mistake, if anything did.
     fn caught(mutant: Mutant) -> Option<String> {
-        mutate::make(Some(mutant));
+        mutate::activate(Some(mutant));
         let seed = (0..SEEDS).find_map(|seed| {
             let violation = schedule::run(seed, false).violation?;
             Some(format!("seed {seed}: {}", violation.rule))
@@ -18,7 +18,8 @@ mod tests {
             let mut cases = termination::cases().filter(|case| case.death.is_none());
             cases.find_map(|case| Some(format!("{case:?}: {}", termination::run(&case).err()?)))
         });
-        mutate::make(None);
+        let found = found.or_else(|| (0..5).find_map(|seed| pressure::run(seed).err()));
+        mutate::activate(None);
         found
     }
 
@@ -37,15 +38,15 @@ mod tests {
     #[test]
     fn the_model_check_catches_some_mutants() {
         let expected = [
-            (Mutant::OldSight, "16 "),
+            (Mutant::StaleObservation, "16 "),
             (Mutant::DeadlineMovesLater, "3 "),
             (Mutant::ExitNotRecorded, "10 "),
             (Mutant::DoubtIsFailure, "16 "),
         ];
         for (mutant, rule) in expected {
-            mutate::make(Some(mutant));
+            mutate::activate(Some(mutant));
             let broken = explore::explore(1, 3).broken;
-            mutate::make(None);
+            mutate::activate(None);
             assert!(broken.as_ref().is_some_and(|(_, v)| v.rule.starts_with(rule)), "{mutant:?}: {broken:?}");
         }
     }

@@ -28,6 +28,8 @@ pub struct Runtime {
     pub images: BTreeSet<String>,
     /// It does not answer calls.
     pub down: bool,
+    /// Observations of this pod find the runtime unavailable.
+    pub unobservable: Option<PodUid>,
     /// What the processes of containers do. A container's `command` is an index into this list.
     pub scripts: Vec<ContainerScript>,
     names: BTreeSet<String>,
@@ -91,6 +93,8 @@ pub struct Instance {
     pub grace: Option<Duration>,
     /// The preStop hook in its annotations.
     pub pre_stop: Option<String>,
+    /// Its start was cut off by the death of the caller: it exited without a process.
+    pub cut_off: bool,
     /// The incarnation of its pod, see `Checks::incarnation`.
     pub incarnation: u32,
     /// Its number among all sandboxes and containers, in order of creation.
@@ -169,6 +173,7 @@ impl Runtime {
             kill_sent: false,
             grace: new.grace,
             pre_stop: new.pre_stop,
+            cut_off: false,
             incarnation: new.incarnation,
             made: self.made,
         };
@@ -200,6 +205,14 @@ impl Runtime {
             c.exit_code = 128;
             c.reason = "StartError".into();
             c.finished_at = Some(wall);
+        }
+    }
+
+    /// The caller of a start died, and the runtime gives the start up.
+    pub fn cut_off_start(&mut self, id: &ContainerId, wall: Timestamp) {
+        self.fail_start(id, wall);
+        if let Some(c) = self.containers.get_mut(id).filter(|c| c.state == RunState::Exited && c.began.is_none()) {
+            c.cut_off = true;
         }
     }
 
@@ -332,6 +345,8 @@ impl Runtime {
                 source: s.source,
                 sandboxes: BTreeMap::new(),
                 containers: BTreeMap::new(),
+                container_hashes: BTreeSet::new(),
+                manifest_hash: None,
             });
             pod.sandboxes.insert(id.clone(), s.ready);
         }

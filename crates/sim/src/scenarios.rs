@@ -1,4 +1,4 @@
-//! Directed scenarios: one kind of trouble each, until everything has settled after it.
+//! Directed scenarios: one kind of fault each, until everything has settled after it.
 
 #[cfg(test)]
 mod tests {

@@ -53,11 +53,21 @@ fn finish(world: &mut World) -> Outcome {
 
 /// The world of a seed before its first step.
 pub fn prepare(seed: u64) -> World {
+    prepare_with(seed, (seed / Faults::MIXES as u64 / ROUNDS) % 2 == 1)
+}
+
+/// `extended`: with the faults and actions of [`Workload::extended`](workload::Workload).
+fn prepare_with(seed: u64, extended: bool) -> World {
     let mix = usize::try_from(seed % Faults::MIXES as u64).expect("a small number");
-    let (_, faults) = Faults::mix(mix);
+    let (_, mut faults) = Faults::mix(mix);
+    if extended {
+        faults.unobservable = 1;
+        faults.start_cut_off = 500;
+    }
     let mut world = World::new(seed, faults);
+    world.workload.extended = extended;
     // Of six rounds of the mixes two have an API server, and in one pods are submitted to the local API.
-    match (seed / Faults::MIXES as u64) % 6 {
+    match (seed / Faults::MIXES as u64) % ROUNDS {
         1 | 3 => world.join_cluster(),
         5 => world.enable_local_api(),
         _ => {}
@@ -71,6 +81,7 @@ pub fn prepare(seed: u64) -> World {
     schedule_accidents(&mut world, f.jumps, Accident::ClockJump);
     schedule_accidents(&mut world, f.sandbox_deaths, Accident::SandboxDies);
     schedule_accidents(&mut world, f.cgroup_losses, Accident::CgroupRemoved);
+    schedule_accidents(&mut world, f.unobservable, Accident::PodUnobservable);
     if world.store.is_api_server() {
         schedule_accidents(&mut world, f.api_outages, Accident::ApiDown);
     }
@@ -89,6 +100,8 @@ fn schedule_accidents(world: &mut World, count: u32, accident: Accident) {
     }
 }
 
+/// Rounds of the mixes with different stores of objects.
+const ROUNDS: u64 = 6;
 /// Long enough for crash, image and mount back-offs one after another.
 const SETTLE_WITHIN: Duration = Duration::from_secs(1500);
 
@@ -99,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// Seeds that broke a rule before a fix.
+    /// Seeds that broke a rule before a fix, without the extended workload.
     const FAILED_BEFORE: [u64; 32] = [
         26, 95, 264, 305, 316, 620, 645, 845, 1520, 2263, 2947, 3769, 4207, 4388, 4407, 4803, 12409, 14856, 16980,
         18246, 25274, 25771, 28129, 35858, 36876, 40362, 61719, 89247, 100_077, 121_526, 171_044, 292_517,
@@ -108,7 +121,7 @@ mod tests {
     #[test]
     fn seeds_that_broke_a_rule_before_pass() {
         for seed in FAILED_BEFORE {
-            let outcome = run(seed, false);
+            let outcome = finish(&mut prepare_with(seed, false));
             assert!(outcome.violation.is_none(), "seed {seed}: {:?}", outcome.violation);
         }
     }

@@ -15,6 +15,8 @@ pub struct ManifestSources {
     all: BTreeMap<Source, ManifestSource>,
     /// Sources whose next report is scheduled.
     announced: BTreeSet<Source>,
+    /// Sources that the agent is not configured with. They never report.
+    off: BTreeSet<Source>,
 }
 
 /// One source.
@@ -42,7 +44,7 @@ pub struct ManifestFile {
 impl ManifestSources {
     /// These sources, without files.
     pub fn new(sources: &BTreeSet<Source>) -> Self {
-        Self { all: sources.iter().map(|s| (*s, ManifestSource::default())).collect(), announced: BTreeSet::new() }
+        Self { all: sources.iter().map(|s| (*s, ManifestSource::default())).collect(), ..Self::default() }
     }
 
     pub(crate) fn add(&mut self, source: Source) {
@@ -58,8 +60,30 @@ impl ManifestSources {
         self.all.get(&source)
     }
 
+    /// It has reported to the agent process that runs now. For a source that is off: all others have.
     pub(crate) fn has_reported(&self, source: Source) -> bool {
-        self.all.get(&source).is_some_and(|s| s.reported)
+        match self.off.contains(&source) {
+            true => self.all.iter().all(|(other, s)| self.off.contains(other) || s.reported),
+            false => self.all.get(&source).is_some_and(|s| s.reported),
+        }
+    }
+
+    /// The next agent process has this source or does not have it.
+    pub(crate) fn switch(&mut self, source: Source, on: bool) {
+        if on {
+            self.off.remove(&source);
+            return;
+        }
+        self.off.insert(source);
+        self.announced.remove(&source);
+        if let Some(source) = self.all.get_mut(&source) {
+            source.delivered.clear();
+            source.unparsed.clear();
+        }
+    }
+
+    pub(crate) fn is_off(&self, source: Source) -> bool {
+        self.off.contains(&source)
     }
 
     /// The pods that core was sent by any source.
@@ -107,7 +131,7 @@ impl ManifestSources {
 
     /// A source reports after this time, unless a report is scheduled already.
     pub(crate) fn announce(&mut self, env: &mut Env, source: Source, delay: Duration) {
-        if self.announced.insert(source) {
+        if !self.off.contains(&source) && self.announced.insert(source) {
             env.after(delay, Scheduled::SourceReports(source));
         }
     }

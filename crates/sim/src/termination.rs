@@ -69,7 +69,7 @@ pub fn run(case: &Case) -> Result<(), String> {
     let requested = world.env.clock.now;
     if case.shortened {
         let (uid, quarter) = (uid.clone(), Some((grace / 4).max(Duration::from_secs(1))));
-        world.env.send(grace / 2, Event::Kill { uid, grace: quarter, evicted: None, waiter: None });
+        world.env.send(grace / 2, Event::Kill { uid, grace: quarter, evicted: None });
     }
     if let Some(at) = death(case, requested) {
         world.env.crash_after(at - requested);

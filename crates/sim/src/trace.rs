@@ -50,6 +50,9 @@ pub(crate) fn trace_output(env: &Env, out: &Out) {
             other => trace!(env, "<-- {other:?}"),
         }
     }
+    if let Some(at) = out.wake_at {
+        trace!(env, "<-- wake at {at:?}");
+    }
 }
 
 fn trace_put(env: &Env, r: &PodRecord) {

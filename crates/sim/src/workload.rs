@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use podwright_core::model::{Event, FullName, Manifest, Name, PodUid, Source};
 
-pub(crate) use draw::draw_plan;
-use draw::draw_script;
+pub(crate) use draw::{draw_plan, draw_script};
 
+use crate::accidents::Accident;
 use crate::env::{Scheduled, trace};
 use crate::manifest::PodPlan;
 use crate::object_store::act_on_objects;
@@ -20,10 +20,12 @@ use crate::world::World;
 #[derive(Clone, Debug, Default)]
 pub struct Workload {
     actions_left: u32,
+    /// Also with active deadlines, ephemeral containers, objects that claim another source, sources that are switched on and off,
+    /// and outages of the runtime during the termination of a pod.
+    pub(crate) extended: bool,
     /// How many pod names are in use.
     names: u32,
     created: u32,
-    waiters: u64,
     /// Manifests that were removed and may be written again.
     removed: Vec<(Source, Manifest)>,
     plans: Vec<PodPlan>,
@@ -55,6 +57,12 @@ pub(crate) fn act(world: &mut World) {
 }
 
 fn act_on_node(world: &mut World) {
+    if world.workload.extended && world.env.rng.chance(150) {
+        return match world.env.rng.below(3) {
+            0 => switch_source(world),
+            _ => kill_pod_before_outage(world),
+        };
+    }
     match world.env.rng.below(20) {
         0..=6 => write_new(world),
         7..=9 => edit_in_place(world),
@@ -149,15 +157,30 @@ fn draw_pod(world: &mut World) -> Option<PodUid> {
 
 fn kill_pod(world: &mut World) {
     let Some(uid) = draw_pod(world) else { return };
-    let World { env, workload, .. } = world;
+    let env = &mut world.env;
     let grace = env.rng.chance(600).then(|| Duration::from_secs(1 + env.rng.below(8)));
     let evicted = env.rng.chance(400).then(|| ("Evicted".to_owned(), "the node was low on memory".to_owned()));
-    let waiter = env.rng.chance(600).then(|| {
-        workload.waiters += 1;
-        workload.waiters
-    });
-    trace!(env, "++ kill {uid} grace {grace:?} evicted {} waiter {waiter:?}", evicted.is_some());
-    env.send(Duration::ZERO, Event::Kill { uid, grace, evicted, waiter });
+    trace!(env, "++ kill {uid} grace {grace:?} evicted {}", evicted.is_some());
+    env.send(Duration::ZERO, Event::Kill { uid, grace, evicted });
+}
+
+/// The runtime goes down while a pod terminates, often until its deadline has passed.
+fn kill_pod_before_outage(world: &mut World) {
+    kill_pod(world);
+    let delay = world.env.rng.millis(0, 1500);
+    world.env.after(delay, Scheduled::Accident(Accident::RuntimeDown));
+}
+
+/// The agent is configured with or without the URL source and starts again.
+fn switch_source(world: &mut World) {
+    let sources = &mut world.agent.config.sources;
+    let on = !sources.remove(&Source::Url);
+    if on {
+        sources.insert(Source::Url);
+    }
+    trace!(world.env, "++ the URL source is switched {}", if on { "on" } else { "off" });
+    world.crash_agent("to be configured again");
+    world.sources.switch(Source::Url, on);
 }
 
 fn restart_pod(world: &mut World) {

@@ -25,6 +25,9 @@ impl World {
         if self.env.rng.chance(self.env.faults.crash) && self.env.rng.chance(300) {
             return self.crash_agent("before its records were written");
         }
+        if let Some(at) = out.wake_at {
+            self.agent.wake_at(&mut self.env, at);
+        }
         self.agent.commit_later(&mut self.env, out);
     }
 
@@ -46,7 +49,7 @@ impl World {
     /// A source reports all its pods.
     pub(crate) fn source_reports(&mut self, source: Source) {
         self.sources.take_announced(source);
-        if !self.agent.is_running() {
+        if !self.agent.is_running() || self.sources.is_off(source) {
             return;
         }
         if source != self.store.source() {

@@ -11,6 +11,9 @@ use crate::world::World;
 
 impl World {
     pub(crate) fn perform(&mut self, effect: Effect) {
+        if self.perform_eviction(&effect) {
+            return;
+        }
         match effect {
             Effect::Call { id, uid, pod, call, limit } => {
                 let (calls, mut cx) = self.call_parts();
@@ -39,13 +42,15 @@ impl World {
                 check::check_sweep(checks, &truth, &uid);
                 self.host.remove_all(&uid);
             }
-            Effect::Released { waiter } => self.checks.check_released(waiter),
-            Effect::WakeAt(at) => self.agent.wake_at(&mut self.env, at),
             Effect::RequestObject { id, request, .. } => self.store.request(&mut self.env, id, request),
             Effect::Event(_)
-            | Effect::KeepAside { .. }
+            | Effect::SaveQuarantinedRecord { .. }
             | Effect::StatusChanged(_)
             | Effect::PodRemoved { .. }
+            | Effect::AllowShutdown { .. }
+            | Effect::ReadNode { .. }
+            | Effect::RemoveUnusedImages { .. }
+            | Effect::Evicted { .. }
             | Effect::RuntimeChanged => {}
         }
     }
@@ -66,7 +71,7 @@ impl World {
         let (read, answer) = observation_times(&mut self.env);
         let epoch = self.env.epoch();
         let hung = self.env.faults.hung_pod.as_ref() == Some(&uid);
-        if self.runtime.down {
+        if self.runtime.down || self.runtime.unobservable.as_ref() == Some(&uid) {
             self.checks.disturb(&uid);
             self.env.send(answer, Event::Observed { uid, seq, result: Err(unavailable()), covered: false });
         } else if hung || self.env.rng.chance(self.env.faults.observe_fails) {

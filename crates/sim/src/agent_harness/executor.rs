@@ -103,7 +103,7 @@ impl Executor for HarnessExecutor {
         self.alive(async move { host.sweep(uid.as_str()) })
     }
 
-    fn keep_aside(&self, _: Box<PodRecord>) -> BoxFuture<'static, ()> {
+    fn save_quarantined_record(&self, _: Box<PodRecord>) -> BoxFuture<'static, ()> {
         self.alive(async {})
     }
 

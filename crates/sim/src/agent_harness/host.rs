@@ -65,6 +65,7 @@ impl FakeHost {
             HostCall::MakeDirs => put("dirs"),
             HostCall::PrepareContainer { .. } => put("logs"),
             HostCall::MountVolume { volume } => put(&format!("volume {volume}")),
+            HostCall::ResizeCgroup { .. } | HostCall::ReadMemory { .. } => {}
             HostCall::RemoveCgroup => state.remove(uid, "cgroup"),
             HostCall::RemoveDirs => state.remove(uid, "dirs"),
             HostCall::RemoveLogs => state.remove(uid, "logs"),

@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use podwright_core::model::{
-    Answer, Call, ContainerId, HostCall, ImageFacts, Name, Pod, RuntimeCall, SandboxId, Source, full_name,
-};
+use podwright_core::model::{Answer, Call, ContainerId, HostCall, ImageFacts, Name, RuntimeCall, SandboxId, full_name};
 
-use super::{CallContext, Calls, PendingCall, Stage};
+use super::{CallContext, CallStep, Calls, PendingCall, Stage};
 use crate::check;
 use crate::container_script::Run;
 use crate::env::{Scheduled, trace};
-use crate::manifest::{find, script_of};
+use crate::manifest::{find, script_of, source_of};
 use crate::runtime::{NewContainer, Sandbox, image_id};
 
 impl Calls {
@@ -101,6 +99,14 @@ impl Calls {
     }
 
     fn start_container(&mut self, cx: &mut CallContext<'_>, n: u64, f: &PendingCall, id: &ContainerId) {
+        if self.pending.values().any(|other| other.stage == Stage::CutOff && other.started() == Some(id)) {
+            // The runtime refuses a second start at once, or lets it wait for the first.
+            if cx.env.rng.chance(500) {
+                return self.refuse(cx, n, format!("container {id} is already in starting state"));
+            }
+            let delay = cx.env.rng.millis(50, 1000);
+            return cx.env.after(delay, Scheduled::Call(n, CallStep::Apply));
+        }
         let nth = match cx.runtime.start(id, cx.env.clock.now, cx.env.clock.wall()) {
             Ok(nth) => nth,
             Err(message) => return self.refuse(cx, n, message),
@@ -116,8 +122,21 @@ impl Calls {
     }
 }
 
+impl Calls {
+    pub(super) fn give_up_start(&mut self, cx: &mut CallContext<'_>, n: u64) {
+        let Some(f) = self.pending.get(&n).cloned() else { return };
+        if let Some(id) = f.started().filter(|_| !cx.runtime.down) {
+            trace!(cx.env, "   {} {id} is given up: its start was cut off", f.uid);
+            cx.runtime.cut_off_start(id, cx.env.clock.wall());
+            cx.env.hint(&f.uid);
+        }
+        self.discard(cx.runtime, n);
+    }
+}
+
 fn new_container(f: &PendingCall, sandbox: &SandboxId, name: &Name, attempt: u32) -> NewContainer {
     let spec = find(&f.pod, name.as_str()).map(|(c, _)| c);
+    let spec = spec.as_deref();
     let grace = f.pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
     let hook = spec.and_then(|c| c.lifecycle.as_ref()).and_then(|l| l.pre_stop.as_ref());
     NewContainer {
@@ -131,11 +150,6 @@ fn new_container(f: &PendingCall, sandbox: &SandboxId, name: &Name, attempt: u32
         pre_stop: hook.map(|_| "{\"exec\":{}}".into()),
         incarnation: f.incarnation,
     }
-}
-
-fn source_of(pod: &Pod) -> Option<Source> {
-    let annotations = pod.metadata.annotations.as_ref()?;
-    annotations.get("kubernetes.io/config.source").and_then(|text| Source::parse(text))
 }
 
 fn facts(image: &str) -> ImageFacts {

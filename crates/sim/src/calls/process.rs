@@ -149,7 +149,7 @@ fn kill(cx: &mut CallContext<'_>, uid: &PodUid, id: &ContainerId) {
 }
 
 fn hook_script(runtime: &Runtime, f: &PendingCall, kind: HookKind, container: &Name) -> HookScript {
-    let script = find(&f.pod, container.as_str()).map(|(c, _)| script_of(c));
+    let script = find(&f.pod, container.as_str()).map(|(c, _)| script_of(&c));
     let script = script.and_then(|n| runtime.scripts.get(n)).cloned().unwrap_or_default();
     if kind == HookKind::PreStop { script.pre_stop } else { script.post_start }
 }

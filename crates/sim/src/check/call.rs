@@ -8,8 +8,9 @@ use podwright_core::model::{
 
 use super::cgroup::is_outside_cgroup;
 use super::objects::check_start_allowed_by_object;
+use super::runtime::MINIMUM_STOP;
 use super::{Checks, Truth};
-use crate::manifest::find;
+use crate::manifest::{find, is_ephemeral, source_of};
 use crate::runtime::image_id;
 
 pub(super) fn check_call(checks: &mut Checks, truth: &Truth<'_>, uid: &PodUid, call: &Call) {
@@ -31,7 +32,8 @@ pub(super) fn check_call(checks: &mut Checks, truth: &Truth<'_>, uid: &PodUid, c
     }
     match call {
         Call::Runtime(RuntimeCall::RunSandbox { .. } | RuntimeCall::StartContainer { .. }) => {
-            check_start(checks, truth, uid, call, &record)
+            check_start(checks, truth, uid, call, &record);
+            check_source(checks, uid, &record);
         }
         Call::Runtime(RuntimeCall::CreateContainer { name, sandbox, image_id, .. }) => {
             check_start(checks, truth, uid, call, &record);
@@ -106,6 +108,14 @@ fn check_start(checks: &mut Checks, truth: &Truth<'_>, uid: &PodUid, call: &Call
     }
 }
 
+/// The source in the annotations of a sandbox is the pod's: an agent that lost its journal trusts it.
+fn check_source(checks: &mut Checks, uid: &PodUid, record: &PodRecord) {
+    let named = source_of(&record.pod);
+    if named != Some(record.source) {
+        checks.violate("12 the sandbox names the pod's source", format!("{uid} of {:?}: {named:?}", record.source));
+    }
+}
+
 /// A container is created from the image in the newest spec.
 fn check_image(checks: &mut Checks, uid: &PodUid, name: &str, id: &str, record: &PodRecord) {
     let wanted = find(&record.pod, name).and_then(|(container, _)| container.image.clone()).unwrap_or_default();
@@ -137,7 +147,8 @@ fn check_rerun(
         return checks.violate("one container per name", text);
     }
     let Some(spec) = &record.pod.spec else { return };
-    let again = is_sidecar(container) && init || backoff::should_restart(container, spec, newest.exit_code);
+    let again = is_sidecar(&container) && init || backoff::should_restart(&container, spec, newest.exit_code);
+    let again = again && !is_ephemeral(&record.pod, name);
     let elsewhere = init && newest.sandbox != *sandbox && spec.restart_policy.as_deref() != Some("Never");
     // Also if the voided instance is a later one that never ran: creating it was right.
     let void = record.containers.get(name).and_then(|m| m.voided.as_ref());
@@ -150,6 +161,7 @@ fn check_rerun(
 
 /// A running container is stopped only for a reason.
 fn check_stop(checks: &mut Checks, truth: &Truth<'_>, uid: &PodUid, id: &ContainerId, record: &PodRecord) {
+    checks.first_stops.entry(id.clone()).or_insert(truth.clock.now);
     let Some(c) = truth.runtime.containers.get(id).filter(|c| c.state.may_run()) else { return };
     if c.uid != *uid {
         return checks.violate("11 no call on another pod's container", format!("{uid} stops {id} of {}", c.uid));
@@ -163,7 +175,7 @@ fn check_stop(checks: &mut Checks, truth: &Truth<'_>, uid: &PodUid, id: &Contain
         }
         return check_hook_first(checks, truth, uid, id, record);
     }
-    let spec = find(&record.pod, c.name.as_str()).map(|(spec, _)| podwright_core::hash::container_hash(spec));
+    let spec = find(&record.pod, c.name.as_str()).map(|(spec, _)| podwright_core::hash::container_hash(&spec));
     let state = record.containers.get(&c.name);
     let sandbox = truth.runtime.sandboxes.get(&c.sandbox);
     let other_sandbox = truth.runtime.sandboxes_of(uid).any(|(other, s)| *other != c.sandbox && s.ready);
@@ -202,6 +214,13 @@ fn check_sandbox_stop(checks: &mut Checks, truth: &Truth<'_>, uid: &PodUid, id: 
     let overdue = truth.deadline(record).is_some_and(|d| truth.clock.now >= d);
     if alive && !overdue && !checks.disturbed.contains(uid) {
         checks.violate("8 StopPodSandbox waits for the containers", format!("{uid} {id}"));
+    }
+    let running = truth.runtime.inside(id).filter(|(_, c)| c.state.may_run());
+    let mut stops = running.filter_map(|(id, _)| Some((id, checks.first_stops.get(id)?)));
+    let hasty = stops.find(|(_, sent)| truth.clock.now < **sent + MINIMUM_STOP).map(|(id, _)| id.clone());
+    if let Some(container) = hasty.filter(|_| record.termination().is_some()) {
+        let text = format!("{uid} {id}: {container} was stopped less than two seconds before");
+        checks.violate("8 a container has two seconds between TERM and KILL", text);
     }
     let ours = alive || record.cursor.as_ref().is_some_and(|c| c.sandbox == *id);
     if ready && ours && record.termination().is_none() && !other_ready && !is_outside_cgroup(checks, id) {

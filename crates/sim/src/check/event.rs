@@ -17,6 +17,7 @@ use crate::sources::ManifestSource;
 pub(crate) fn check_event(checks: &mut Checks, truth: &Truth<'_>, event: &Event) {
     note_objects(checks, event);
     note_cgroup(checks, truth, event);
+    note_runtime(checks, truth, event);
     match event {
         Event::Listed { seq, result: Ok(listing) } => {
             let requested = checks.requested.remove(seq).unwrap_or(0);
@@ -34,15 +35,41 @@ pub(crate) fn check_event(checks: &mut Checks, truth: &Truth<'_>, event: &Event)
             *observed = (*observed).max(requested);
         }
         Event::Done { id, result } => note_done(checks, truth, id, result),
-        Event::Kill { uid, waiter, .. } => {
+        Event::Kill { uid, .. } => {
             checks.kills.insert(uid.clone());
-            checks.waiters.extend(*waiter);
         }
         Event::Restart { uid, .. } => {
             checks.restarts.insert(uid.clone());
         }
         Event::Wake => check_wake(checks, truth),
         _ => {}
+    }
+}
+
+/// Whether anything but the pod that can't be observed shows that the runtime is down.
+fn note_runtime(checks: &mut Checks, truth: &Truth<'_>, event: &Event) {
+    let down = match event {
+        Event::Runtime { result } => {
+            checks.runtime_answers = result.is_ok();
+            return;
+        }
+        Event::EventStream { up } => !up,
+        Event::Observed { uid, result: Err(e), .. } => {
+            e.is_unavailable() && truth.runtime.unobservable.as_ref() != Some(uid)
+        }
+        Event::Listed { result: Err(e), .. } => e.is_unavailable(),
+        Event::Done { result: Err(e), .. } => e.is_unavailable(),
+        _ => false,
+    };
+    checks.runtime_answers &= !down;
+}
+
+/// A pod that can't be observed does not stop the work for all others.
+fn check_runtime_up(checks: &mut Checks, truth: &Truth<'_>) {
+    let counts_as_down = truth.agent.node().is_some_and(|node| !node.runtime_up());
+    if counts_as_down && checks.runtime_answers {
+        checks
+            .violate("15 one pod does not make the runtime count as down", format!("{:?}", truth.runtime.unobservable));
     }
 }
 
@@ -101,6 +128,7 @@ pub(crate) fn check_output(checks: &mut Checks, truth: &Truth<'_>, out: &Out) {
             _ => {}
         }
     }
+    check_runtime_up(checks, truth);
     check_rate(checks, truth, out);
     check_saved(checks, truth);
 }
@@ -149,7 +177,8 @@ fn check_rate(checks: &mut Checks, truth: &Truth<'_>, out: &Out) {
     }
     // Every written record is also published: that is not work by itself.
     let published = out.effects.iter().filter(|effect| matches!(effect, Effect::StatusChanged(_))).count();
-    rate.effects += u32::try_from(out.effects.len() - published.min(out.records.len())).unwrap_or(u32::MAX);
+    let done = out.effects.len() + usize::from(out.wake_at.is_some()) - published.min(out.records.len());
+    rate.effects += u32::try_from(done).unwrap_or(u32::MAX);
     let (wakes, effects) = (rate.wakes as usize, rate.effects as usize);
     if wakes > 150 + 100 * pods || effects > 400 + 500 * pods {
         checks.violate("15 no spin", format!("{wakes} wakes and {effects} effects in a minute for {pods} pods"));

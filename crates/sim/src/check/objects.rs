@@ -48,7 +48,7 @@ pub(super) fn check_request(checks: &mut Checks, truth: &Truth<'_>, request: &Ob
         checks.violate("9 a patch starts from the newest version", text);
     }
     let pod = truth.store.get(&object.uid).filter(|_| truth.store.is_api_server());
-    if let Some(name) = pod.and_then(|pod| taken_back(pod.spec.as_ref()?, base, status)) {
+    if let Some(name) = pod.and_then(|pod| reverted_termination(pod.spec.as_ref()?, base, status)) {
         checks.violate("9 a final exit stays in the status", format!("{}: {name}", object.uid));
     }
 }
@@ -180,9 +180,9 @@ fn static_pods(truth: &Truth<'_>) -> Vec<(FullName, PodUid, Arc<Pod>)> {
     all.into_iter().map(|(name, (uid, pod, _))| (name, uid, pod)).collect()
 }
 
-/// A container that had exited for good in the status before, and has not exited in the status after: a real API server refuses
+/// A container that had terminated for good in the status before and is not terminated in the status after: an API server refuses
 /// such a status.
-pub(crate) fn taken_back(spec: &PodSpec, before: &PodStatus, after: &PodStatus) -> Option<String> {
+pub(crate) fn reverted_termination(spec: &PodSpec, before: &PodStatus, after: &PodStatus) -> Option<String> {
     if backoff::may_restart_all(spec) {
         return None;
     }

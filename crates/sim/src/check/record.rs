@@ -85,7 +85,12 @@ fn check_cause(checks: &mut Checks, truth: &Truth<'_>, new: &PodRecord) {
     let fine = match ending.cause {
         Cause::Removed => reported && (delivered.is_none() || replaced || dropped),
         Cause::Evicted | Cause::Stopped => killed,
-        Cause::Ended => has_ended(checks, truth, new) || checks.record_lost.contains(uid),
+        // The simulated host never shuts down gracefully.
+        Cause::Shutdown => false,
+        Cause::Ended => {
+            let deadline = past_active_deadline(truth, new).is_some();
+            has_ended(checks, truth, new) || deadline || checks.record_lost.contains(uid)
+        }
         Cause::Orphan => {
             let lost = checks.record_lost.contains(uid);
             (delivered.is_none() || dropped || lost) && source_has_reported(truth, uid)
@@ -112,6 +117,14 @@ fn has_duplicate(truth: &Truth<'_>, uid: &PodUid, manifest: &Manifest) -> bool {
     all.any(|(other, m)| other != uid && full_name(&m.pod) == name)
 }
 
+/// How long ago the pod's active deadline was.
+pub(super) fn past_active_deadline(truth: &Truth<'_>, record: &PodRecord) -> Option<jiff::SignedDuration> {
+    let seconds = record.pod.spec.as_ref()?.active_deadline_seconds?;
+    let start = record.status.as_ref()?.start_time.as_ref()?.0;
+    let past = truth.clock.wall().duration_since(start) - jiff::SignedDuration::from_secs(seconds);
+    (!past.is_negative()).then_some(past)
+}
+
 /// All app containers exited for good, or an init container failed for good.
 fn has_ended(checks: &Checks, truth: &Truth<'_>, record: &PodRecord) -> bool {
     let Some(spec) = &record.pod.spec else { return true };
@@ -119,7 +132,9 @@ fn has_ended(checks: &Checks, truth: &Truth<'_>, record: &PodRecord) -> bool {
     let newest = |name: &str| {
         let all =
             truth.runtime.ever(&record.uid).filter(|(_, c)| c.name.as_str() == name && c.incarnation == incarnation);
-        all.filter(|(_, c)| c.state != RunState::Created).max_by_key(|(_, c)| (c.began, c.made)).map(|(_, c)| c)
+        // The exit of an interrupted start is ignored.
+        let all = all.filter(|(_, c)| c.state != RunState::Created && !c.cut_off);
+        all.max_by_key(|(_, c)| (c.began, c.made)).map(|(_, c)| c)
     };
     let over = |c: &podwright_core::model::Container| {
         let newest = newest(&c.name)?;
@@ -188,7 +203,8 @@ fn check_exits(checks: &mut Checks, truth: &Truth<'_>, new: &PodRecord) {
 /// The exits in a status are true.
 fn check_status(checks: &mut Checks, truth: &Truth<'_>, new: &PodRecord) {
     let Some(status) = &new.status else { return };
-    let all = [&status.init_container_statuses, &status.container_statuses].into_iter().flatten().flatten();
+    let lists = [&status.init_container_statuses, &status.container_statuses, &status.ephemeral_container_statuses];
+    let all = lists.into_iter().flatten().flatten();
     let ends = all.flat_map(|s| [&s.state, &s.last_state]).flatten().filter_map(|s| s.terminated.as_ref());
     let mut wrong = None;
     for end in ends {
@@ -214,7 +230,9 @@ pub(crate) fn check_forget(checks: &mut Checks, truth: &Truth<'_>, uid: &PodUid)
     let same = |m: &Manifest| m.pod.spec == old.pod.spec && !has_duplicate(truth, uid, m);
     let wanted = truth.sources.delivered().any(|(of, m)| of == uid && same(m));
     let reported = truth.sources.has_reported(old.source);
-    if wanted && reported && !old.restart_requested() && old.termination().is_some_and(|e| !e.deleted) {
+    // A user wants a new instance of a static pod that has ended; what it left may be gone already.
+    let restarted = old.restart_requested() || (checks.restarts.contains(uid) && old.source.is_static());
+    if wanted && reported && !restarted && old.termination().is_some_and(|e| !e.deleted) {
         checks.violate("1 the record of a wanted pod is kept", format!("{uid}: {:?}", old.termination()));
     }
     *checks.incarnations.entry(uid.clone()).or_default() += 1;
@@ -235,21 +253,22 @@ pub(super) fn missing_exit(
     status: &PodStatus,
 ) -> Option<String> {
     let incarnation = checks.incarnation(uid);
-    let lists = [&status.init_container_statuses, &status.container_statuses];
+    let lists = [&status.init_container_statuses, &status.container_statuses, &status.ephemeral_container_statuses];
     let shown: Vec<_> = lists.into_iter().flatten().flatten().collect();
     let mut missing = None;
-    for c in spec?.init_containers.iter().flatten().chain(&spec?.containers) {
-        let ran = runtime.ever(uid).filter(|(_, i)| i.name.as_str() == c.name && i.incarnation == incarnation);
-        let Some((id, newest)) = ran.filter(|(_, i)| i.finished_at.is_some()).max_by_key(|(_, i)| i.made) else {
-            continue;
-        };
-        let shows = shown.iter().filter(|s| s.name == c.name).any(|s| {
+    let names = spec?.init_containers.iter().flatten().chain(&spec?.containers).map(|c| &c.name);
+    for name in names.chain(spec?.ephemeral_containers.iter().flatten().map(|c| &c.name)) {
+        let ran = runtime.ever(uid).filter(|(_, i)| i.name.as_str() == name && i.incarnation == incarnation);
+        let newest = ran.filter(|(_, i)| i.finished_at.is_some()).max_by_key(|(_, i)| i.made);
+        // The exit of an interrupted start may be missing from the status.
+        let Some((id, newest)) = newest.filter(|(_, i)| !i.cut_off) else { continue };
+        let shows = shown.iter().filter(|s| s.name == *name).any(|s| {
             let states = [&s.state, &s.last_state];
             let mut ends = states.into_iter().flatten().filter_map(|s| s.terminated.as_ref());
             ends.any(|t| t.exit_code == newest.exit_code && text_id(t.container_id.as_deref()) == id.as_str())
         });
         if !shows {
-            let text = format!("{uid} {}: {id} exited {} and the status has {shown:?}", c.name, newest.exit_code);
+            let text = format!("{uid} {name}: {id} exited {} and the status has {shown:?}", newest.exit_code);
             missing = Some(text);
         }
     }

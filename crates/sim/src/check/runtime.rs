@@ -9,7 +9,7 @@ use super::{Checks, RuntimeView, Signal, Truth};
 use crate::manifest::sidecar_index;
 
 /// Core stops with at least 2 s: containers may overrun the deadline by this.
-const MINIMUM_STOP: Duration = Duration::from_secs(2);
+pub(super) const MINIMUM_STOP: Duration = Duration::from_secs(2);
 /// What the latencies of the simulation may add: the commit, a call, an observation.
 const SLACK: Duration = Duration::from_millis(250);
 

@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 
 use podwright_core::backoff;
 use podwright_core::model::{
-    Cause, Container, FullName, Manifest, PodRecord, PodUid, RunState, full_name, is_sidecar, is_terminal,
+    Cause, Container, FullName, Manifest, PodRecord, PodUid, RunState, all_containers, full_name, is_sidecar,
+    is_terminal,
 };
 
 use super::cgroup::runs_in_its_cgroup;
 use super::objects::objects_settled;
+use super::record::past_active_deadline;
 use super::{Checks, Truth};
+use crate::manifest::is_ephemeral;
 use crate::runtime::Instance;
 
 /// What differs from the state at rest, if anything.
@@ -17,9 +20,6 @@ pub(crate) fn settled(checks: &Checks, truth: &Truth<'_>) -> Result<(), String> 
     let Some(node) = truth.agent.node() else { return Err("the agent is dead".into()) };
     if truth.agent.journal.has_unwritten() {
         return Err("some records are not written".into());
-    }
-    if let Some(waiter) = checks.waiters.first() {
-        return Err(format!("waiter {waiter} is not released"));
     }
     let mut names: BTreeMap<FullName, Vec<(&PodUid, &Manifest)>> = BTreeMap::new();
     for (uid, manifest) in truth.sources.delivered() {
@@ -86,6 +86,10 @@ fn pod_settled(checks: &Checks, truth: &Truth<'_>, uid: &PodUid, manifest: &Mani
         }
         return is_finished(checks, truth, record);
     }
+    // Some seconds, because a jump of the wall clock is not noticed at once.
+    if past_active_deadline(truth, record).is_some_and(|past| past > jiff::SignedDuration::from_secs(5)) {
+        return Err(format!("{uid} is past its active deadline and does not terminate"));
+    }
     if spec.containers.iter().all(|c| is_over(checks, truth, uid, c, record)) {
         return Err(format!("all containers of {uid} exited and it does not finish"));
     }
@@ -93,7 +97,9 @@ fn pod_settled(checks: &Checks, truth: &Truth<'_>, uid: &PodUid, manifest: &Mani
     let [sandbox] = ready.as_slice() else { return Err(format!("{uid} has {} ready sandboxes", ready.len())) };
     let sidecars = spec.init_containers.iter().flatten().filter(|c| is_sidecar(c));
     let apps = spec.containers.iter().filter(|c| !is_over(checks, truth, uid, c, record));
-    let wanted: Vec<&Container> = sidecars.chain(apps).collect();
+    let debuggers = all_containers(&record.pod).filter(|c| is_ephemeral(&record.pod, &c.name));
+    let debuggers: Vec<_> = debuggers.filter(|c| !has_run(checks, truth, uid, &c.name)).collect();
+    let wanted: Vec<&Container> = sidecars.chain(apps).chain(debuggers.iter().map(|c| &**c)).collect();
     let alive: Vec<_> = truth.runtime.alive(uid).collect();
     for c in &wanted {
         let hash = podwright_core::hash::container_hash(c);
@@ -118,7 +124,15 @@ fn pod_settled(checks: &Checks, truth: &Truth<'_>, uid: &PodUid, manifest: &Mani
     Ok(())
 }
 
-/// The disk lost an incarnation of this pod: an exit of the one before is in its record, and core may trust it.
+/// The ephemeral container ended: it is not started again.
+fn has_run(checks: &Checks, truth: &Truth<'_>, uid: &PodUid, name: &str) -> bool {
+    let incarnation = checks.incarnation(uid);
+    let mut all = truth.runtime.ever(uid).filter(|(_, i)| i.name.as_str() == name && i.incarnation == incarnation);
+    let ended = all.any(|(_, i)| i.state == RunState::Exited && !i.cut_off);
+    ended && truth.runtime.alive(uid).all(|(_, i)| i.name.as_str() != name)
+}
+
+/// The record of an incarnation of this pod was lost with the disk: its record has an exit of the one before, which core may use.
 fn trusts_older_incarnation(checks: &Checks, truth: &Truth<'_>, record: &PodRecord) -> bool {
     let incarnation = checks.incarnation(&record.uid);
     let mut exits = record.containers.values().filter_map(|state| state.exit.as_ref());
@@ -173,6 +187,7 @@ fn is_over(checks: &Checks, truth: &Truth<'_>, uid: &PodUid, c: &Container, reco
     let incarnation = checks.incarnation(uid);
     let of_name =
         |i: &Instance| i.name.as_str() == c.name && i.incarnation == incarnation && i.state != RunState::Created;
+    let of_name = |i: &Instance| of_name(i) && !i.cut_off;
     let all = || truth.runtime.ever(uid).filter(|(_, i)| of_name(i));
     let void = record.containers.get(c.name.as_str()).and_then(|m| m.voided.as_ref());
     // After a voided instance only later ones count, also if they never ran: a failed start is an exit.

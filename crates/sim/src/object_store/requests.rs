@@ -8,7 +8,7 @@ use podwright_core::model::{
 use podwright_core::status_sync::patch;
 
 use super::{ObjectStore, StoreEvent, phase, strategic_merge, uid_of, version};
-use crate::check::{self, Checks, taken_back};
+use crate::check::{self, Checks, reverted_termination};
 use crate::env::{Env, Scheduled, trace};
 use crate::runtime::Runtime;
 
@@ -116,7 +116,7 @@ impl ObjectStore {
         if after == before {
             return Ok(Some(pod));
         }
-        if let Some(name) = pod.spec.as_ref().and_then(|spec| taken_back(spec, &before, &after)) {
+        if let Some(name) = pod.spec.as_ref().and_then(|spec| reverted_termination(spec, &before, &after)) {
             return Err(ObjectError::Refused(format!("422 {name} may not be transitioned to non-terminated state")));
         }
         check::check_patched(checks, runtime, &pod, &before, &after);

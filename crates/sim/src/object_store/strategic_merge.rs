@@ -83,7 +83,7 @@ mod tests {
 
     use super::*;
 
-    /// Core's patch turns one status into the other, and leaves alone what core does not know.
+    /// Core's patch turns one status into the other, and keeps fields that core does not know.
     #[test]
     fn a_patch_turns_its_base_into_the_wanted_status() {
         let read = |v: Value| serde_json::from_value::<PodStatus>(v).unwrap();

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{PodCondition, PodReadinessGate};
+use k8s_openapi::api::core::v1::{EphemeralContainer, PodCondition, PodReadinessGate};
 use podwright_core::model::{Pod, PodStatus, PodUid, is_terminal};
+use podwright_core::static_pod::CONFIG_SOURCE;
 
 use super::{ObjectStore, StoreEvent, is_mirror, phase, uid_of};
 use crate::env::{Env, Scheduled, trace};
@@ -20,6 +21,9 @@ pub(crate) fn act_on_objects(world: &mut World) {
     if world.store.unreachable || (world.store.is_local() && !world.agent.is_running()) {
         return;
     }
+    if world.workload.extended && world.store.is_api_server() && world.env.rng.chance(150) {
+        return add_ephemeral_container(world);
+    }
     match world.env.rng.below(10) {
         0..=3 => create_random_pod(world),
         4..=6 => delete_random_pod(world),
@@ -33,6 +37,9 @@ fn create_random_pod(world: &mut World) {
     let mut plan = workload::draw_plan(world);
     plan.source = world.store.source();
     plan.name = format!("w{}", plan.uid);
+    if world.workload.extended && world.env.rng.chance(300) {
+        plan.claimed_source = Some(*world.env.rng.pick(&["file", "http", "other", ""]));
+    }
     world.store.create_pod(&mut world.env, &plan);
 }
 
@@ -60,6 +67,30 @@ fn edit_random_pod(world: &mut World) {
     store.store(env, pod);
 }
 
+/// `kubectl debug`.
+fn add_ephemeral_container(world: &mut World) {
+    let Some(pod) = draw_object(world, false) else { return create_random_pod(world) };
+    let script = workload::draw_script(&mut world.env.rng, &mut world.runtime.scripts, "Never", false);
+    let mut pod = Pod::clone(&pod);
+    let Some(spec) = pod.spec.as_mut() else { return };
+    let all = spec.ephemeral_containers.get_or_insert_default();
+    let name = format!("debug{}", all.len());
+    trace!(
+        world.env,
+        "++ API pod {} gets the ephemeral container {name}",
+        pod.metadata.uid.as_deref().unwrap_or_default()
+    );
+    all.push(EphemeralContainer {
+        name,
+        image: Some("app:1".into()),
+        image_pull_policy: Some("IfNotPresent".into()),
+        command: Some(vec![script.to_string()]),
+        ..EphemeralContainer::default()
+    });
+    pod.metadata.generation = pod.metadata.generation.map(|n| n + 1);
+    world.store.store(&mut world.env, pod);
+}
+
 /// A user deletes a mirror pod: its deletion timestamp is set, or it is removed at once.
 fn delete_random_mirror(world: &mut World) {
     let Some(pod) = draw_object(world, true) else { return create_random_pod(world) };
@@ -85,6 +116,9 @@ impl ObjectStore {
     /// The scheduler binds a pod to this node, or a user submits one to it.
     pub fn create_pod(&mut self, env: &mut Env, plan: &PodPlan) {
         let mut pod = Pod::clone(&plan.manifest().pod);
+        if let (Some(claimed), Some(annotations)) = (plan.claimed_source, &mut pod.metadata.annotations) {
+            annotations.insert(CONFIG_SOURCE.into(), claimed.into());
+        }
         pod.metadata.generation = Some(1);
         pod.status = Some(PodStatus { phase: Some("Pending".into()), ..PodStatus::default() });
         let gated = env.rng.chance(200);

@@ -18,6 +18,7 @@ pub(crate) fn draw_plan(world: &mut World) -> PodPlan {
     let url = rng.chance(150);
     let policy = ["Always", "Always", "OnFailure", "Never"][rng.index(4)];
     let inits = draw_inits(rng, scripts, policy);
+    let active_deadline = (workload.extended && rng.chance(150)).then(|| 3 + i64::try_from(rng.below(60)).unwrap_or(0));
     let apps = (0..=rng.below(2)).map(|n| draw_container(rng, scripts, &format!("app{n}"), policy, false)).collect();
     PodPlan {
         origin: format!("/manifests/{name}.yaml"),
@@ -29,6 +30,8 @@ pub(crate) fn draw_plan(world: &mut World) -> PodPlan {
         inits,
         apps,
         volumes: rng.index(2),
+        active_deadline,
+        claimed_source: None,
     }
 }
 
@@ -71,7 +74,7 @@ fn draw_container(
 }
 
 /// Adds a random script to the list. Returns its index.
-pub(super) fn draw_script(rng: &mut Rng, scripts: &mut Vec<ContainerScript>, policy: &str, init: bool) -> usize {
+pub(crate) fn draw_script(rng: &mut Rng, scripts: &mut Vec<ContainerScript>, policy: &str, init: bool) -> usize {
     let runs = draw_runs(rng, policy, init);
     let obeys = rng.chance(750);
     let on_term = if obeys {
