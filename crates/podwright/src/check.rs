@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -16,6 +16,7 @@ use podwright_core::model::{Manifest, Source};
 use serde_json::{Value, json};
 
 use crate::cli::{CheckFlags, CheckOutput, CheckRules};
+use crate::print::{Colour, Paint};
 
 /// The node name is appended to the name of a static pod; its value does not matter for the check.
 const NODE: &str = "node";
@@ -31,7 +32,7 @@ pub(crate) fn run(flags: &CheckFlags) -> ExitCode {
     };
     let text = match flags.output {
         Some(CheckOutput::Json) => as_json(&checked),
-        None => as_text(&checked),
+        None => as_text(&checked, io::stdout().is_terminal().then(Paint::for_stdout)),
     };
     // A closed pipe is no error; the exit code is the result of the check.
     let _ = io::stdout().lock().write_all(text.as_bytes());
@@ -44,6 +45,8 @@ struct CheckedFile {
     pods: Vec<String>,
     errors: Vec<Finding>,
     warnings: Vec<Finding>,
+    /// The text of the file, to show the lines of findings.
+    text: String,
 }
 
 #[derive(Debug)]
@@ -99,14 +102,14 @@ fn check_file(path: &Path, bytes: &[u8], flags: &CheckFlags, defined: &mut BTree
     let whole = |message: String| Finding { line: None, path: String::new(), message };
     if bytes.len() as u64 > MANIFEST_MAX {
         let errors = vec![whole(format!("the manifest is larger than {MANIFEST_MAX} bytes"))];
-        return CheckedFile { path: shown, pods: vec![], errors, warnings: vec![] };
+        return CheckedFile { path: shown, pods: vec![], errors, warnings: vec![], text: String::new() };
     }
     let found = read_manifests(bytes, &shown, &decoder(flags.rules));
-    let (mut errors, mut warnings) = (found.errors, found.warnings);
-    if flags.strict {
-        errors.append(&mut warnings);
-        errors.sort_by_key(|error| error.line);
-    }
+    let (mut errors, warnings) = (found.errors, found.warnings);
+    let is_fatal = |warning: &Finding| flags.strict || (flags.rules == CheckRules::Node && warning.never_works());
+    let (mut fatal, warnings): (Vec<Finding>, Vec<Finding>) = warnings.into_iter().partition(is_fatal);
+    errors.append(&mut fatal);
+    errors.sort_by_key(|error| error.line);
     let pods: Vec<String> = found.pods.iter().map(|pod| name(pod, flags.rules)).collect();
     // Generated names are unique.
     for pod in found.pods.iter().filter(|pod| pod.pod.metadata.name.is_some()).map(|pod| name(pod, flags.rules)) {
@@ -114,7 +117,7 @@ fn check_file(path: &Path, bytes: &[u8], flags: &CheckFlags, defined: &mut BTree
             errors.push(whole(format!("pod {pod} is already defined in {first}: rename one of them")));
         }
     }
-    CheckedFile { path: shown, pods, errors, warnings }
+    CheckedFile { path: shown, pods, errors, warnings, text: String::from_utf8_lossy(bytes).into_owned() }
 }
 
 fn decoder(rules: CheckRules) -> Decode {
@@ -141,11 +144,17 @@ pub(crate) fn format_finding(file: &str, severity: &str, finding: &Finding) -> S
     format!("{file}:{line} {severity}: {field}{message}\n")
 }
 
-fn as_text(checked: &[CheckedFile]) -> String {
+/// The findings by line. On a terminal, each is followed by its line of the file.
+fn as_text(checked: &[CheckedFile], terminal: Option<Paint>) -> String {
     let mut text = String::new();
-    for CheckedFile { path, errors, warnings, .. } in checked {
-        for (severity, findings) in [("error", errors), ("warning", warnings)] {
-            findings.iter().for_each(|finding| text.push_str(&format_finding(path, severity, finding)));
+    for CheckedFile { path, errors, warnings, text: source, .. } in checked {
+        let kinds = [("error", errors, Colour::Bad), ("warning", warnings, Colour::Busy)];
+        for (severity, findings, colour) in kinds {
+            for finding in findings {
+                let severity = terminal.map_or(severity.to_owned(), |paint| paint.colour(severity, Some(colour)));
+                text.push_str(&format_finding(path, &severity, finding));
+                text.push_str(&terminal.and_then(|paint| excerpt(source, finding, paint, colour)).unwrap_or_default());
+            }
         }
     }
     let count = |of: fn(&CheckedFile) -> usize, noun: &str| {
@@ -162,6 +171,35 @@ fn as_text(checked: &[CheckedFile]) -> String {
     text.push('\n');
     text
 }
+
+/// The line of a finding, with a mark below the field.
+fn excerpt(source: &str, finding: &Finding, paint: Paint, colour: Colour) -> Option<String> {
+    let number = finding.line?;
+    let line = source.lines().nth(usize::try_from(number.checked_sub(1)?).ok()?)?;
+    let line: String = plain_line(line).chars().take(EXCERPT_MAX).collect();
+    let field = finding.path.rsplit('.').next().unwrap_or_default();
+    let field = field.split('[').next().unwrap_or_default();
+    let found = line.find(field).filter(|_| !field.is_empty());
+    let start = found.unwrap_or_else(|| line.len() - line.trim_start().len());
+    let width = found.map_or(1, |_| field.chars().count());
+    let margin = " ".repeat(number.to_string().len());
+    let mark = paint.colour(&"^".repeat(width), Some(colour));
+    let before = " ".repeat(line[..start].chars().count());
+    Some(format!("  {number} | {line}\n  {margin} | {before}{mark}\n"))
+}
+
+/// Without characters that control a terminal; the columns stay.
+fn plain_line(line: &str) -> String {
+    let replace = |c: char| match c {
+        '\t' => ' ',
+        c if c.is_control() => '\u{fffd}',
+        c => c,
+    };
+    line.chars().map(replace).collect()
+}
+
+/// Characters of a line that are shown.
+const EXCERPT_MAX: usize = 120;
 
 fn as_json(checked: &[CheckedFile]) -> String {
     let findings = |findings: &[Finding]| -> Vec<Value> {

@@ -10,16 +10,41 @@ use crate::run_flags::RunFlags;
 use crate::run_flags::kubelet_flags::{SplitFlags, split_kubelet_flags};
 
 mod action_flags;
+mod arguments;
+mod completion_scripts;
+mod copy_flags;
+mod engine_flags;
 mod examples;
+mod image_flags;
+mod json_path;
+mod name_completion;
 mod offline_flags;
+mod pod_selection;
+mod proxy_flags;
 mod query_flags;
+mod stream_flags;
+mod takeover_flags;
 mod target;
+mod top_flags;
 
 pub(crate) use action_flags::{
-    ApplyFlags, DeleteFlags, ExecFlags, LogFlags, RestartFlags, StopFlags, WaitCondition, WaitFlags,
+    ApplyFlags, DeleteFlags, ExecFlags, FieldValidation, LogFlags, RestartFlags, StartFlags, StopFlags, WaitCondition,
+    WaitFlags,
 };
+pub(crate) use copy_flags::{CopyFlags, CopyPath};
+pub(crate) use engine_flags::EngineFlags;
+pub(crate) use image_flags::{ImageCommand, ImageFlags, ImageOutput, ImagePullFlags};
+pub(crate) use json_path::JsonPath;
+pub(crate) use name_completion::{CompleteNamesFlags, CompletedNames, NameCompletion};
 pub(crate) use offline_flags::{CheckFlags, CheckOutput, CheckRules, ReplayFlags};
-pub(crate) use query_flags::{DescribeFlags, EventFlags, ExplainFlags, GetFlags, Output, Resource, Scope};
+pub(crate) use pod_selection::{PodArgumentError, PodSelection, pod_name};
+pub(crate) use proxy_flags::ProxyFlags;
+pub(crate) use query_flags::{
+    DescribeFlags, EventFlags, ExplainFlags, GetFlags, Output, OutputArgument, Resource, Scope, StatusFlags,
+};
+pub(crate) use stream_flags::{AttachFlags, ListenAddress, PodPort, PortForwardFlags, PortPair};
+pub(crate) use takeover_flags::TakeoverFlags;
+pub(crate) use top_flags::{MeasuredResource, TopFlags, TopOrder};
 
 /// The exit code for wrong flags or a wrong configuration: running the command again does not help.
 pub(crate) const EXIT_USAGE: u8 = 2;
@@ -70,6 +95,28 @@ pub(crate) enum Command {
     ///
     /// Exit codes: 0 all decisions are the same; 1 a decision differs, or the file cannot be replayed; 2 wrong usage.
     Replay(ReplayFlags),
+    /// Report what would restart if this agent took over the node of a running Go kubelet, and why.
+    ///
+    /// Takes the flags of `run`, with the kubelet's defaults, so that the command line of the kubelet can be used. Reads its configuration,
+    /// its state files, the runtime and the API server; changes nothing, and may run beside the kubelet.
+    ///
+    /// Exit codes: 0 nothing restarts; 1 pods would restart or lose something, each is listed; 2 wrong usage, or something could not be
+    /// read.
+    Takeover(Box<TakeoverFlags>),
+    /// Pull, load, save, list and remove the images of the embedded engine.
+    ///
+    /// A running agent is asked; without one the command works on the store itself. An agent on another container runtime has no images
+    /// of its own: use crictl there.
+    ///
+    /// Exit codes: 0 success; 1 failure; 2 wrong usage.
+    Image(ImageFlags),
+    /// Serve the embedded container engine on a CRI socket, without an agent; pods keep running when it stops.
+    ///
+    /// For crictl, critest or another kubelet. It uses its own network, cgroup of shims and directories, which no other engine may use:
+    /// end the agent first, or give other ones.
+    ///
+    /// Exit codes: 0 ended by a signal; 1 failure; 2 wrong usage.
+    Engine(EngineFlags),
     /// Print the version.
     Version,
     /// Write the manual pages.
@@ -94,22 +141,45 @@ pub(crate) enum ClientCommand {
     Describe(DescribeFlags),
     /// List events.
     Events(EventFlags),
+    /// Show the CPU and memory that pods, containers or the node use at this moment.
+    Top(TopFlags),
+    /// Show the state of the node: runtime, pod network, room, images, pods, invalid manifests and recent warnings.
+    Status(StatusFlags),
     /// Explain the state of a pod: its history, what it is waiting for, and what to do about it.
     Explain(ExplainFlags),
     /// Create or update pods from files.
     Apply(ApplyFlags),
     /// Delete pods that were created by apply, and wait until they are gone.
     Delete(DeleteFlags),
-    /// Restart the containers of a pod now, in the same sandbox; a stopped or terminated pod is started again.
+    /// Restart the containers of pods now, in the same sandbox; stopped and terminated pods are started again.
+    ///
+    /// The command ends when the agent has accepted the request; `podwright wait` waits for the result.
     Restart(RestartFlags),
-    /// Stop pods gracefully; they stay listed, and stay stopped until they are restarted.
+    /// Stop pods gracefully; they stay listed, and stay stopped until they are started.
     Stop(StopFlags),
-    /// Print the logs of a container.
+    /// Start pods that were stopped or have terminated; running pods are left alone.
+    Start(StartFlags),
+    /// Print the logs of containers.
     Logs(LogFlags),
     /// Run a command in a container, and exit with its exit code.
     Exec(ExecFlags),
+    /// Connect to the process of a container: its output, and its input with -i.
+    ///
+    /// Ends when the process exits. With -it, Ctrl-P Ctrl-Q detaches; Ctrl-C reaches the process.
+    Attach(AttachFlags),
+    /// Copy files between this host and a container, whose image must have `tar`.
+    Cp(CopyFlags),
+    /// Forward ports of this host to a pod, until interrupted.
+    PortForward(PortForwardFlags),
     /// Wait for a condition of pods.
     Wait(WaitFlags),
+    /// Serve the local API on a loopback port for kubectl, and write the kubeconfig for it.
+    ///
+    /// Every request needs the token of the kubeconfig. The proxy ends when it is interrupted.
+    Proxy(ProxyFlags),
+    /// Print the names that complete a command line, for the scripts of `completion`.
+    #[command(hide = true)]
+    CompleteNames(CompleteNamesFlags),
 }
 
 impl Cli {
@@ -122,12 +192,19 @@ impl Cli {
             args[0] = "podwright".into();
             args.insert(1, "run".into());
         }
-        let split = match args.get(1).is_some_and(|verb| verb == "run") {
+        let args = if as_kubelet { args } else { arguments::rewrite(args) };
+        let split = match args.get(1).is_some_and(|verb| verb == "run" || verb == "takeover") {
             true => split_kubelet_flags(args),
             false => SplitFlags { own: args, ..SplitFlags::default() },
         };
-        let mut cli = Self::from_arg_matches(&Self::definition().try_get_matches_from(split.own)?)?;
-        if let Command::Run(flags) = &mut cli.command {
+        let matches = Self::definition().try_get_matches_from(split.own).map_err(arguments::with_curated_tip)?;
+        let mut cli = Self::from_arg_matches(&matches)?;
+        let flags = match &mut cli.command {
+            Command::Run(flags) => Some((&mut **flags, as_kubelet)),
+            Command::Takeover(flags) => Some((&mut flags.run, true)),
+            _ => None,
+        };
+        if let Some((flags, as_kubelet)) = flags {
             flags.as_kubelet = as_kubelet;
             (flags.field_flags, flags.ignored) = (split.field_flags, split.ignored);
         }
@@ -141,7 +218,13 @@ impl Cli {
 
     /// Writes the completion script.
     pub(crate) fn complete(shell: Shell, to: &mut dyn std::io::Write) {
-        clap_complete::generate(shell, &mut Self::definition(), "podwright", to);
+        // A closed pipe is not a failure.
+        let _ = completion_scripts::write(shell, &mut Self::definition(), to);
+    }
+
+    /// The names that complete the last of these arguments, which follow the name of the program.
+    pub(crate) fn name_completion(arguments: &[String]) -> Option<NameCompletion> {
+        name_completion::completion(&Self::definition(), arguments)
     }
 }
 

@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Builder;
-use http::{Method, Request, Response, StatusCode, header};
+use http::{Method, Request, Response, header};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -22,82 +21,40 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::cli::ClientCommand;
+use error::WatchResume;
+use select::find;
 
 mod apply;
+mod complete_names;
+mod containers;
+mod copy;
+mod detach_keys;
+mod error;
 mod events;
 mod exec;
+mod explain_text;
 mod get;
+mod images;
+mod last_lines;
 mod lifecycle;
 mod logs;
 mod output;
+mod port_forward;
+mod proxy;
+mod pulls;
+mod select;
+mod session;
+mod spdy;
+mod status;
+mod terminal;
+mod top;
+mod upgrade;
 mod wait;
 mod watch;
 mod watch_stream;
 
-/// Why a command failed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ClientError {
-    /// The socket does not exist, or no process listens on it.
-    #[error("cannot connect to the agent on {}: is `podwright run` running, with the same --run-dir? ({source})", socket.display())]
-    NoAgent { socket: PathBuf, source: io::Error },
-    /// The agent or the file system denied access.
-    #[error("permission denied on {}: only root and the user of the agent have access", socket.display())]
-    Denied { socket: PathBuf },
-    /// The agent responded with an error.
-    #[error("{message}")]
-    Refused {
-        /// HTTP status code.
-        code: u16,
-        message: String,
-    },
-    /// The arguments are not valid.
-    #[error("{0}")]
-    Usage(String),
-    /// `--timeout` has passed.
-    #[error("timed out waiting for {0}")]
-    TimedOut(String),
-    /// The output cannot be written or encoded.
-    #[error("write the output: {0}")]
-    Write(String),
-    /// The connection failed, or the response is not valid.
-    #[error("request to the agent on {} failed: {cause}", socket.display())]
-    Connection { socket: PathBuf, cause: String },
-}
-
-impl ClientError {
-    /// The error of a response that is not a success.
-    fn from_response(status: StatusCode, body: &[u8]) -> Self {
-        let message = serde_json::from_slice::<Status>(body).ok().and_then(|status| status.message);
-        let message = message.unwrap_or_else(|| format!("the agent responded with {status}"));
-        Self::Refused { code: status.as_u16(), message }
-    }
-
-    /// 2 for wrong usage, else 1.
-    fn exit_code(&self) -> ExitCode {
-        if matches!(self, Self::Usage(_)) { ExitCode::from(crate::cli::EXIT_USAGE) } else { ExitCode::FAILURE }
-    }
-
-    /// How to continue after a watch failed; `None`: the error is final.
-    fn watch_resume(&self) -> Option<WatchResume> {
-        match self {
-            Self::Refused { code: 410, .. } => Some(WatchResume::FromStart),
-            Self::Connection { .. } => Some(WatchResume::FromLastVersion),
-            _ => None,
-        }
-    }
-
-    fn is_not_found(&self) -> bool {
-        matches!(self, Self::Refused { code: 404, .. })
-    }
-}
-
-/// How a watch is opened again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WatchResume {
-    /// The agent has dropped the versions that were missed.
-    FromStart,
-    FromLastVersion,
-}
+pub(crate) use error::ClientError;
+pub(crate) use images::AgentImages;
 
 /// Runs a command. The exit code is 0 for success, 1 for failure, 2 for wrong usage.
 pub(crate) fn run(command: &ClientCommand) -> ExitCode {
@@ -122,13 +79,21 @@ async fn dispatch(command: &ClientCommand) -> Result<ExitCode, ClientError> {
         ClientCommand::Get(flags) => get::get(flags).await,
         ClientCommand::Describe(flags) => get::describe(flags).await,
         ClientCommand::Events(flags) => events::events(flags).await,
+        ClientCommand::Top(flags) => top::top(flags).await,
+        ClientCommand::Status(flags) => status::status(flags).await,
         ClientCommand::Explain(flags) => get::explain(flags).await,
         ClientCommand::Apply(flags) => apply::apply(flags).await,
         ClientCommand::Delete(flags) => lifecycle::delete(flags).await,
         ClientCommand::Restart(flags) => lifecycle::restart(flags).await,
         ClientCommand::Stop(flags) => lifecycle::stop(flags).await,
+        ClientCommand::Start(flags) => lifecycle::start(flags).await,
         ClientCommand::Logs(flags) => logs::logs(flags).await,
         ClientCommand::Exec(flags) => exec::run(flags).await,
+        ClientCommand::Attach(flags) => exec::attach(flags).await,
+        ClientCommand::Cp(flags) => copy::copy(flags).await,
+        ClientCommand::PortForward(flags) => port_forward::run(flags).await,
+        ClientCommand::Proxy(flags) => proxy::proxy(flags).await,
+        ClientCommand::CompleteNames(flags) => complete_names::complete_names(flags).await,
         ClientCommand::Wait(flags) => wait::wait(flags).await,
     }
 }
@@ -183,24 +148,53 @@ impl Client {
         Err(ClientError::from_response(status, &body.to_bytes()))
     }
 
-    /// Sends one request on a new connection, which stays open as long as the body or the upgraded connection.
+    /// Sends one request on a new connection, which stays open as long as the body or the upgraded connection. A `GET` that the agent
+    /// did not respond to, because it ended, is sent again for a moment: the agent may be restarting.
     async fn request(
         &self,
         method: Method,
         path: &str,
         body: Option<&Value>,
-        customize: impl FnOnce(Builder) -> Builder,
+        customize: impl Fn(Builder) -> Builder,
     ) -> Result<Response<Incoming>, ClientError> {
-        let stream = self.connect().await?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| self.failed(e))?;
-        podwright_tasks::spawn("api-connection", connection.with_upgrades());
-        let request = Request::builder().method(method).uri(path).header(header::HOST, "podwright");
+        let until = Instant::now() + RESEND_MAX;
+        loop {
+            let sent = self.request_once(&method, path, body, &customize).await;
+            match sent {
+                Err(ClientError::Ended { .. }) if method == Method::GET && Instant::now() < until => {
+                    sleep(RETRY_DELAY).await;
+                }
+                sent => return sent,
+            }
+        }
+    }
+
+    async fn request_once(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<&Value>,
+        customize: impl Fn(Builder) -> Builder,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let request = Request::builder().method(method.clone()).uri(path).header(header::HOST, "podwright");
         let mut request = customize(request);
         if body.is_some() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
         let body = body.map(Value::to_string).unwrap_or_default();
         let request = request.body(Full::new(Bytes::from(body))).map_err(|error| self.failed(error))?;
+        self.exchange(request).await
+    }
+
+    /// Sends a request on a connection of its own.
+    async fn exchange<B>(&self, request: Request<B>) -> Result<Response<Incoming>, ClientError>
+    where
+        B: Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let stream = self.connect().await?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| self.failed(e))?;
+        podwright_tasks::spawn("api-connection", connection.with_upgrades());
         sender.send_request(request).await.map_err(|error| self.send_error(&error))
     }
 
@@ -224,14 +218,22 @@ impl Client {
         }
     }
 
-    /// The agent closes the connections of other users without a response.
+    /// A connection that was closed without a response: the agent does so with other users, and when it ends.
     fn send_error(&self, error: &hyper::Error) -> ClientError {
         let io = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
         let cut = |io: &io::Error| matches!(io.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset);
         match error.is_incomplete_message() || error.is_canceled() || io.is_some_and(cut) {
-            true => ClientError::Denied { socket: self.socket.clone() },
+            true if self.is_other_user() => ClientError::Denied { socket: self.socket.clone() },
+            true => ClientError::Ended { socket: self.socket.clone() },
             false => self.failed(error),
         }
+    }
+
+    /// Neither root nor the user of the agent, who owns the socket.
+    fn is_other_user(&self) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let user = rustix::process::geteuid();
+        !user.is_root() && std::fs::metadata(&self.socket).is_ok_and(|socket| socket.uid() != user.as_raw())
     }
 
     fn no_response(&self) -> ClientError {
@@ -245,6 +247,8 @@ impl Client {
 
 /// How long a client that was connected waits for the agent to be restarted.
 const RESTART_MAX: Duration = Duration::from_secs(10);
+/// How long a request is sent again that was not responded to.
+const RESEND_MAX: Duration = Duration::from_secs(3);
 /// Between two attempts to connect or watch.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// More than the 10 s in which the agent responds.
@@ -256,21 +260,6 @@ const BODY_MAX: usize = 256 << 20;
 #[derive(Deserialize)]
 struct List<T> {
     items: Vec<T>,
-}
-
-/// Finds the newest pod of this name. The node name at the end of a static pod's name may be omitted.
-/// Without a namespace, all namespaces are searched.
-async fn find<'a>(client: &Client, namespace: impl Into<Option<&'a str>>, name: &str) -> Result<Pod, ClientError> {
-    let namespace = namespace.into();
-    let name = name.strip_prefix("pod/").or_else(|| name.strip_prefix("pods/")).unwrap_or(name);
-    let pods = client.get::<List<Pod>>(&path("pods", namespace)).await?.items;
-    let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
-    let named = |pod: &&Pod| pod.metadata.name.as_deref().is_some_and(|full| is_named(full, name, &node(pod)));
-    let created = |pod: &&Pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    let found = pods.iter().filter(named).max_by_key(created).cloned();
-    let place = namespace.map_or("any namespace".into(), |namespace| format!("namespace {namespace:?}"));
-    let message = format!("pods {name:?} not found in {place}");
-    found.ok_or(ClientError::Refused { code: 404, message })
 }
 
 fn is_named(full: &str, name: &str, node: &str) -> bool {
@@ -329,14 +318,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_closed_without_a_response_means_permission_denied() {
+    async fn a_connection_closed_without_a_response_means_that_the_agent_ended() {
         let dir = tempfile::tempdir().unwrap();
         let listener = tokio::net::UnixListener::bind(dir.path().join("api.sock")).unwrap();
         tokio::spawn(async move {
-            let _ = listener.accept().await;
+            loop {
+                let _ = listener.accept().await;
+            }
         });
-        let error = Client::new(dir.path()).get_bytes("/api/v1/pods").await.unwrap_err();
-        assert!(matches!(error, ClientError::Denied { .. }), "{error}");
+        // The test runs as the owner of the socket: no permission is missing.
+        let client = Client::new(dir.path());
+        let error = client.send::<Value>(Method::POST, "/podwright/v1/stop", None).await.unwrap_err();
+        assert!(matches!(error, ClientError::Ended { .. }), "{error}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use podwright_agent::host::NodeAllocatable;
 use podwright_agent::sources::{Strictness, file as file_source, url as url_source};
+use podwright_agent::translate::CgroupDriver;
 use podwright_agent::{recorder, rotate};
 use podwright_core::NodeConfig;
 use podwright_core::image_access::VerificationPolicy;
@@ -17,8 +18,12 @@ use podwright_core::image_access::VerificationPolicy;
 use crate::run_flags::{LogFormat, RunFlags};
 
 mod allocatable;
+mod certificates;
 mod cluster;
+mod configz;
 mod diagnostics;
+mod engine;
+mod eviction;
 mod facts;
 mod field_flags;
 mod fields;
@@ -30,10 +35,15 @@ mod network;
 mod node;
 mod reader;
 mod schema;
+mod server;
+mod shutdown;
 mod sources;
 
+pub(crate) use certificates::CertificateConfig;
 pub(crate) use cluster::{ClusterConfig, go_arch};
+pub(crate) use engine::{CniDirs, EngineConfig};
 pub(crate) use facts::HostFacts;
+pub(crate) use server::ServerConfig;
 
 use diagnostics::Diagnostics;
 use file::KubeletFile;
@@ -73,6 +83,8 @@ pub(crate) struct AgentConfig {
     pub(crate) capacity: Capacity,
     pub(crate) machine: HostFeatures,
     pub(crate) runtime: RuntimeEndpoints,
+    /// Used if `runtime` is the embedded engine.
+    pub(crate) engine: EngineConfig,
     pub(crate) dirs: Dirs,
     pub(crate) sources: PodSources,
     /// `None`: the node is standalone.
@@ -81,6 +93,14 @@ pub(crate) struct AgentConfig {
     pub(crate) hostname: String,
     /// Address of the HTTP server; `None`: no HTTP server.
     pub(crate) listen: Option<SocketAddr>,
+    /// The kubelet's API; `None`: it is not served.
+    pub(crate) server: Option<ServerConfig>,
+    /// Address of the plain listener for `/healthz`; `None`: it is off.
+    pub(crate) healthz: Option<SocketAddr>,
+    /// `volumeStatsAggPeriod`; `None`: sizes of volumes and logs are not measured.
+    pub(crate) volume_stats_period: Option<Duration>,
+    /// Every field of the configuration with its value, for `/configz`.
+    pub(crate) configz: serde_json::Value,
     pub(crate) cgroups: CgroupConfig,
     pub(crate) images: ImageConfig,
     /// Rotation of container logs.
@@ -130,13 +150,24 @@ pub(crate) struct HostFeatures {
     pub(crate) thermal_paths: Vec<String>,
 }
 
+/// The endpoint that stands for the engine in the agent's own process: the default. The socket that the engine is served on
+/// ([`Dirs::engine_endpoint`]) means the same.
+pub(crate) const EMBEDDED_ENDPOINT: &str = "embedded";
+
 /// The sockets of the container runtime.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RuntimeEndpoints {
-    /// `unix:///…`
+    /// `unix:///…`, or [`EMBEDDED_ENDPOINT`].
     pub(crate) endpoint: String,
-    /// Equal to `endpoint` unless configured.
+    /// Equal to `endpoint` unless configured; the embedded engine has its own images only.
     pub(crate) image_endpoint: String,
+}
+
+impl RuntimeEndpoints {
+    /// The engine in the agent's own process.
+    pub(crate) fn is_embedded(&self) -> bool {
+        self.endpoint == EMBEDDED_ENDPOINT
+    }
 }
 
 /// The directories of the agent, as absolute paths.
@@ -146,6 +177,18 @@ pub(crate) struct Dirs {
     pub(crate) run: PathBuf,
     pub(crate) pod_logs: PathBuf,
     pub(crate) container_logs: PathBuf,
+}
+
+impl Dirs {
+    /// The CRI socket of the embedded engine, for crictl and other clients.
+    pub(crate) fn engine_socket(&self) -> PathBuf {
+        self.run.join("engine.sock")
+    }
+
+    /// The same as an endpoint: `unix:///…`.
+    pub(crate) fn engine_endpoint(&self) -> String {
+        format!("unix://{}", self.engine_socket().display())
+    }
 }
 
 /// The sources of static pods; `None`: the source is not used.
@@ -160,6 +203,8 @@ pub(crate) struct PodSources {
 pub(crate) struct CgroupConfig {
     /// The parent of `kubepods`; begins with a slash.
     pub(crate) root: String,
+    /// `cgroupDriver`, for runtimes that do not report theirs.
+    pub(crate) driver: CgroupDriver,
     /// `cgroupsPerQOS`: each pod has its own cgroup.
     pub(crate) per_qos: bool,
     /// The limits of the cgroup of all pods.
@@ -215,10 +260,11 @@ impl AgentConfig {
             move |errors| ConfigError::Invalid { origin, errors }
         };
         field_flags::apply_to(&mut document, &flags.field_flags).map_err(invalid(COMMAND_LINE))?;
+        let configz = configz::configz(&document);
         let (file, warnings) = KubeletFile::decode(document).map_err(invalid(&origin))?;
         let base = flags.config.as_deref().and_then(Path::parent).map(Path::to_owned).unwrap_or_default();
         let warnings = warnings.into_iter().map(|warning| format!("{origin}: {warning}")).collect();
-        let inputs = ConfigInputs { flags, file, facts, base };
+        let inputs = ConfigInputs { flags, file, facts, configz, base };
         reader::read(&inputs, Diagnostics { errors: Vec::new(), warnings }).map_err(invalid(&origin))
     }
 }

@@ -28,7 +28,7 @@ pub(crate) async fn trim_heap_periodically() {
         if before > after_trim + MIN_GROWTH {
             memory::trim_heap();
             after_trim = memory::anonymous_rss().unwrap_or(before);
-            tracing::debug!(before, after = after_trim, "returned free memory to the kernel");
+            tracing::debug!(freed_bytes = before.saturating_sub(after_trim), "returned free memory to the kernel");
         }
     }
 }

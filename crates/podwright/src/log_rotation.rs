@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use podwright_agent::host::Pool;
 use podwright_agent::rotate::{self, ListRunning, Reopen, RunningContainer};
-use podwright_cri::{RemoteRuntime, RuntimeService, labels, v1};
+use podwright_cri::{RuntimeService, labels, v1};
 
 /// Runs until it is dropped. `limit` is the timeout of each runtime call.
-pub(crate) async fn run(config: rotate::RotationConfig, runtime: Arc<RemoteRuntime>, pool: Pool, limit: Duration) {
+pub(crate) async fn run(config: rotate::RotationConfig, runtime: Arc<dyn RuntimeService>, pool: Pool, limit: Duration) {
     let reopen: Reopen = {
         let runtime = runtime.clone();
         Arc::new(move |id| {
@@ -20,7 +20,7 @@ pub(crate) async fn run(config: rotate::RotationConfig, runtime: Arc<RemoteRunti
     let logs = LogPaths::default();
     let list: ListRunning = Arc::new(move || {
         let (runtime, logs) = (runtime.clone(), logs.clone());
-        Box::pin(async move { logs.of_running(&runtime, limit).await })
+        Box::pin(async move { logs.of_running(&*runtime, limit).await })
     });
     rotate::run(config, list, reopen, pool).await;
 }
@@ -30,7 +30,7 @@ pub(crate) async fn run(config: rotate::RotationConfig, runtime: Arc<RemoteRunti
 struct LogPaths(Arc<std::sync::Mutex<std::collections::BTreeMap<String, PathBuf>>>);
 
 impl LogPaths {
-    async fn of_running(&self, runtime: &RemoteRuntime, limit: Duration) -> Vec<RunningContainer> {
+    async fn of_running(&self, runtime: &dyn RuntimeService, limit: Duration) -> Vec<RunningContainer> {
         let state = v1::ContainerStateValue { state: v1::ContainerState::ContainerRunning.into() };
         let filter = v1::ContainerFilter { state: Some(state), ..Default::default() };
         let Ok(mut listed) = runtime.list_containers(Some(filter), limit).await else { return vec![] };

@@ -4,13 +4,15 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal};
+use std::sync::OnceLock;
 
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, format};
 use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::registry::{LookupSpan, Registry};
+use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::LoggingConfig;
@@ -21,9 +23,11 @@ mod limit;
 /// Installs the global subscriber.
 pub(crate) fn start(config: LoggingConfig) {
     let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr);
-    let limit = limit::Limit::default();
+    let limit = limit::LineLimit::default();
     limit.clone().report_in_background();
-    let registry = tracing_subscriber::registry().with(filter(config.verbosity)).with(limit);
+    let (filter, handle) = reload::Layer::new(filter(config.verbosity));
+    let _ = FILTER.set(handle);
+    let registry = tracing_subscriber::registry().with(filter).with(limit);
     match config.format {
         LogFormat::Json => registry.with(layer.json().flatten_event(true)).init(),
         LogFormat::Text if under_journald() => {
@@ -36,6 +40,16 @@ pub(crate) fn start(config: LoggingConfig) {
         }
     }
 }
+
+/// Changes the verbosity of the running process.
+pub(crate) fn set_verbosity(verbosity: u8) {
+    if let Some(Err(error)) = FILTER.get().map(|handle| handle.reload(filter(verbosity))) {
+        tracing::warn!(%error, "verbosity was not changed");
+    }
+}
+
+/// Set by [`start`].
+static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
 /// The scale of the kubelet: up to 3 for operators, 4 and 5 for debugging, above for tracing.
 fn filter(verbosity: u8) -> Targets {

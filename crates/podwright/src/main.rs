@@ -11,8 +11,10 @@ mod cli;
 mod client;
 mod cluster;
 mod config;
+mod embedded;
 mod go_duration;
 mod heap;
+mod image_command;
 mod log_rotation;
 mod logging;
 mod man;
@@ -20,13 +22,21 @@ mod notify;
 mod print;
 mod replay;
 mod run_flags;
+mod runtime_handler;
+mod special_file;
+mod store_images;
+mod takeover;
 mod wire;
 
-use cli::{Cli, Command, EXIT_USAGE};
+use cli::{Cli, Command, EXIT_USAGE, EngineFlags};
 use config::AgentConfig;
 use run_flags::RunFlags;
 
 fn main() -> ExitCode {
+    // First of all: a zygote has neither threads nor settings of the agent.
+    if podwright_shim::is_zygote(std::env::args_os()) {
+        return podwright_shim::zygote::main();
+    }
     let cli = match Cli::parse_from(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => {
@@ -40,6 +50,9 @@ fn main() -> ExitCode {
         Command::Client(command) => client::run(&command),
         Command::Check(flags) => check::run(&flags),
         Command::Replay(flags) => replay::run(&flags),
+        Command::Takeover(flags) => takeover::run(&flags),
+        Command::Image(flags) => image_command::run(&flags),
+        Command::Engine(flags) => engine(&flags),
         Command::Version => {
             println!("podwright {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
@@ -70,7 +83,7 @@ fn run(flags: &RunFlags) -> ExitCode {
     };
     logging::start(config.logging);
     for warning in &config.warnings {
-        tracing::warn!("{warning}");
+        tracing::warn!(note = %warning, "configuration has a problem");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -96,10 +109,31 @@ fn run(flags: &RunFlags) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{error:#}");
+            tracing::error!(error = %format!("{error:#}"), "agent failed");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Serves the embedded engine alone.
+fn engine(flags: &EngineFlags) -> ExitCode {
+    heap::limit_malloc_arenas();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("podwright: start the async runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    logging::start(config::LoggingConfig::default());
+    let result = runtime.block_on(async {
+        let stop = CancellationToken::new();
+        watch_signals(stop.clone())?;
+        embedded::serve(flags, stop).await
+    });
+    runtime.shutdown_background();
+    embedded::exit_code(result)
 }
 
 /// Cancels `stop` on SIGTERM or SIGINT; a second signal exits immediately. Containers keep running.

@@ -100,7 +100,7 @@ fn status(shown: &PodsResponse) -> String {
     if !shown.broken.is_empty() {
         text.push_str(&format!("; {} invalid manifests", shown.broken.len()));
     }
-    if !shown.runtime_up {
+    if !shown.runtime_up && !shown.runtime_pending {
         text.push_str("; the container runtime does not respond");
     }
     text

@@ -6,6 +6,7 @@ use std::io::IsTerminal;
 
 use jiff::Timestamp;
 
+pub(crate) mod amounts;
 pub(crate) mod describe;
 pub(crate) mod events;
 pub(crate) mod explain;
@@ -44,7 +45,8 @@ impl Paint {
         Self { on: false }
     }
 
-    fn colour(self, text: &str, colour: Option<Colour>) -> String {
+    /// The text in this colour.
+    pub(crate) fn colour(self, text: &str, colour: Option<Colour>) -> String {
         let code = match colour {
             Some(Colour::Good) => "32",
             Some(Colour::Busy) => "33",
@@ -70,11 +72,11 @@ impl Paint {
 
 /// A table with three spaces between its columns.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
+pub(crate) struct TextTable {
     rows: Vec<Vec<(String, Option<Colour>)>>,
 }
 
-impl Table {
+impl TextTable {
     pub(crate) fn new(head: &[&str]) -> Self {
         Self { rows: vec![head.iter().map(|text| ((*text).to_owned(), None)).collect()] }
     }
@@ -126,7 +128,7 @@ impl GrowingTable {
     }
 
     /// Renders more rows; the first part includes the header.
-    pub(crate) fn more(&mut self, table: &Table) -> String {
+    pub(crate) fn more(&mut self, table: &TextTable) -> String {
         let first = self.widths.is_empty();
         if table.rows.len() < 2 {
             return String::new();
@@ -208,7 +210,7 @@ mod tests {
 
     #[test]
     fn coloured_columns_are_aligned() {
-        let mut table = Table::new(&["NAME", "STATUS", "AGE"]);
+        let mut table = TextTable::new(&["NAME", "STATUS", "AGE"]);
         table.row(vec![("web".into(), None), ("CrashLoopBackOff".into(), Some(Colour::Bad)), ("5s".into(), None)]);
         let text = "NAME   STATUS             AGE\nweb    CrashLoopBackOff   5s\n";
         assert_eq!(table.render(Paint::off()), text);

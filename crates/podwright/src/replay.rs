@@ -128,6 +128,9 @@ fn show(step: &Step, out: &mut dyn Write) -> io::Result<()> {
             other => writeln!(out, "    do    {}", effect_in_short(other))?,
         }
     }
+    if let Some(at) = step.out.wake_at {
+        writeln!(out, "    do    wake at {:.3}", at.as_secs_f64())?;
+    }
     Ok(())
 }
 

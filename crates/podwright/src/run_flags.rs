@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 
 pub(crate) mod kubelet_flags;
 
+use crate::runtime_handler::RuntimeHandlerFlag;
 use kubelet_flags::FieldFlag;
 
 /// The flags of `podwright run`. A flag overrides the configuration file.
@@ -59,6 +60,9 @@ pub(crate) struct RunFlags {
     /// Kubeconfig file for the API server. Without it the node is standalone.
     #[arg(long, value_name = "FILE", help_heading = "Cluster")]
     pub(crate) kubeconfig: Option<PathBuf>,
+    /// Kubeconfig file with the credentials of a node that joins: requests the certificate that --kubeconfig then uses.
+    #[arg(long, value_name = "FILE", help_heading = "Cluster")]
+    pub(crate) bootstrap_kubeconfig: Option<PathBuf>,
     /// Create the Node object in the API server if it does not exist. [default: true]
     #[arg(
         long,
@@ -73,12 +77,19 @@ pub(crate) struct RunFlags {
     #[arg(long, value_name = "TAINTS", value_delimiter = ',', help_heading = "Cluster")]
     pub(crate) register_with_taints: Vec<String>,
 
-    /// CRI socket of the container runtime.
+    /// Directory of the node's certificates. [default: pki in the root directory]
+    #[arg(long, value_name = "DIR", help_heading = "Cluster")]
+    pub(crate) cert_dir: Option<PathBuf>,
+
+    /// CRI socket of another container runtime, e.g. unix:///run/containerd/containerd.sock. [default: embedded, the engine of the
+    /// agent itself; unix:///run/containerd/containerd.sock when started as kubelet]
     #[arg(long, value_name = "ENDPOINT", help_heading = "Runtime")]
     pub(crate) container_runtime_endpoint: Option<String>,
     /// CRI socket of the image service, if it differs from the runtime's.
     #[arg(long, value_name = "ENDPOINT", help_heading = "Runtime")]
     pub(crate) image_service_endpoint: Option<String>,
+    #[command(flatten)]
+    pub(crate) engine: EmbeddedEngineFlags,
 
     /// Name of the node, instead of the hostname.
     #[arg(long, value_name = "NAME", help_heading = "Node")]
@@ -108,6 +119,41 @@ pub(crate) struct RunFlags {
     /// Kubelet flags that were given but have no effect.
     #[arg(skip)]
     pub(crate) ignored: Vec<String>,
+}
+
+/// The flags of `podwright run` for the embedded engine: the names that it uses on the host.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct EmbeddedEngineFlags {
+    /// Bridge that the embedded engine connects pods to. [default: pw0]
+    #[arg(long, value_name = "NAME", help_heading = "Runtime")]
+    pub(crate) engine_bridge: Option<String>,
+    /// Table of nf_tables of the embedded engine. [default: podwright]
+    #[arg(long, value_name = "NAME", help_heading = "Runtime")]
+    pub(crate) engine_table: Option<String>,
+    /// Cgroup of the embedded engine's shims, below the root of each hierarchy. [default: /podwright-shims]
+    #[arg(long, value_name = "PATH", help_heading = "Runtime")]
+    pub(crate) engine_cgroup: Option<String>,
+    /// Pods get addresses only once the Node object has a pod CIDR, instead of those of a default range until then.
+    #[arg(long, help_heading = "Runtime")]
+    pub(crate) engine_wait_for_pod_cidr: bool,
+    /// Directory of CNI configurations: the embedded engine connects pods by their plugins instead of its bridge.
+    #[arg(
+        long,
+        value_name = "DIR",
+        conflicts_with_all = ["engine_bridge", "engine_table", "engine_wait_for_pod_cidr"],
+        help_heading = "Runtime"
+    )]
+    pub(crate) engine_cni_conf_dir: Option<PathBuf>,
+    /// Directories of CNI plugins, searched in order. [default: /opt/cni/bin]
+    #[arg(long, value_name = "DIR", value_delimiter = ',', requires = "engine_cni_conf_dir", help_heading = "Runtime")]
+    pub(crate) engine_cni_bin_dir: Vec<PathBuf>,
+    /// OCI runtime of the embedded engine for the handler of a RuntimeClass: its name, the program, and where it keeps its state. Can
+    /// be repeated.
+    #[arg(long, value_name = "NAME=PATH[,root=DIR]", help_heading = "Runtime")]
+    pub(crate) engine_runtime_handler: Vec<RuntimeHandlerFlag>,
+    /// Mirrors and certificates of registries for the embedded engine, in containerd's format. [default: /etc/containerd/certs.d]
+    #[arg(long, value_name = "DIR", help_heading = "Runtime")]
+    pub(crate) engine_registries: Option<PathBuf>,
 }
 
 /// The flags of `podwright run` for logging and recording.

@@ -4,7 +4,11 @@
 //!  open (what can fail at the start) ─▶ build ─▶ start (a list of tasks) ─▶ supervise ── stop or a failed task ──▶ drain
 //! ```
 
+mod certificates;
+mod cgroups;
+mod kubelet_server;
 mod monitor;
+mod runtime;
 mod settings;
 
 use std::sync::Arc;
@@ -13,32 +17,43 @@ use std::time::Duration;
 use anyhow::Context;
 use podwright_agent::empty_dirs::EmptyDirs;
 use podwright_agent::event_loop::{AgentState, Clock, EventLoop, Handle, LoopInputs};
+use podwright_agent::feed::PodFeed;
 use podwright_agent::host::{Host, Pool, PoolLimits};
-use podwright_agent::images_gc::{self, ImageGc};
+use podwright_agent::images_gc::{self, ImageGc, SharedImageGc};
 use podwright_agent::journal::{Journal, JournalWarning};
 use podwright_agent::local::{LocalObjectStore, Store};
+use podwright_agent::memory_watch::MemoryWatch;
 use podwright_agent::node_executor::{NodeExecutor, SystemClock};
 use podwright_agent::object_store::PodObjectStore;
-use podwright_agent::observe::{Observer, check_cgroup_driver, supports_supplemental_groups_policy};
+use podwright_agent::observe::{Observer, supports_supplemental_groups_policy};
 use podwright_agent::perform::{CallExecutor, CallExecutorConfig, PullRecords, SharedFeatures};
 use podwright_agent::recorder::{self, Recorder};
+use podwright_agent::resource_state::ResourceStateFiles;
+use podwright_agent::shutdown::{InhibitorConfig, ShutdownInhibitor};
 use podwright_agent::sources::{self, Changes};
+use podwright_agent::stats::Sampler;
+use podwright_agent::suspects;
 use podwright_api::ApiClient;
-use podwright_core::model::{FullName, KubeEvent, PodRecord, Source};
+use podwright_core::model::{FullName, KubeEvent, PodRecord, Source, Suspect};
 use podwright_core::{Node, NodeConfig};
-use podwright_cri::RemoteRuntime;
+use podwright_cri::{ImageService, RuntimeService};
+use podwright_engine::Engine;
 use podwright_linux::cgroup::CgroupTree;
 use podwright_server::health_server;
-use podwright_server::local::{LocalApi, LocalSocket};
-use podwright_tasks::Tasks;
+use podwright_server::local::{ImageRequestError, LocalApi, LocalSocket, NodeCapacity, NodeImages, TableCells};
+use podwright_tasks::{Tasks, WorkLog};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::AgentConfig;
-use crate::print::explain;
+use crate::print::{age_at, explain, pods};
 use crate::{cluster, heap, log_rotation, notify};
+use certificates::NodeCertificates;
+use cgroups::OpenedCgroups;
+use kubelet_server::OpenedServer;
 use monitor::Monitor;
+use runtime::OpenedRuntime;
 
 /// Sources wait while this many of their changes are queued.
 const CHANGES_MAX: usize = 16;
@@ -52,7 +67,11 @@ const DRAIN_MAX: Duration = Duration::from_secs(15);
 /// Runs the agent until `stop` is cancelled or one of its tasks fails. Containers keep running.
 pub(crate) async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow::Result<()> {
     let (tasks, mut supervisor) = Tasks::supervised(stop.clone());
-    let mut opened = Opened::open(&config).await?;
+    let mut opened = tokio::select! {
+        opened = Opened::open(&config, &tasks) => opened?,
+        () = stop.cancelled() => return Ok(()),
+    };
+    let (work_log, engine) = (opened.work_log.clone(), opened.engine.take());
     let agent = Agent::build(&config, &mut opened, &tasks).await?;
     agent.start(config, opened, &tasks, &stop)?;
     let failure = tokio::select! {
@@ -60,9 +79,12 @@ pub(crate) async fn run(config: AgentConfig, stop: CancellationToken) -> anyhow:
         failure = supervisor.failed() => Some(failure),
     };
     stop.cancel();
-    if !supervisor.drain(DRAIN_MAX).await {
-        tracing::warn!(limit_s = DRAIN_MAX.as_secs(), "some tasks did not end in time");
+    match supervisor.drain(DRAIN_MAX).await {
+        true => work_log.iter().for_each(|log| log.close()),
+        // Work that hangs counts as work in which the agent died.
+        false => tracing::warn!(limit_ms = DRAIN_MAX.as_millis(), "some tasks did not end in time"),
     }
+    runtime::close(engine).await;
     match failure {
         Some(failure) => Err(failure.into()),
         None => {
@@ -80,31 +102,54 @@ struct Opened {
     /// Events for records that the journal lost.
     journal_losses: Vec<KubeEvent>,
     socket: LocalSocket,
+    /// `None` if its file cannot be used.
+    work_log: Option<Arc<WorkLog>>,
+    /// Pods in which former agents died. Moved to core when it starts.
+    suspects: Vec<Suspect>,
     listener: Option<TcpListener>,
-    runtime: Arc<RemoteRuntime>,
-    images: Arc<RemoteRuntime>,
-    cgroups: Option<CgroupTree>,
+    kubelet_server: Option<OpenedServer>,
+    runtime: Arc<dyn RuntimeService>,
+    images: Arc<dyn ImageService>,
+    /// Of the runtime, if it is the embedded one. Closed at the end.
+    engine: Option<Arc<Engine>>,
+    node_images: Result<Arc<dyn NodeImages>, ImageRequestError>,
+    cgroups: OpenedCgroups,
     cluster: Option<ApiClient>,
+    certificates: NodeCertificates,
 }
 
 impl Opened {
-    async fn open(config: &AgentConfig) -> anyhow::Result<Self> {
+    async fn open(config: &AgentConfig, tasks: &Tasks) -> anyhow::Result<Self> {
         let (journal, records, warnings) = Journal::open(&config.dirs.root).context("open the journal")?;
         let journal_losses = report_journal_warnings(warnings, config);
         let socket = LocalSocket::open(&config.dirs.run)?;
+        let (work_log, suspects) =
+            suspects::open(&config.dirs.run, &config.node.boot_id, &records, SystemClock.now().boot);
         let listener = match config.listen {
             Some(address) => Some(health_server::bind(address).await.with_context(|| format!("listen on {address}"))?),
             None => None,
         };
-        let runtime = Arc::new(RemoteRuntime::connect(&config.runtime.endpoint)?);
-        let images = Arc::new(RemoteRuntime::connect(&config.runtime.image_endpoint)?);
-        check_cgroup_driver(&*runtime, settings::DRIVER, PROBE_LIMIT).await?;
-        let cgroups = match config.cgroups.per_qos {
-            true => Some(CgroupTree::detect().context("find the cgroup hierarchies")?),
-            false => None,
-        };
-        let cluster = config.cluster.as_ref().map(|cluster| ApiClient::open(&cluster.kubeconfig)).transpose()?;
-        Ok(Self { journal, records, journal_losses, socket, listener, runtime, images, cgroups, cluster })
+        let kubelet_server = kubelet_server::open(config).await?;
+        let OpenedRuntime { runtime, images, node_images, engine } = runtime::open(config, tasks).await?;
+        let cgroups = OpenedCgroups::open(config, &*runtime, !records.is_empty()).await?;
+        let (cluster, certificates) = certificates::open(config).await?;
+        Ok(Self {
+            journal,
+            records,
+            journal_losses,
+            socket,
+            work_log,
+            suspects,
+            listener,
+            kubelet_server,
+            runtime,
+            images,
+            engine,
+            node_images,
+            cgroups,
+            cluster,
+            certificates,
+        })
     }
 }
 
@@ -118,6 +163,8 @@ struct Agent {
     store: Arc<Store>,
     changes: Changes,
     pull_records: PullRecords,
+    sampler: Arc<Sampler>,
+    image_gc: SharedImageGc,
     pool: Pool,
 }
 
@@ -129,7 +176,8 @@ impl Agent {
         let pool = Pool::new(PoolLimits::default());
         let objects = cluster::objects(opened.cluster.as_ref(), inputs.sender(), tasks);
         let host_config = settings::host_config(config);
-        let host = Host::new(host_config, opened.cgroups.clone(), pool.clone()).with_objects(objects.clone());
+        let host = Host::new(host_config, opened.cgroups.tree.clone(), pool.clone()).with_objects(objects.clone());
+        let host = opened.cgroups.systemd.iter().cloned().fold(host, Host::with_systemd);
         enforce_node_allocatable(&host, limit, tasks).await;
         let features = SharedFeatures::default();
         let paths = settings::paths(config);
@@ -142,7 +190,7 @@ impl Agent {
         let calls = CallExecutor::new(CallExecutorConfig {
             runtime: runtime.clone(),
             images: opened.images.clone(),
-            settings: Arc::new(settings::node_facts(config, opened.cgroups.as_ref())),
+            settings: Arc::new(settings::node_facts(config, opened.cgroups.tree.as_ref(), opened.cgroups.driver)),
             host: Arc::new(host.clone()),
             features,
             pool: pool.clone(),
@@ -157,71 +205,140 @@ impl Agent {
         let local: Arc<dyn PodObjectStore> = Arc::new(LocalObjectStore(store.clone()));
         let stores = opened.cluster.iter().map(|cluster| (Source::Api, cluster::object_store(cluster)));
         let stores = stores.chain([(Source::Local, local)]).collect();
-        let executor = Arc::new(NodeExecutor::new(Arc::new(calls), observer.clone(), host, stores));
+        let runtimes = (runtime.clone(), opened.images.clone());
+        let sampler = settings::sampler(config, runtimes, &host, state.feed(), &pool);
+        let sampler = Arc::new(Sampler::new(sampler));
+        let image_gc = image_gc(config, opened, state.feed(), &pool);
+        let executor = NodeExecutor::new(Arc::new(calls), observer.clone(), host, stores);
+        let executor = Arc::new(executor.with_eviction(Arc::clone(&sampler), Arc::clone(&image_gc)));
         let supplemental_groups_policy = supports_supplemental_groups_policy(&**runtime, PROBE_LIMIT).await;
         let node = NodeConfig { supplemental_groups_policy, ..config.node.clone() };
         let node = Node::new(node, std::mem::take(&mut opened.records));
-        Ok(Self { node, inputs, state, executor, observer, store, changes, pull_records, pool })
+        Ok(Self { node, inputs, state, executor, observer, store, changes, pull_records, sampler, image_gc, pool })
     }
 
     /// Starts every task of the agent.
     fn start(self, config: AgentConfig, opened: Opened, tasks: &Tasks, stop: &CancellationToken) -> anyhow::Result<()> {
-        let Self { node, inputs, state, executor, observer, store, changes, pull_records, pool } = self;
-        let Opened { journal, journal_losses, socket, listener, runtime, images, cluster, .. } = opened;
+        let Self { node, inputs, state, executor, observer, store, changes, pull_records, sampler, image_gc, pool } =
+            self;
+        let Opened { journal, journal_losses, socket, work_log, suspects, listener, .. } = opened;
+        let Opened { kubelet_server, runtime, images, node_images, cgroups, cluster, certificates, .. } = opened;
         let (limit, node_name) = (config.node.runtime_request_timeout, config.node.node_name.clone());
         let (feed, pods) = (Arc::clone(state.feed()), node.workers().iter().count());
         // Lost records may have been newer than those that are left.
-        let recorded_version = recorded_version(&node).filter(|_| journal_losses.is_empty());
+        let recorded_version = cluster::recorded_version(&node).filter(|_| journal_losses.is_empty());
         let (event_loop, handle) =
             EventLoop::with_state(inputs, state, node, Some(journal), executor, Arc::new(SystemClock));
-        let event_loop = record_to_file(event_loop, config.record.clone())?;
-        tracing::info!(node = node_name, path = %config.dirs.root.display(), pods, "started");
+        let event_loop = event_loop.supervised_by(tasks);
+        let event_loop = record_to_file(event_loop, config.record.clone())?.with_suspects(suspects);
+        let event_loop = work_log.iter().fold(event_loop, EventLoop::with_work_log);
+        tracing::info!(node = node_name, path = %config.dirs.root.display(), count = pods, "started");
 
         tasks.drained_service("event-loop", event_loop.run(stop.clone()));
+        let cgroup_tree = cgroups.tree.clone();
+        cgroups.start_confirmation(&config, &runtime, tasks);
         let stopped = stop.clone();
         tasks.service("runtime-events", async move { observer.follow_events(stopped).await });
-        if let Some(file) = config.sources.file.clone() {
-            let decode = settings::decode(&config, Source::File);
-            tasks.service("file-source", sources::file::run(file, decode, changes.clone(), pool.clone()));
-        }
-        if let Some(url) = config.sources.url.clone() {
-            let decode = settings::decode(&config, Source::Url);
-            tasks.service("url-source", sources::url::run(url, decode, changes.clone(), pool.clone()));
-        }
+        start_static_sources(&config, &changes, &pool, tasks);
         let submitted = store.clone();
         tasks.job("local-source", async move { submitted.begin().await });
+        tasks.service("disk-usage", Arc::clone(&sampler).measure_disks());
+        let monitor =
+            Arc::new(Monitor::new(handle.clone(), Arc::clone(&sampler), &config, pool.clone(), certificates.metrics()));
+        let shared = (&monitor, &handle, &pool);
+        let streams = Arc::new(runtime.clone());
+        let tls = kubelet_server::start(kubelet_server, &config, cluster.as_ref(), streams, shared, (tasks, stop));
         if let Some(cluster) = cluster {
-            let (images, handle) = (images.clone(), handle.clone());
-            let parts = cluster::ClusterDependencies { images, handle, changes, recorded_version };
-            cluster::start(cluster, &config, parts, tasks);
+            let (runtime, images, handle) = (runtime.clone(), images.clone(), handle.clone());
+            let parts = cluster::ClusterDependencies { runtime, images, handle, changes, recorded_version };
+            let events = cluster::start(cluster.clone(), &config, parts, tasks);
+            certificates.start(&cluster, &config, tls, &events, tasks);
         }
-        let empty_dirs = EmptyDirs::new(feed.clone(), settings::paths(&config), pool.clone());
-        tasks.service("empty-dir-limits", empty_dirs.watch(handle.clone()));
+        start_limits(&config, &feed, cgroup_tree, &pool, &handle, tasks);
         tasks.service("image-pull-records", pull_records.watch(images.clone(), limit));
-        let policy = settings::image_policy(&config);
-        let gc = ImageGc::new(runtime.clone(), images, images_gc::measure(pool.clone()), policy, limit);
-        if !gc.is_off() {
-            tasks.service("image-gc", collect_images(gc, node_name.clone(), handle.clone()));
-        }
+        start_image_gc(image_gc, &config, &handle, tasks);
+        start_shutdown_inhibitor(&config, &pool, &handle, tasks);
         tasks.job("heap-trim", heap::trim_heap_periodically());
         tasks.service("log-rotation", log_rotation::run(config.logs, runtime.clone(), pool.clone(), limit));
         if let Some(listener) = listener {
-            let monitor = Arc::new(Monitor::new(handle.clone(), config.node.sync_frequency, pool));
             tasks.drained_service("monitor-listener", health_server::serve(listener, monitor, stop.clone()));
         }
         tracing::debug!(path = %socket.path().display(), "local API listens");
         let local = LocalApi {
             node: node_name,
             paths: settings::paths(&config),
+            pool: pool.clone(),
             feed,
             store,
-            runtime,
+            runtime: Arc::new(runtime),
+            images: node_images,
+            usage: sampler,
+            capacity: NodeCapacity { cpu_millis: config.capacity.cpu_millis, memory: config.capacity.memory },
+            allocatable: NodeCapacity {
+                cpu_millis: config.node.allocatable_cpu_millis,
+                memory: config.node.allocatable_memory,
+            },
             agent: Arc::new(handle.clone()),
+            cells: TableCells { pod: pods::cells, age: age_at },
             format_explanation: explain::render,
         };
         tasks.drained_service("local-api", socket.serve(local, stop.clone()));
         tasks.drained_service("notify", notify::run(handle, stop.clone()));
         Ok(())
+    }
+}
+
+/// Starts what watches the limits of emptyDirs and the memory of the node, and what writes the resources of pods for the Go kubelet.
+fn start_limits(
+    config: &AgentConfig,
+    feed: &Arc<PodFeed>,
+    cgroups: Option<CgroupTree>,
+    pool: &Pool,
+    handle: &Handle,
+    tasks: &Tasks,
+) {
+    let empty_dirs = EmptyDirs::new(Arc::clone(feed), settings::paths(config), pool.clone());
+    tasks.service("empty-dir-limits", empty_dirs.watch(handle.clone(), config.node.eviction.storage_limits));
+    let memory = MemoryWatch::new(cgroups, config.node.eviction.clone(), config.capacity.memory, pool.clone());
+    tasks.service("memory-watch", memory.run(handle.clone()));
+    if config.cluster.is_some() {
+        let files = ResourceStateFiles::new(Arc::clone(feed), config.dirs.root.clone(), pool.clone());
+        tasks.service("resource-state", files.run());
+    }
+}
+
+/// Starts the garbage collection of images, unless it is off.
+fn start_image_gc(gc: SharedImageGc, config: &AgentConfig, handle: &Handle, tasks: &Tasks) {
+    if !settings::image_policy(config).is_off() {
+        tasks.service("image-gc", collect_images(gc, config.node.node_name.clone(), handle.clone()));
+    }
+}
+
+/// Delays shutdowns of the host until pods have ended, if that is configured.
+fn start_shutdown_inhibitor(config: &AgentConfig, pool: &Pool, handle: &Handle, tasks: &Tasks) {
+    if let Some(periods) = &config.node.shutdown {
+        let inhibitor = InhibitorConfig::new(periods.total(), config.dirs.root.clone());
+        tasks.service("shutdown-inhibitor", ShutdownInhibitor::new(inhibitor, pool.clone()).run(handle.clone()));
+    }
+}
+
+/// The garbage collector of images.
+fn image_gc(config: &AgentConfig, opened: &Opened, feed: &Arc<PodFeed>, pool: &Pool) -> SharedImageGc {
+    let (policy, limit) = (settings::image_policy(config), config.node.runtime_request_timeout);
+    let (runtime, images) = (opened.runtime.clone(), opened.images.clone());
+    let gc = ImageGc::new(runtime, images, images_gc::measure(pool.clone()), policy, limit);
+    Arc::new(tokio::sync::Mutex::new(gc.with_pods(Arc::clone(feed))))
+}
+
+/// Starts the sources of static pods.
+fn start_static_sources(config: &AgentConfig, changes: &Changes, pool: &Pool, tasks: &Tasks) {
+    if let Some(file) = config.sources.file.clone() {
+        let decode = settings::decode(config, Source::File);
+        tasks.service("file-source", sources::file::run(file, decode, changes.clone(), pool.clone()));
+    }
+    if let Some(url) = config.sources.url.clone() {
+        let decode = settings::decode(config, Source::Url);
+        tasks.service("url-source", sources::url::run(url, decode, changes.clone(), pool.clone()));
     }
 }
 
@@ -231,11 +348,19 @@ fn report_journal_warnings(warnings: Vec<JournalWarning>, config: &AgentConfig) 
     for warning in warnings {
         let loss = warning.is_loss();
         let message = format!("{:#}", anyhow::Error::from(warning));
-        tracing::warn!(path = %config.dirs.root.display(), error = message, loss, "journal opened with a warning");
+        tracing::warn!(path = %config.dirs.root.display(), error = message, "journal opened with a warning");
         if loss {
             let pod = FullName { namespace: "".into(), name: config.node.node_name.as_str().into() };
             let reason = "JournalDamaged";
-            events.push(KubeEvent { uid: None, pod, container: None, warning: true, reason, message });
+            events.push(KubeEvent {
+                uid: None,
+                pod,
+                container: None,
+                warning: true,
+                reason,
+                message,
+                annotations: vec![],
+            });
         }
     }
     events
@@ -257,25 +382,17 @@ async fn enforce_node_allocatable(host: &Host, limit: Duration, tasks: &Tasks) {
     });
 }
 
-/// The newest resource version among the pods of the API server that the journal holds.
-fn recorded_version(node: &Node) -> Option<u64> {
-    let records = node.workers().iter().map(|(_, machine)| machine.record());
-    let versions =
-        records.filter(|record| record.source == Source::Api).map(|record| &record.pod.metadata.resource_version);
-    versions.filter_map(|version| version.as_deref()?.parse().ok()).max()
-}
-
 fn record_to_file(event_loop: EventLoop, record: Option<recorder::RecorderConfig>) -> anyhow::Result<EventLoop> {
     let Some(record) = record else { return Ok(event_loop) };
     let path = record.path.display().to_string();
     let recorder = Recorder::start(record).with_context(|| format!("record to {path}"))?;
-    tracing::info!(path, core = podwright_core::record::CORE, "recording every input of core");
+    tracing::info!(path, version = podwright_core::record::CORE, "recording every input of core");
     Ok(event_loop.recorded_by(recorder))
 }
 
-async fn collect_images(gc: ImageGc, node: String, handle: Handle) {
+async fn collect_images(gc: SharedImageGc, node: String, handle: Handle) {
     let report = |event: KubeEvent| {
-        tracing::warn!(reason = event.reason, "{}", event.message);
+        tracing::warn!(reason = event.reason, note = event.message, "image garbage collection reported an event");
         handle.state().record_event(&event, SystemClock.now());
     };
     images_gc::run(gc, node, podwright_linux::clock::boot_time, report).await;

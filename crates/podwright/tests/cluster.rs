@@ -7,6 +7,8 @@ mod suite;
 mod agent_kills;
 #[path = "cluster/api_outage.rs"]
 mod api_outage;
+#[path = "cluster/certificates.rs"]
+mod certificates;
 #[path = "cluster/changes.rs"]
 mod changes;
 #[path = "cluster/cluster_node.rs"]
@@ -21,6 +23,10 @@ mod faults;
 mod job_exit_codes;
 #[path = "cluster/kubectl.rs"]
 mod kubectl;
+#[path = "cluster/kubelet_api.rs"]
+mod kubelet_api;
+#[path = "cluster/metrics_server.rs"]
+mod metrics_server;
 #[path = "cluster/mixed_workload.rs"]
 mod mixed_workload;
 #[path = "cluster/pod_watch.rs"]
@@ -29,8 +35,16 @@ mod pod_watch;
 mod readiness;
 #[path = "cluster/referenced_objects.rs"]
 mod referenced_objects;
+#[path = "cluster/resize.rs"]
+mod resize;
 #[path = "cluster/secrets.rs"]
 mod secrets;
+#[path = "cluster/supervision.rs"]
+mod supervision;
+#[path = "cluster/takeover.rs"]
+mod takeover;
+#[path = "cluster/takeover_pods.rs"]
+mod takeover_pods;
 #[path = "cluster/workloads.rs"]
 mod workloads;
 

@@ -7,7 +7,7 @@ mod suite;
 #[expect(dead_code, reason = "shared with compare")]
 mod comparison;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -18,6 +18,7 @@ use comparison::accepted::Setting;
 use comparison::cases::{self, Compared};
 use comparison::difference::assert_same;
 use comparison::fields::Fields;
+use comparison::messages::comparable;
 use comparison::stable::{stable_fields, wait_running};
 use suite::LIMIT;
 
@@ -77,15 +78,21 @@ fn run(plane: &ControlPlane, who: &str, cases: &[Compared]) -> BTreeMap<&'static
     let events = plane.api().get(EVENTS).expect("events");
     let pods = plane.api().get(PODS).expect("pods");
     for pod in pods["items"].as_array().expect("a list") {
-        let of = events["items"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter(|e| e["involvedObject"]["uid"] == pod["metadata"]["uid"]);
-        let reasons: BTreeSet<&str> = of.filter_map(|event| event["reason"].as_str()).collect();
-        let fields = found.iter_mut().find(|(name, _)| pod["metadata"]["name"] == **name).expect("a case").1;
-        for reason in reasons {
-            fields.insert(format!("event {reason}"), true.into());
+        let uid = pod["metadata"]["uid"].as_str().expect("a UID");
+        let case = cases.iter().find(|case| pod["metadata"]["name"] == case.name).expect("a case");
+        let fields = found.get_mut(case.name).expect("a case");
+        let all = events["items"].as_array().into_iter().flatten();
+        for event in all.filter(|event| event["involvedObject"]["uid"] == uid) {
+            let text = |key: &str| event[key].as_str().unwrap_or_default();
+            fields.insert(format!("event {}", text("reason")), true.into());
+            // How far a looping pod is, and so which messages it has, is a matter of time.
+            if !case.random_restarts() {
+                let message = comparable(text("message"), uid);
+                fields.insert(
+                    format!("event {} of {}: {message}", text("reason"), event["involvedObject"]["fieldPath"]),
+                    text("type").into(),
+                );
+            }
         }
     }
     plane.kubectl(&["-n", NODE, "delete", "pods", "--all", "--wait=false", "--grace-period=1"]).expect("deleted");

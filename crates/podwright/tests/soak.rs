@@ -1,5 +1,6 @@
 //! Long versions of tests of the suite and the cluster.
 
+mod shim_kills;
 #[expect(dead_code, reason = "the suite is shared; only its long tests run here")]
 mod suite;
 
@@ -31,6 +32,16 @@ fn ninety_agent_kills_without_an_event_stream() {
 #[test]
 fn ninety_agent_kills_with_an_event_stream() {
     suite::restarts::killing_the_agent_at_random_loses_no_pod_and_restarts_no_container(Flavor::V2, 90);
+}
+
+#[test]
+fn ninety_agent_kills_on_the_engine() {
+    suite::restarts::killing_the_agent_at_random_loses_no_pod_and_restarts_no_container(Flavor::Engine, 90);
+}
+
+#[test]
+fn ninety_kills_of_the_agent_or_the_shims() {
+    shim_kills::killing_agent_and_shims_at_random_restarts_no_container(90);
 }
 
 #[test]

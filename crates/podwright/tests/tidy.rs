@@ -3,8 +3,12 @@
 
 #[path = "tidy/code.rs"]
 mod code;
+#[path = "tidy/cycles.rs"]
+mod cycles;
 #[path = "tidy/documents.rs"]
 mod documents;
+#[path = "tidy/log_fields.rs"]
+mod log_fields;
 #[path = "tidy/shape.rs"]
 mod shape;
 
@@ -16,14 +20,17 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Who may depend on whom, tests apart. A new crate gets a line here.
-const ARROWS: [(&str, &[&str]); 11] = [
-    ("podwright", &["agent", "api", "core", "cri", "linux", "server", "tasks"]),
+const ARROWS: [(&str, &[&str]); 14] = [
+    ("podwright", &["agent", "api", "core", "cri", "engine", "image", "linux", "server", "shim", "tasks"]),
     ("server", &["agent", "core", "cri", "linux", "tasks"]),
     ("agent", &["api", "core", "cri", "linux", "tasks"]),
     ("api", &["core", "tasks"]),
     ("core", &[]),
     ("cri", &[]),
     ("image", &["linux", "tasks"]),
+    ("engine", &["cri", "image", "linux", "net", "shim", "tasks"]),
+    ("shim", &["linux"]),
+    ("net", &["linux", "tasks"]),
     ("linux", &[]),
     ("tasks", &[]),
     ("testbed", &[]),
@@ -141,11 +148,17 @@ fn functions_fit_on_a_screen() {
 }
 
 #[test]
+fn types_have_few_methods() {
+    let many = shape::types_with_many_methods(&shaped());
+    assert!(many.is_empty(), "over {} methods: {many:#?}", shape::METHODS_MAX);
+}
+
+#[test]
 fn modules_have_one_layout_and_no_cycles() {
     let files = shaped();
     let mod_files = shape::mod_files(&files);
     assert!(mod_files.is_empty(), "write name.rs beside name/ instead of {mod_files:#?}");
-    let cycles = shape::module_cycles(&files);
+    let cycles = cycles::module_cycles(&files);
     assert!(cycles.is_empty(), "modules of a crate use each other: {cycles:#?}");
 }
 
@@ -157,6 +170,24 @@ fn tasks_are_supervised() {
         wrong.extend(lines.map(|line| format!("{}:{line}", file.path)));
     }
     assert!(wrong.is_empty(), "spawn through Tasks, or podwright_tasks::spawn: {wrong:#?}");
+    let threads = shape::bare_threads(&shaped());
+    assert!(
+        threads.is_empty(),
+        "start threads by podwright_tasks::spawn_thread, or list them with a reason: {threads:#?}"
+    );
+}
+
+#[test]
+fn log_lines_have_constant_messages_and_known_fields() {
+    let document = read(&root().join("CONTRIBUTING.md"));
+    let table = log_fields::table(&document);
+    assert!(table.contains("pod") && table.contains("error"), "the table was not read: {table:?}");
+    let mut wrong = vec![];
+    for file in shaped().iter().filter(|file| file.is_product()) {
+        let found = log_fields::unknown_fields(file, &read(&root().join(&file.path)), &table).into_iter();
+        wrong.extend(found.map(|what| format!("{}:{what}", file.path)));
+    }
+    assert!(wrong.is_empty(), "use a field of the table in CONTRIBUTING.md, or extend it: {wrong:#?}");
 }
 
 #[test]

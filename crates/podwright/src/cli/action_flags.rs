@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
+use super::pod_selection::PodSelection;
 use super::query_flags::SocketFlags;
 use crate::go_duration::parse as parse_duration;
 
@@ -15,7 +16,7 @@ pub(crate) struct ApplyFlags {
     /// A YAML or JSON file of pods, a directory of such files, or `-` for stdin. May be repeated.
     #[arg(short, long = "filename", value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
-    /// The namespace of pods without one. [default: default]
+    /// The namespace of pods without one; a file with another namespace is refused. [default: default]
     #[arg(short, long, value_name = "NAMESPACE")]
     pub(crate) namespace: Option<String>,
     /// Delete and recreate a pod that cannot be updated in place.
@@ -24,25 +25,37 @@ pub(crate) struct ApplyFlags {
     /// Only print what would be done.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Reject pods with unknown or unsupported fields instead of printing a warning.
-    #[arg(long)]
+    /// What to do with a file that has unknown fields, which would be dropped.
+    #[arg(long, value_name = "HOW", default_value = "strict")]
+    pub(crate) validate: FieldValidation,
+    /// Also refuse a file with fields that this agent does not support.
+    #[arg(long, conflicts_with = "validate")]
     pub(crate) strict: bool,
     #[command(flatten)]
     pub(crate) socket: SocketFlags,
 }
 
+/// What `podwright apply` does with unknown fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FieldValidation {
+    /// Refuse the file.
+    #[value(alias = "true")]
+    Strict,
+    /// Print a warning, and apply the file without the fields.
+    Warn,
+    /// Apply the file without the fields, and print nothing about them.
+    #[value(alias = "false")]
+    Ignore,
+}
+
 /// `podwright delete`
 #[derive(Args, Debug)]
 pub(crate) struct DeleteFlags {
-    /// The pods: `web`, `pod/web` or `pod web`.
-    #[arg(value_name = "POD", required_unless_present = "files")]
-    pub(crate) pods: Vec<String>,
+    #[command(flatten)]
+    pub(crate) selection: PodSelection,
     /// Delete the pods defined in this file. May be repeated.
-    #[arg(short, long = "filename", value_name = "FILE")]
+    #[arg(short, long = "filename", value_name = "FILE", conflicts_with_all = ["selector", "all"])]
     pub(crate) files: Vec<PathBuf>,
-    /// The namespace. [default: default]
-    #[arg(short, long, value_name = "NAMESPACE")]
-    pub(crate) namespace: Option<String>,
     /// Grace period in seconds, instead of the pod's terminationGracePeriodSeconds.
     #[arg(long, value_name = "SECONDS")]
     pub(crate) grace_period: Option<u32>,
@@ -68,14 +81,20 @@ pub(crate) struct DeleteFlags {
 /// `podwright restart`
 #[derive(Args, Debug)]
 pub(crate) struct RestartFlags {
-    /// The pod; the node name at the end of a static pod's name may be omitted.
-    pub(crate) pod: String,
+    #[command(flatten)]
+    pub(crate) selection: PodSelection,
     /// Restart only this container.
     #[arg(short, long, value_name = "CONTAINER")]
     pub(crate) container: Option<String>,
-    /// The namespace. [default: default]
-    #[arg(short, long, value_name = "NAMESPACE")]
-    pub(crate) namespace: Option<String>,
+    #[command(flatten)]
+    pub(crate) socket: SocketFlags,
+}
+
+/// `podwright start`
+#[derive(Args, Debug)]
+pub(crate) struct StartFlags {
+    #[command(flatten)]
+    pub(crate) selection: PodSelection,
     #[command(flatten)]
     pub(crate) socket: SocketFlags,
 }
@@ -83,15 +102,8 @@ pub(crate) struct RestartFlags {
 /// `podwright stop`
 #[derive(Args, Debug)]
 pub(crate) struct StopFlags {
-    /// The pods; the node name at the end of a static pod's name may be omitted.
-    #[arg(value_name = "POD", required_unless_present = "all")]
-    pub(crate) pods: Vec<String>,
-    /// Stop all pods of the agent.
-    #[arg(long, conflicts_with = "pods")]
-    pub(crate) all: bool,
-    /// The namespace. [default: default]
-    #[arg(short, long, value_name = "NAMESPACE")]
-    pub(crate) namespace: Option<String>,
+    #[command(flatten)]
+    pub(crate) selection: PodSelection,
     /// Grace period in seconds, instead of the pods' terminationGracePeriodSeconds.
     #[arg(long, value_name = "SECONDS")]
     pub(crate) grace_period: Option<u32>,
@@ -105,12 +117,15 @@ pub(crate) struct StopFlags {
 /// `podwright logs`
 #[derive(Args, Debug)]
 pub(crate) struct LogFlags {
-    /// The pod; the node name at the end of a static pod's name may be omitted.
-    pub(crate) pod: String,
-    /// The container; required if the pod has several.
+    #[command(flatten)]
+    pub(crate) selection: PodSelection,
+    /// The container. [default: that of the annotation kubectl.kubernetes.io/default-container, else the first]
     #[arg(short, long, value_name = "CONTAINER")]
     pub(crate) container: Option<String>,
-    /// Stream the log until the container terminates.
+    /// Print the logs of all containers of each pod, init containers first.
+    #[arg(long, conflicts_with = "container")]
+    pub(crate) all_containers: bool,
+    /// Stream the log until the container terminates, also across a restart of the agent.
     #[arg(short, long)]
     pub(crate) follow: bool,
     /// Print the log of the previous instance of the container.
@@ -125,9 +140,6 @@ pub(crate) struct LogFlags {
     /// Print the timestamp of each line.
     #[arg(long)]
     pub(crate) timestamps: bool,
-    /// The namespace. [default: default]
-    #[arg(short, long, value_name = "NAMESPACE")]
-    pub(crate) namespace: Option<String>,
     #[command(flatten)]
     pub(crate) socket: SocketFlags,
 }
@@ -137,7 +149,7 @@ pub(crate) struct LogFlags {
 pub(crate) struct ExecFlags {
     /// The pod; the node name at the end of a static pod's name may be omitted.
     pub(crate) pod: String,
-    /// The container. [default: the first container of the pod]
+    /// The container. [default: that of the annotation kubectl.kubernetes.io/default-container, else the first]
     #[arg(short, long, value_name = "CONTAINER")]
     pub(crate) container: Option<String>,
     /// Pass stdin to the command.
@@ -159,18 +171,14 @@ pub(crate) struct ExecFlags {
 /// `podwright wait`
 #[derive(Args, Debug)]
 pub(crate) struct WaitFlags {
-    /// The pods: `pod/web` or `web`.
-    #[arg(value_name = "POD", required = true)]
-    pub(crate) pods: Vec<String>,
+    #[command(flatten)]
+    pub(crate) selection: PodSelection,
     /// The condition to wait for: condition=Ready, condition=Ready=false, delete, create, jsonpath='{.status.phase}'=Running.
     #[arg(long = "for", value_name = "WHAT")]
     pub(crate) condition: WaitCondition,
     /// How long to wait for each pod.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30s")]
     pub(crate) timeout: Duration,
-    /// The namespace. [default: default]
-    #[arg(short, long, value_name = "NAMESPACE")]
-    pub(crate) namespace: Option<String>,
     #[command(flatten)]
     pub(crate) socket: SocketFlags,
 }
@@ -233,14 +241,6 @@ fn parse_json_path(text: &str) -> Result<WaitCondition, WaitConditionError> {
 }
 
 impl DeleteFlags {
-    /// The names of the pods, without a leading resource type as in `delete pod web`.
-    pub(crate) fn names(&self) -> &[String] {
-        match self.pods.split_first() {
-            Some((kind, rest)) if !rest.is_empty() && ["pod", "pods", "po"].contains(&kind.as_str()) => rest,
-            _ => &self.pods,
-        }
-    }
-
     /// The grace period in seconds; `None`: the pod's own.
     pub(crate) fn grace(&self) -> Option<u32> {
         match (self.force, self.now) {
@@ -251,15 +251,9 @@ impl DeleteFlags {
     }
 }
 
-macro_rules! in_namespace {
-    ($($flags:ident),*) => {
-        $(impl $flags {
-            /// The namespace, or `default`.
-            pub(crate) fn namespace(&self) -> &str {
-                self.namespace.as_deref().unwrap_or("default")
-            }
-        })*
-    };
+impl ExecFlags {
+    /// The namespace, or `default`.
+    pub(crate) fn namespace(&self) -> &str {
+        self.namespace.as_deref().unwrap_or("default")
+    }
 }
-
-in_namespace!(DeleteFlags, RestartFlags, StopFlags, LogFlags, ExecFlags, WaitFlags);

@@ -1,9 +1,12 @@
 //! The flags of the commands that show pods and events.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 
+use super::json_path::{JsonPath, JsonPathError, JsonPathTemplate, parse_columns};
+use super::pod_selection::{PodArgumentError, is_other_kind, pod_name};
 use super::target::{Target, TargetParser};
 
 /// `podwright get`
@@ -15,9 +18,18 @@ pub(crate) struct GetFlags {
     /// Only show objects of these names; the node name at the end of a static pod's name may be omitted.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// Output format.
+    /// Output format: wide, json, yaml, name, jsonpath=TEMPLATE or custom-columns=NAME:PATH,…
     #[arg(short, long, value_name = "FORMAT")]
-    pub(crate) output: Option<Output>,
+    pub(crate) output: Option<OutputArgument>,
+    /// Do not print the header of the table.
+    #[arg(long)]
+    pub(crate) no_headers: bool,
+    /// Add a column with the labels.
+    #[arg(long)]
+    pub(crate) show_labels: bool,
+    /// Sort the list by this field: .metadata.name
+    #[arg(long, value_name = "PATH", conflicts_with = "watch")]
+    pub(crate) sort_by: Option<JsonPath>,
     /// Only show pods that match this label selector: `app=web,tier!=db`.
     #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "names")]
     pub(crate) selector: Option<String>,
@@ -39,6 +51,9 @@ pub(crate) struct DescribeFlags {
     /// Name of the pod; the node name at the end of a static pod's name may be omitted.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
+    /// Describe the pods that match this label selector: `app=web,tier!=db`.
+    #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "names")]
+    pub(crate) selector: Option<String>,
     /// The namespace. [default: default]
     #[arg(short, long, value_name = "NAMESPACE")]
     pub(crate) namespace: Option<String>,
@@ -61,6 +76,13 @@ pub(crate) struct EventFlags {
     pub(crate) socket: SocketFlags,
 }
 
+/// `podwright status`
+#[derive(Args, Debug)]
+pub(crate) struct StatusFlags {
+    #[command(flatten)]
+    pub(crate) socket: SocketFlags,
+}
+
 /// `podwright explain`
 #[derive(Args, Debug)]
 pub(crate) struct ExplainFlags {
@@ -69,6 +91,9 @@ pub(crate) struct ExplainFlags {
     /// The namespace. [default: all namespaces]
     #[arg(short, long, value_name = "NAMESPACE")]
     pub(crate) namespace: Option<String>,
+    /// Print times in UTC instead of the local time zone.
+    #[arg(long)]
+    pub(crate) utc: bool,
     #[command(flatten)]
     pub(crate) socket: SocketFlags,
 }
@@ -130,10 +155,53 @@ pub(crate) enum Output {
     Name,
 }
 
+/// The argument of `-o`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum OutputArgument {
+    Format(Output),
+    JsonPath(JsonPathTemplate),
+    /// Header and path of each column.
+    CustomColumns(Vec<(String, JsonPath)>),
+}
+
+/// Why the argument of `-o` is not valid.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OutputError {
+    #[error("must be wide, json, yaml, name, jsonpath=TEMPLATE or custom-columns=NAME:PATH,…")]
+    Unknown,
+    #[error(transparent)]
+    Path(#[from] JsonPathError),
+}
+
+impl FromStr for OutputArgument {
+    type Err = OutputError;
+
+    fn from_str(text: &str) -> Result<Self, OutputError> {
+        match text.split_once('=') {
+            Some(("jsonpath", template)) => Ok(Self::JsonPath(template.parse()?)),
+            Some(("custom-columns", columns)) => Ok(Self::CustomColumns(parse_columns(columns)?)),
+            Some(_) => Err(OutputError::Unknown),
+            None => Output::from_str(text, false).map(Self::Format).map_err(|_| OutputError::Unknown),
+        }
+    }
+}
+
 impl GetFlags {
+    /// The format, if it is neither a JSON path nor custom columns.
+    pub(crate) fn format(&self) -> Option<Output> {
+        match self.output {
+            Some(OutputArgument::Format(output)) => Some(output),
+            _ => None,
+        }
+    }
+
     /// The names to show; empty: all.
-    pub(crate) fn names(&self) -> Vec<&str> {
-        self.target.names(&self.names)
+    pub(crate) fn names(&self) -> Result<Vec<&str>, PodArgumentError> {
+        let names = self.target.names(&self.names);
+        match self.target.kind {
+            Resource::Pods => names.into_iter().map(pod_name).collect(),
+            Resource::Events => Ok(names),
+        }
     }
 }
 
@@ -146,12 +214,25 @@ impl Scope {
 
 impl DescribeFlags {
     /// The names of the pods to describe.
-    pub(crate) fn names(&self) -> Vec<&str> {
-        self.target.names(&self.names)
+    pub(crate) fn names(&self) -> Result<Vec<&str>, PodArgumentError> {
+        self.target.names(&self.names).into_iter().map(pod_name).collect()
     }
 
     /// The namespace, or `default`.
     pub(crate) fn namespace(&self) -> &str {
         self.namespace.as_deref().unwrap_or("default")
+    }
+}
+
+impl ExplainFlags {
+    /// The pod as NAME or NAMESPACE/NAME. A resource type other than `pod` before the slash is an error.
+    pub(crate) fn pod(&self) -> Result<String, PodArgumentError> {
+        match (self.pod.split_once('/'), &self.namespace) {
+            (Some((kind, _)), _) if is_other_kind(kind) => Err(PodArgumentError::OtherKind { kind: kind.into() }),
+            (Some(("pod" | "pods" | "po", name)), Some(namespace)) => Ok(format!("{namespace}/{name}")),
+            (Some(("pod" | "pods" | "po", name)), None) => Ok(name.to_owned()),
+            (Some(_), _) | (None, None) => Ok(self.pod.clone()),
+            (None, Some(namespace)) => Ok(format!("{namespace}/{}", self.pod)),
+        }
     }
 }

@@ -46,9 +46,14 @@ fn started_as_kubelet_means_run() {
 
 #[test]
 fn unsupported_kubelet_flags_are_collected_and_unknown_flags_fail() {
-    let flags = run("kubelet --cert-dir /k --rotate-certificates --eviction_hard=a --config /c");
-    assert_eq!(flags.ignored, ["--cert-dir", "--rotate-certificates", "--eviction-hard"]);
+    let flags = run("kubelet --cert-dir /k --volume-plugin-dir /v --runonce --event_qps=5 --config /c");
+    assert_eq!(flags.ignored, ["--volume-plugin-dir", "--runonce", "--event-qps"]);
     assert_eq!((flags.config.as_deref(), flags.field_flags.len()), (Some(Path::new("/c")), 0));
+    // Flags that kubeadm wrote for older kubelets.
+    let flags = run(
+        "kubelet --pod-infra-container-image=registry.k8s.io/pause:3.9 --container-runtime remote --network-plugin=cni",
+    );
+    assert_eq!(flags.ignored, ["--pod-infra-container-image", "--container-runtime", "--network-plugin"]);
     for line in
         ["podwright run --no-such-flag", "kubelet --max-podz 3", "podwright run extra", "podwright", "podwright fly"]
     {

@@ -8,11 +8,12 @@ use std::process::ExitCode;
 use http::Method;
 use k8s_openapi::api::core::v1::Pod;
 use podwright_agent::sources::{documents as parse, read_manifests, submitted_pods};
+use podwright_core::static_pod::ManifestError;
 use serde_json::{Value, json};
 
-use super::{Client, ClientError, encode, path, wait};
+use super::{Client, ClientError, encode, path, pod_path, wait};
 use crate::check::format_finding;
-use crate::cli::ApplyFlags;
+use crate::cli::{ApplyFlags, FieldValidation};
 
 /// The agent's limit for a manifest.
 const FILE_MAX: u64 = 10 << 20;
@@ -29,8 +30,12 @@ pub(super) async fn apply(flags: &ApplyFlags) -> Result<ExitCode, ClientError> {
     let client = Client::new(&flags.socket.run_dir);
     let texts = texts(&flags.files)?;
     let documents = documents(&texts)?;
+    for document in &documents {
+        document.namespace(flags.namespace.as_deref())?;
+    }
+    let rules = FieldRules { validate: flags.validate, unsupported_is_error: flags.strict };
     let invalid: BTreeSet<&str> =
-        texts.iter().filter(|text| !text.validate(flags.strict)).map(|t| t.origin.as_str()).collect();
+        texts.iter().filter(|text| !text.validate(rules)).map(|t| t.origin.as_str()).collect();
     let mut code = if invalid.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     for document in documents.iter().filter(|document| !invalid.contains(document.origin.as_str())) {
         match apply_one(&client, flags, document).await {
@@ -45,7 +50,7 @@ pub(super) async fn apply(flags: &ApplyFlags) -> Result<ExitCode, ClientError> {
 }
 
 async fn apply_one(client: &Client, flags: &ApplyFlags, document: &Document) -> Result<String, ClientError> {
-    let namespace = document.namespace(flags.namespace.as_deref());
+    let namespace = document.namespace(flags.namespace.as_deref())?;
     let mut object = document.object.clone();
     object["metadata"]["namespace"] = json!(namespace);
     let dry = if flags.dry_run { "?dryRun=All" } else { "" };
@@ -66,11 +71,12 @@ async fn apply_one(client: &Client, flags: &ApplyFlags, document: &Document) -> 
     match client.send::<Pod>(Method::PUT, &format!("{one}{dry}"), Some(&object)).await {
         Ok(now) if is_same(&now, &existing) => Ok(format!("pod/{name} unchanged")),
         Ok(_) => Ok(format!("pod/{name} configured")),
-        Err(ClientError::Refused { code: 422, .. }) if flags.force && !flags.dry_run => {
-            let options = json!({"preconditions": {"uid": existing.metadata.uid}});
-            client.send::<Value>(Method::DELETE, &one, Some(&options)).await?;
-            wait::gone(client, &existing, None).await?;
-            client.send::<Pod>(Method::POST, &all, Some(&object)).await?;
+        Err(ClientError::Refused { code: 422, message }) if flags.force => {
+            check_replacement(client, &all, &object).await?;
+            if flags.dry_run {
+                return Ok(format!("pod/{name} would be deleted and created again: {message}"));
+            }
+            replace(client, &existing, &all, &object).await?;
             Ok(format!("pod/{name} replaced"))
         }
         Err(ClientError::Refused { code: 422, message }) => {
@@ -79,6 +85,23 @@ async fn apply_one(client: &Client, flags: &ApplyFlags, document: &Document) -> 
         }
         Err(error) => Err(error),
     }
+}
+
+/// Fails if the agent would refuse the new pod: then the existing one must not be deleted. The agent validates a pod before it
+/// reports that the name is taken.
+async fn check_replacement(client: &Client, all: &str, object: &Value) -> Result<(), ClientError> {
+    match client.send::<Pod>(Method::POST, &format!("{all}?dryRun=All"), Some(object)).await {
+        Err(ClientError::Refused { code: 409, .. }) | Ok(_) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+async fn replace(client: &Client, existing: &Pod, all: &str, object: &Value) -> Result<(), ClientError> {
+    let options = json!({"preconditions": {"uid": existing.metadata.uid}});
+    client.send::<Value>(Method::DELETE, &pod_path(existing), Some(&options)).await?;
+    wait::gone(client, existing, None).await?;
+    client.send::<Pod>(Method::POST, all, Some(object)).await?;
+    Ok(())
 }
 
 /// Spec, labels and annotations are equal. Status and resource version change at any time.
@@ -96,14 +119,34 @@ pub(super) struct ManifestText {
 
 impl ManifestText {
     /// Prints errors and warnings by line. Returns whether the file can be applied.
-    fn validate(&self, strict: bool) -> bool {
+    fn validate(&self, rules: FieldRules) -> bool {
         let found = read_manifests(&self.bytes, &self.origin, &submitted_pods());
-        let warning = if strict { "error" } else { "warning" };
-        for (severity, findings) in [("error", &found.errors), (warning, &found.warnings)] {
-            findings.iter().for_each(|finding| eprint!("{}", format_finding(&self.origin, severity, finding)));
+        let mut valid = found.errors.is_empty();
+        found.errors.iter().for_each(|finding| eprint!("{}", format_finding(&self.origin, "error", finding)));
+        for finding in &found.warnings {
+            let unknown = finding.is_unknown_field();
+            if unknown && rules.validate == FieldValidation::Ignore {
+                continue;
+            }
+            let refused = rules.unsupported_is_error || (unknown && rules.validate == FieldValidation::Strict);
+            valid &= !refused;
+            let severity = if refused { "error" } else { "warning" };
+            eprint!("{}", format_finding(&self.origin, severity, finding));
         }
-        found.errors.is_empty() && (found.warnings.is_empty() || !strict)
+        if !valid && found.errors.is_empty() && !rules.unsupported_is_error {
+            eprintln!("podwright: {} is not applied; --validate=warn applies it without these fields", self.origin);
+        }
+        valid
     }
+}
+
+/// Which fields without effect are errors.
+#[derive(Clone, Copy)]
+struct FieldRules {
+    /// For unknown fields.
+    validate: FieldValidation,
+    /// `--strict`: both unknown and unsupported fields are.
+    unsupported_is_error: bool,
 }
 
 /// Reads files; `-` is stdin, a directory stands for all manifests in it.
@@ -145,6 +188,9 @@ fn flatten(object: Value, origin: &str, into: &mut Vec<Document>) -> Result<(), 
                 flatten(item, origin, into)?;
             }
         }
+        ("", _) if object.get("services").is_some_and(Value::is_object) => {
+            return Err(ClientError::Usage(format!("{origin}: {}", ManifestError::Compose)));
+        }
         ("", _) => return Err(ClientError::Usage(format!("{origin}: kind is missing, expected `kind: Pod`"))),
         _ => return Err(ClientError::Usage(format!("{origin}: kind {kind} is not supported, only Pod is"))),
     }
@@ -164,6 +210,10 @@ fn manifests(file: &Path) -> Result<Vec<PathBuf>, ClientError> {
             found.push(path);
         }
     }
+    if found.is_empty() {
+        let message = format!("{}: the directory has no *.yaml, *.yml or *.json files", file.display());
+        return Err(ClientError::Usage(message));
+    }
     found.sort();
     Ok(found)
 }
@@ -180,9 +230,16 @@ fn read(file: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 impl Document {
-    /// Its own namespace, else the one of the flag.
-    pub(super) fn namespace(&self, flag: Option<&str>) -> String {
-        self.object["metadata"]["namespace"].as_str().or(flag).unwrap_or("default").to_owned()
+    /// Its own namespace, else the one of the flag. It is an error if both are given and differ, as for kubectl.
+    pub(super) fn namespace(&self, flag: Option<&str>) -> Result<String, ClientError> {
+        let own = self.object["metadata"]["namespace"].as_str();
+        match (own, flag) {
+            (Some(own), Some(flag)) if own != flag => Err(ClientError::Usage(format!(
+                "{}: the namespace {own:?} of the pod does not match --namespace {flag:?}",
+                self.origin
+            ))),
+            _ => Ok(own.or(flag).unwrap_or("default").to_owned()),
+        }
     }
 
     pub(super) fn name(&self) -> Result<String, ClientError> {
@@ -212,7 +269,8 @@ mod tests {
         write(dir.path(), "a.json", r#"{"kind": "PodList", "items": [{"metadata": {"name": "a"}}]}"#);
         write(dir.path(), "README.md", "no manifest");
         let found = documents(&texts(&[dir.path().to_owned()]).unwrap()).unwrap();
-        let names: Vec<String> = found.iter().map(|d| format!("{}/{}", d.namespace(None), d.name().unwrap())).collect();
+        let names: Vec<String> =
+            found.iter().map(|d| format!("{}/{}", d.namespace(None).unwrap(), d.name().unwrap())).collect();
         assert_eq!(names, ["default/a", "default/b", "x/c"]);
     }
 
@@ -222,6 +280,7 @@ mod tests {
         for (text, expected) in [
             ("kind: Service\n", "kind Service is not supported"),
             ("metadata: {}\n", "kind is missing"),
+            ("services:\n  web: {image: nginx}\n", "this is a compose file"),
             ("a: [\n", "line "),
             ("", "empty"),
         ] {

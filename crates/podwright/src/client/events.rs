@@ -10,12 +10,12 @@ use super::get::not_found_message;
 use super::output::text;
 use super::watch::ResumingWatch;
 use super::{Client, ClientError, is_named, path, print};
-use crate::cli::{EventFlags, Output, Scope};
+use crate::cli::{EventFlags, Output, Scope, pod_name};
 use crate::print::{GrowingTable, Paint, events as event_table};
 
 /// `podwright events`
 pub(super) async fn events(flags: &EventFlags) -> Result<ExitCode, ClientError> {
-    let (of, watch) = (flags.of.as_deref(), flags.watch);
+    let (of, watch) = (flags.of.as_deref().map(pod_name).transpose()?, flags.watch);
     EventQuery { scope: &flags.scope, of, names: vec![], output: None, watch }
         .show(&Client::new(&flags.socket.run_dir))
         .await
@@ -81,10 +81,8 @@ impl EventQuery<'_> {
 
     fn matches(&self, event: &Value) -> bool {
         let string = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let about = |of: &str| {
-            let of = of.strip_prefix("pod/").or_else(|| of.strip_prefix("pods/")).unwrap_or(of);
-            is_named(&string(&event["involvedObject"]["name"]), of, &string(&event["reportingInstance"]))
-        };
+        let about =
+            |of: &str| is_named(&string(&event["involvedObject"]["name"]), of, &string(&event["reportingInstance"]));
         (self.names.is_empty() || self.names.contains(&string(&event["metadata"]["name"]).as_str()))
             && self.of.is_none_or(about)
     }

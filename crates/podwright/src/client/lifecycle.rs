@@ -1,102 +1,156 @@
-//! `podwright delete`, `restart` and `stop`.
+//! `podwright delete`, `restart`, `stop` and `start`. All pods are found before anything happens to one of them.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use http::Method;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
-use super::{Client, ClientError, List, apply, encode, find, path, pod_path, wait};
-use crate::cli::{DeleteFlags, RestartFlags, StopFlags};
+use super::select::{Selected, lookup, none_selected, select};
+use super::{Client, ClientError, apply, encode, pod_path, wait};
+use crate::cli::{DeleteFlags, PodSelection, RestartFlags, StartFlags, StopFlags};
 
 /// `podwright delete`: deletes all pods first, then waits for each.
 pub(super) async fn delete(flags: &DeleteFlags) -> Result<ExitCode, ClientError> {
     let client = Client::new(&flags.socket.run_dir);
-    let mut targets: Vec<(String, String)> = vec![];
-    for name in flags.names() {
-        targets.push((flags.namespace().to_owned(), name.to_owned()));
-    }
-    for document in apply::documents(&apply::texts(&flags.files)?)? {
-        targets.push((document.namespace(flags.namespace.as_deref()), document.name()?));
-    }
-    if targets.is_empty() {
-        return Err(ClientError::Usage("specify a pod, or a file with -f".into()));
-    }
-    let (mut deleted, mut code) = (vec![], ExitCode::SUCCESS);
-    for (namespace, name) in targets {
-        match delete_one(&client, flags, &namespace, &name).await {
-            Ok(pod) => deleted.push(pod),
+    let (pods, mut code) = (to_delete(&client, flags).await?, ExitCode::SUCCESS);
+    let mut deleted = vec![];
+    for pod in pods {
+        match delete_one(&client, flags, &pod).await {
+            Ok(()) => deleted.push(pod),
             Err(error) if error.is_not_found() && flags.ignore_not_found => {}
-            Err(error) => {
-                eprintln!("podwright: {error}");
-                code = ExitCode::FAILURE;
-            }
+            Err(error) => code = report(&error),
         }
     }
     for pod in deleted {
-        if flags.wait {
-            wait::gone(&client, &pod, flags.timeout).await?;
+        if flags.wait
+            && let Err(error) = wait::gone(&client, &pod, flags.timeout).await
+        {
+            code = report(&error);
+            continue;
         }
-        let (name, namespace) = (pod.metadata.name.as_deref().unwrap_or_default(), pod.metadata.namespace.as_deref());
-        println!("pod {name:?} deleted from {} namespace", namespace.unwrap_or("default"));
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+        println!("pod {:?} deleted from {namespace} namespace", name_of(&pod));
     }
     Ok(code)
 }
 
-async fn delete_one(client: &Client, flags: &DeleteFlags, namespace: &str, name: &str) -> Result<Pod, ClientError> {
-    let pod = find(client, namespace, name).await?;
+/// The pods of the arguments and of the files.
+async fn to_delete(client: &Client, flags: &DeleteFlags) -> Result<Vec<Pod>, ClientError> {
+    let (mut pods, mut missing) = (vec![], vec![]);
+    if flags.files.is_empty() || !flags.selection.is_empty() {
+        let selected: Selected = lookup(client, &flags.selection).await?;
+        (pods, missing) = (selected.pods, selected.missing);
+        if pods.is_empty() && missing.is_empty() {
+            eprintln!("{}", none_selected(&flags.selection));
+        }
+    }
+    // `delete certificate db` means the resource type, even if it is unknown here: the pod `db` must not be deleted instead.
+    let may_be_kind = |name: &String| flags.selection.may_be_kind(name);
+    if !missing.is_empty() && (!flags.ignore_not_found || missing.iter().any(may_be_kind)) {
+        let missing: Vec<&str> = missing.iter().map(String::as_str).collect();
+        return Err(ClientError::no_pods(&missing, flags.selection.scope.namespace()));
+    }
+    for document in apply::documents(&apply::texts(&flags.files)?)? {
+        let namespace = document.namespace(flags.selection.scope.namespace.as_deref())?;
+        // By its exact name: the static pod of the same file is another pod.
+        match client
+            .get::<Pod>(&format!("{}/{}", super::path("pods", Some(&namespace)), encode(&document.name()?)))
+            .await
+        {
+            Err(error) if error.is_not_found() && flags.ignore_not_found => {}
+            Err(error) if error.is_not_found() => {
+                return Err(ClientError::no_pods(&[&document.name()?], Some(&namespace)));
+            }
+            pod => pods.push(pod?),
+        }
+    }
+    Ok(pods)
+}
+
+async fn delete_one(client: &Client, flags: &DeleteFlags, pod: &Pod) -> Result<(), ClientError> {
     let mut options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": pod.metadata.uid}});
     if let Some(grace) = flags.grace() {
         options["gracePeriodSeconds"] = json!(grace);
     }
-    client.send::<Value>(Method::DELETE, &pod_path(&pod), Some(&options)).await?;
-    Ok(pod)
+    client.send::<Value>(Method::DELETE, &pod_path(pod), Some(&options)).await?;
+    Ok(())
 }
 
 /// `podwright restart`
 pub(super) async fn restart(flags: &RestartFlags) -> Result<ExitCode, ClientError> {
     let client = Client::new(&flags.socket.run_dir);
-    let pod = find(&client, flags.namespace(), &flags.pod).await?;
     let query = flags.container.as_deref().map(|name| format!("?container={}", encode(name))).unwrap_or_default();
-    client.send::<Value>(Method::POST, &format!("{}/restart{query}", pod_path(&pod)), None).await?;
-    println!("pod/{} restarted", pod.metadata.name.as_deref().unwrap_or_default());
-    Ok(ExitCode::SUCCESS)
+    let mut code = ExitCode::SUCCESS;
+    for pod in selected(&client, &flags.selection).await? {
+        match client.send::<Value>(Method::POST, &format!("{}/restart{query}", pod_path(&pod)), None).await {
+            Ok(_) => println!("pod/{} restart requested", name_of(&pod)),
+            Err(error) => code = report(&error),
+        }
+    }
+    Ok(code)
+}
+
+/// `podwright start`: pods that have not terminated are left alone.
+pub(super) async fn start(flags: &StartFlags) -> Result<ExitCode, ClientError> {
+    let client = Client::new(&flags.socket.run_dir);
+    let mut code = ExitCode::SUCCESS;
+    for pod in selected(&client, &flags.selection).await? {
+        if !wait::has_terminated(&pod) {
+            println!("pod/{} has not terminated, nothing to start", name_of(&pod));
+            continue;
+        }
+        match client.send::<Value>(Method::POST, &format!("{}/restart", pod_path(&pod)), None).await {
+            Ok(_) => println!("pod/{} start requested", name_of(&pod)),
+            Err(error) => code = report(&error),
+        }
+    }
+    Ok(code)
 }
 
 /// `podwright stop`: requests the stop of all pods, then waits for each.
 pub(super) async fn stop(flags: &StopFlags) -> Result<ExitCode, ClientError> {
     let client = Client::new(&flags.socket.run_dir);
-    let pods = match flags.all {
-        true => client.get::<List<Pod>>(&path("pods", None)).await?.items,
-        false => {
-            let mut pods = vec![];
-            for name in &flags.pods {
-                pods.push(find(&client, flags.namespace(), name).await?);
-            }
-            pods
-        }
-    };
     let grace = flags.grace_period.map(|grace| format!("&gracePeriodSeconds={grace}")).unwrap_or_default();
-    let selectors: Vec<String> = match flags.all {
-        true => vec!["all=true".into()],
-        false => pods.iter().map(|pod| format!("pod={}", encode(&full_name(pod)))).collect(),
-    };
-    for selector in selectors {
-        client.send::<Value>(Method::POST, &format!("/podwright/v1/stop?{selector}{grace}"), None).await?;
+    let (mut stopping, mut code) = (vec![], ExitCode::SUCCESS);
+    for pod in selected(&client, &flags.selection).await? {
+        let path = format!("/podwright/v1/stop?pod={}{grace}", encode(&full_name(&pod)));
+        match client.send::<Value>(Method::POST, &path, None).await {
+            Ok(_) => stopping.push(pod),
+            Err(error) => code = report(&error),
+        }
     }
-    let until = tokio::time::Instant::now() + flags.timeout.unwrap_or(Duration::from_secs(u64::from(u32::MAX)));
-    for pod in &pods {
-        wait::stopped(&client, pod, until.saturating_duration_since(tokio::time::Instant::now())).await?;
-        println!("pod/{} stopped", pod.metadata.name.as_deref().unwrap_or_default());
+    let until = flags.timeout.map(|limit| Instant::now() + limit);
+    for pod in &stopping {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        match wait::stopped(&client, pod, left).await {
+            Ok(()) => println!("pod/{} stopped", name_of(pod)),
+            Err(error) => code = report(&error),
+        }
     }
+    Ok(code)
+}
+
+/// The pods of a selection; if there are none, that is printed.
+async fn selected(client: &Client, selection: &PodSelection) -> Result<Vec<Pod>, ClientError> {
+    let pods = select(client, selection).await?;
     if pods.is_empty() {
-        eprintln!("No pods found");
+        eprintln!("{}", none_selected(selection));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(pods)
+}
+
+/// Prints an error; the command continues with the next pod, and fails in the end.
+fn report(error: &ClientError) -> ExitCode {
+    eprintln!("podwright: {error}");
+    ExitCode::FAILURE
+}
+
+fn name_of(pod: &Pod) -> &str {
+    pod.metadata.name.as_deref().unwrap_or_default()
 }
 
 fn full_name(pod: &Pod) -> String {
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
-    format!("{namespace}/{}", pod.metadata.name.as_deref().unwrap_or_default())
+    format!("{}/{}", pod.metadata.namespace.as_deref().unwrap_or("default"), name_of(pod))
 }

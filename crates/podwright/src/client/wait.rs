@@ -7,43 +7,82 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
+use super::select::{is_shortened, none_selected, select};
 use super::watch_stream::WatchReader;
 use super::{Client, ClientError, RETRY_DELAY, encode, find, path};
 use crate::cli::{WaitCondition, WaitFlags};
 
+/// A command that waits longer than this prints what for.
+const ANNOUNCE_AFTER: Duration = Duration::from_secs(5);
+/// The explanation is only an addition to a message.
+const HEADLINE_MAX: Duration = Duration::from_secs(2);
+
 /// Waits for each pod in turn.
 pub(super) async fn wait(flags: &WaitFlags) -> Result<ExitCode, ClientError> {
     let client = Client::new(&flags.socket.run_dir);
-    for name in &flags.pods {
-        let waited = timeout(flags.timeout, one(&client, flags, name)).await;
-        match waited {
+    let named = flags.selection.names()?.into_iter().map(str::to_owned).collect::<Vec<_>>();
+    let targets: Vec<(String, String)> = match (named.is_empty(), flags.selection.scope.namespace()) {
+        (false, Some(namespace)) => named.into_iter().map(|name| (namespace.to_owned(), name)).collect(),
+        _ => {
+            let pods = select(&client, &flags.selection).await?;
+            let full = |pod: Pod| {
+                (pod.metadata.namespace.unwrap_or_else(|| "default".into()), pod.metadata.name.unwrap_or_default())
+            };
+            pods.into_iter().map(full).collect()
+        }
+    };
+    if targets.is_empty() {
+        eprintln!("{}", none_selected(&flags.selection));
+        return Ok(ExitCode::FAILURE);
+    }
+    for (namespace, name) in &targets {
+        let what = format!("the condition on pods/{name}");
+        let waited = announced(&client, namespace, name, &what, one(&client, flags, namespace, name));
+        match timeout(flags.timeout, waited).await {
             Ok(shown) => println!("pod/{} {}", shown?, flags.condition.result_text()),
             Err(_) => {
-                let name = name.strip_prefix("pod/").unwrap_or(name);
-                return Err(ClientError::TimedOut(format!("the condition on pods/{name}")));
+                let reason = headline(&client, namespace, name).await;
+                return Err(ClientError::TimedOut { what, reason });
             }
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn one(client: &Client, flags: &WaitFlags, name: &str) -> Result<String, ClientError> {
-    let namespace = flags.namespace();
+/// Waits, and prints to stderr what for if it takes long.
+async fn announced<T>(client: &Client, namespace: &str, name: &str, what: &str, waited: impl Future<Output = T>) -> T {
+    tokio::pin!(waited);
+    tokio::select! {
+        done = &mut waited => return done,
+        () = sleep(ANNOUNCE_AFTER) => {}
+    }
+    let reason = headline(client, namespace, name).await.map(|reason| format!(": {reason}")).unwrap_or_default();
+    eprintln!("waiting for {what}{reason}");
+    waited.await
+}
+
+/// The first line of `podwright explain`, which names the cause; `None` if the agent does not know the pod.
+async fn headline(client: &Client, namespace: &str, name: &str) -> Option<String> {
+    let path = format!("/podwright/v1/explain?pod={}", encode(&format!("{namespace}/{name}")));
+    let text = timeout(HEADLINE_MAX, client.get_bytes(&path)).await.ok()?.ok()?;
+    let line = String::from_utf8_lossy(&text).lines().next().map(str::to_owned);
+    line.filter(|line| !line.is_empty())
+}
+
+async fn one(client: &Client, flags: &WaitFlags, namespace: &str, name: &str) -> Result<String, ClientError> {
     let pod = match find(client, namespace, name).await {
         Err(error) if error.is_not_found() && flags.condition == WaitCondition::Delete => return Ok(name.to_owned()),
         Err(error) if error.is_not_found() && flags.condition == WaitCondition::Create => {
-            let bare = name.strip_prefix("pod/").unwrap_or(name);
             return until(client, namespace, None, |kind, pod| {
-                let full = pod.metadata.name.as_deref().unwrap_or_default();
-                let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
-                kind != "DELETED" && super::is_named(full, bare, node)
+                let same = pod.metadata.name.as_deref() == Some(name) || is_shortened(pod, name);
+                kind != "DELETED" && same
             })
             .await;
         }
         found => found?,
     };
     if flags.condition == WaitCondition::Delete {
-        gone(client, &pod, None).await?;
+        watch_until(client, &pod, |_| false).await?;
         return Ok(pod.metadata.name.unwrap_or_default());
     }
     let uid = pod.metadata.uid.clone();
@@ -62,12 +101,13 @@ pub(super) async fn gone(client: &Client, pod: &Pod, limit: Option<Duration>) ->
 }
 
 /// Waits until this pod has terminated.
-pub(super) async fn stopped(client: &Client, pod: &Pod, limit: Duration) -> Result<(), ClientError> {
-    let ended = |pod: &Pod| {
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        podwright_core::model::is_terminal(phase)
-    };
-    until_of(client, pod, Some(limit), ended).await
+pub(super) async fn stopped(client: &Client, pod: &Pod, limit: Option<Duration>) -> Result<(), ClientError> {
+    until_of(client, pod, limit, has_terminated).await
+}
+
+/// The phase of the pod is terminal.
+pub(super) fn has_terminated(pod: &Pod) -> bool {
+    podwright_core::model::is_terminal(pod.status.as_ref().and_then(|status| status.phase.as_deref()))
 }
 
 /// Waits until the pod, by UID, is gone or `enough` holds.
@@ -79,27 +119,34 @@ async fn until_of(
 ) -> Result<(), ClientError> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
     let name = pod.metadata.name.as_deref().unwrap_or_default();
-    let same = |other: &Pod| other.metadata.uid == pod.metadata.uid;
-    // The watch begins at the version that was read: a deletion between the two requests is not missed.
-    let watched = async {
-        loop {
-            let now = match client.get::<Pod>(&format!("{}/{}", path("pods", Some(namespace)), encode(name))).await {
-                Err(error) if error.is_not_found() => return Ok(()),
-                now => now?,
-            };
-            if !same(&now) || enough(&now) {
-                return Ok(());
-            }
-            let version = now.metadata.resource_version.unwrap_or_default();
-            let done = |kind: &str, pod: &Pod| (kind == "DELETED" && same(pod)) || !same(pod) || enough(pod);
-            if follow(client, namespace, Some(name), &version, done).await?.is_some() {
-                return Ok(());
-            }
-        }
-    };
+    let what = format!("the termination of pods/{name}");
+    let watched = announced(client, namespace, name, &what, watch_until(client, pod, enough));
     let Some(limit) = limit else { return watched.await };
-    let late = |_| ClientError::TimedOut(format!("the termination of pods/{name}"));
-    timeout(limit, watched).await.map_err(late)?
+    match timeout(limit, watched).await {
+        Ok(waited) => waited,
+        Err(_) => Err(ClientError::TimedOut { reason: headline(client, namespace, name).await, what }),
+    }
+}
+
+/// The watch begins at the version that was read: a deletion between the two requests is not missed.
+async fn watch_until(client: &Client, pod: &Pod, enough: impl Fn(&Pod) -> bool) -> Result<(), ClientError> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let same = |other: &Pod| other.metadata.uid == pod.metadata.uid;
+    loop {
+        let now = match client.get::<Pod>(&format!("{}/{}", path("pods", Some(namespace)), encode(name))).await {
+            Err(error) if error.is_not_found() => return Ok(()),
+            now => now?,
+        };
+        if !same(&now) || enough(&now) {
+            return Ok(());
+        }
+        let version = now.metadata.resource_version.unwrap_or_default();
+        let done = |kind: &str, pod: &Pod| (kind == "DELETED" && same(pod)) || !same(pod) || enough(pod);
+        if follow(client, namespace, Some(name), &version, done).await?.is_some() {
+            return Ok(());
+        }
+    }
 }
 
 /// Watches until a change matches. Returns the name of its pod.

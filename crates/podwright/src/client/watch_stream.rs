@@ -1,4 +1,4 @@
-//! The response of a watch: one JSON event per line.
+//! Responses in lines of JSON, and those of a watch: one event per line.
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -13,10 +13,13 @@ use super::{Client, ClientError};
 const LINE_MAX: usize = 16 << 20;
 
 /// The lines of a streamed body.
-pub(super) struct WatchReader {
+pub(super) struct LineReader {
     body: Incoming,
     rest: BytesMut,
 }
+
+/// The events of a watch.
+pub(super) struct WatchReader(LineReader);
 
 /// A line of the stream.
 #[derive(Deserialize)]
@@ -26,13 +29,13 @@ struct WatchEvent {
     object: Value,
 }
 
-impl WatchReader {
+impl LineReader {
     pub(super) fn new(body: Incoming) -> Self {
         Self { body, rest: BytesMut::new() }
     }
 
     /// The next line, without the newline; `None` when the agent has closed the stream.
-    async fn next_line(&mut self, client: &Client) -> Result<Option<Bytes>, ClientError> {
+    pub(super) async fn next_line(&mut self, client: &Client) -> Result<Option<Bytes>, ClientError> {
         let mut searched = 0;
         loop {
             if let Some(at) = self.rest[searched..].iter().position(|b| *b == b'\n') {
@@ -50,6 +53,12 @@ impl WatchReader {
             }
         }
     }
+}
+
+impl WatchReader {
+    pub(super) fn new(body: Incoming) -> Self {
+        Self(LineReader::new(body))
+    }
 
     /// The type and object of the next change; `None` when the agent has closed the stream.
     pub(super) async fn next<T: DeserializeOwned>(
@@ -57,7 +66,7 @@ impl WatchReader {
         client: &Client,
     ) -> Result<Option<(String, T)>, ClientError> {
         loop {
-            let Some(line) = self.next_line(client).await? else { return Ok(None) };
+            let Some(line) = self.0.next_line(client).await? else { return Ok(None) };
             let WatchEvent { kind, object } = serde_json::from_slice(&line).map_err(|error| client.failed(error))?;
             match kind.as_str() {
                 "ADDED" | "MODIFIED" | "DELETED" => {

@@ -22,7 +22,7 @@ pub(super) async fn forward(mut kept: Receiver<CorrelatedEvent>, to: mpsc::Sende
                     return;
                 }
             }
-            Err(RecvError::Lagged(missed)) => tracing::warn!(missed, "too many events, some were not sent"),
+            Err(RecvError::Lagged(missed)) => tracing::warn!(count = missed, "too many events, some were not sent"),
             Err(RecvError::Closed) => return,
         }
     }
@@ -40,7 +40,7 @@ pub(super) async fn report_node_events(node: String, mut events: mpsc::Receiver<
 fn record(handle: &Handle, node: &str, event: NodeEvent) {
     let NodeEvent { warning, reason, message } = event;
     let pod = FullName { namespace: "".into(), name: node.into() };
-    let event = KubeEvent { uid: None, pod, container: None, warning, reason, message };
-    tracing::info!(reason, text = event.message, "node event");
+    let event = KubeEvent { uid: None, pod, container: None, warning, reason, message, annotations: vec![] };
+    tracing::info!(reason, note = event.message, "node event");
     handle.state().record_event(&event, SystemClock.now());
 }

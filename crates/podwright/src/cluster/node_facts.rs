@@ -3,6 +3,7 @@
 use std::fs;
 
 use k8s_openapi::api::core::v1::{NodeSystemInfo, Taint};
+use podwright_agent::stats::MachineIds;
 use podwright_core::node_status::{NodeFacts, Resources};
 
 use crate::config::{AgentConfig, go_arch};
@@ -18,6 +19,7 @@ pub(super) fn node_facts(config: &AgentConfig, taints: Vec<Taint>, images_max: u
         addresses: node.host_ips.clone(),
         hostname: config.hostname.clone(),
         info: info(&node.boot_id),
+        kubelet_port: config.server.as_ref().map(|server| server.address.port()),
         images_max: Some(images_max),
         capacity: Resources {
             cpu_millis: config.capacity.cpu_millis,
@@ -47,13 +49,24 @@ fn info(boot_id: &str) -> NodeSystemInfo {
         architecture: go_arch().into(),
         boot_id: boot_id.into(),
         kernel_version: rustix::system::uname().release().to_string_lossy().into_owned(),
-        kubelet_version: format!("{KUBERNETES}+podwright.{}", env!("CARGO_PKG_VERSION")),
+        kubelet_version: kubelet_version(),
         system_uuid: if system_uuid.is_empty() { machine_id.clone() } else { system_uuid },
         machine_id,
         operating_system: "linux".into(),
         os_image: os_image(&first(&["/etc/os-release", "/usr/lib/os-release"])),
         ..NodeSystemInfo::default()
     }
+}
+
+/// The version that the node reports.
+pub(crate) fn kubelet_version() -> String {
+    format!("{KUBERNETES}+podwright.{}", env!("CARGO_PKG_VERSION"))
+}
+
+/// The identifiers of this host.
+pub(crate) fn machine_ids(boot_id: &str) -> MachineIds {
+    let NodeSystemInfo { boot_id, machine_id, system_uuid, .. } = info(boot_id);
+    MachineIds { boot_id, machine_id, system_uuid }
 }
 
 fn os_image(os_release: &str) -> String {

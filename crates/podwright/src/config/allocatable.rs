@@ -1,6 +1,10 @@
 //! The capacity of the host, and the part of it that pods may use.
 
+use std::collections::BTreeMap;
+
 use podwright_agent::host::NodeAllocatable;
+use podwright_core::eviction::ThresholdValue;
+use podwright_core::model::Signal;
 use podwright_core::quantity::Amount;
 use podwright_linux::hugepages::HugePages;
 
@@ -22,20 +26,26 @@ pub(super) fn capacity(inputs: &ConfigInputs<'_>) -> Capacity {
     Capacity { cpu_millis, memory: facts.memory, ephemeral: facts.disk, pids: facts.pids, huge_pages }
 }
 
-/// The limits of the cgroup of all pods: what is allocatable, or the whole capacity if `enforceNodeAllocatable` does not name `pods`
+/// `enforceNodeAllocatable` names pods: their cgroup has limits.
+pub(super) fn is_enforced(inputs: &ConfigInputs<'_>) -> bool {
+    let given = &inputs.file.enforce_node_allocatable;
+    let named = given.as_ref().is_none_or(|levels| levels.iter().any(|level| level == "pods"));
+    named && inputs.file.cgroups_per_qos.unwrap_or(true)
+}
+
+/// The limits of the cgroup of all pods: what is not reserved, or the whole capacity if `enforceNodeAllocatable` does not name `pods`
 /// (Go kubelet: `enforceNodeAllocatableCgroups`).
 pub(super) fn enforced(
     inputs: &ConfigInputs<'_>,
-    allocatable: &Capacity,
+    unreserved: &Capacity,
     diagnostics: &mut Diagnostics,
 ) -> NodeAllocatable {
     const FIELD: &str = "enforceNodeAllocatable";
     let per_qos = inputs.file.cgroups_per_qos.unwrap_or(true);
     let given = &inputs.file.enforce_node_allocatable;
-    let mut enforced = given.is_none() && per_qos;
     for level in given.iter().flatten() {
         match level.as_str() {
-            "pods" if per_qos => enforced = true,
+            "pods" if per_qos => {}
             "pods" => diagnostics.error(FIELD, "pods requires cgroupsPerQOS: true"),
             "none" | "" => {}
             "system-reserved" | "kube-reserved" | "system-reserved-compressible" | "kube-reserved-compressible" => {
@@ -45,7 +55,7 @@ pub(super) fn enforced(
         }
     }
     let capacity = capacity(inputs);
-    let Capacity { cpu_millis, memory, pids, .. } = if enforced { allocatable } else { &capacity };
+    let Capacity { cpu_millis, memory, pids, .. } = if is_enforced(inputs) { unreserved } else { &capacity };
     NodeAllocatable { cpu_millis: *cpu_millis, memory: *memory, pids: *pids }
 }
 
@@ -66,6 +76,32 @@ pub(super) fn allocatable(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnosti
         ephemeral: left("ephemeral-storage", capacity.ephemeral, reserved.ephemeral),
         pids: left("pid", capacity.pids, reserved.pids),
         huge_pages: capacity.huge_pages,
+    }
+}
+
+/// What pods may request: what is left without the thresholds of hard eviction, which keep pods from using the node up (Go
+/// kubelet: `GetNodeAllocatableReservation`). The cgroup of all pods is not limited by them.
+pub(super) fn without_eviction_thresholds(
+    inputs: &ConfigInputs<'_>,
+    left: &Capacity,
+    hard: &BTreeMap<Signal, ThresholdValue>,
+    diagnostics: &mut Diagnostics,
+) -> Capacity {
+    let capacity = capacity(inputs);
+    let kept = |signal: Signal, capacity: i64| hard.get(&signal).map_or(0, |value| value.of(capacity).value());
+    let memory = kept(Signal::MemoryAvailable, capacity.memory);
+    let ephemeral = kept(Signal::NodeFsAvailable, capacity.ephemeral);
+    for (resource, left, kept) in [("memory", left.memory, memory), ("ephemeral-storage", left.ephemeral, ephemeral)] {
+        // With nothing left, the reservations were refused already.
+        if kept > left && left > 0 {
+            let error = format!("more {resource} is kept free than systemReserved and kubeReserved leave");
+            diagnostics.error("evictionHard", error);
+        }
+    }
+    Capacity {
+        memory: left.memory.saturating_sub(memory).max(0),
+        ephemeral: left.ephemeral.saturating_sub(ephemeral).max(0),
+        ..left.clone()
     }
 }
 

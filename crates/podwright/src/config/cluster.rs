@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Taint;
 
+use super::certificates::{self, CertificateConfig};
 use super::diagnostics::Diagnostics;
 use super::inputs::{ConfigInputs, absolute};
 
@@ -13,6 +14,8 @@ use super::inputs::{ConfigInputs, absolute};
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ClusterConfig {
     pub(crate) kubeconfig: PathBuf,
+    /// Certificates that are requested from the API server.
+    pub(crate) certificates: CertificateConfig,
     /// Create the Node object if it does not exist.
     pub(crate) register: bool,
     /// Taints of a Node object that is created.
@@ -31,10 +34,9 @@ pub(crate) struct ClusterConfig {
 pub(super) fn read(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnostics) -> Option<ClusterConfig> {
     let (flags, file) = (inputs.flags, &inputs.file);
     let taints = taints(inputs, diagnostics);
+    certificates::check_standalone(inputs, diagnostics);
     let kubeconfig = absolute(flags.kubeconfig.as_deref()?);
-    if let Err(error) = podwright_api::Kubeconfig::read(&kubeconfig) {
-        diagnostics.error("--kubeconfig", error);
-    }
+    let certificates = certificates::read(inputs, &kubeconfig, diagnostics);
     let register = flags.register_node.or(file.register_node).unwrap_or(true);
     let lease = diagnostics.integer("nodeLeaseDurationSeconds", file.node_lease_duration_seconds, 40, 1, 86_400);
     let images_max = match file.node_status_max_images {
@@ -46,6 +48,7 @@ pub(super) fn read(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnostics) -> 
     let report_every = file.node_status_report_frequency.filter(|given| !given.is_zero());
     Some(ClusterConfig {
         kubeconfig,
+        certificates,
         register,
         taints,
         lease: Duration::from_secs(lease as u64),

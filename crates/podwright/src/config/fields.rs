@@ -38,14 +38,26 @@ const fn not_yet(name: &'static str, kind: Kind) -> Field {
     Field { name, kind, supported: false }
 }
 
+/// The field with this path, such as `authentication.anonymous.enabled`.
+pub(super) fn find(path: &str) -> Option<Field> {
+    let mut fields = FIELDS;
+    let mut found = None;
+    for name in path.split('.') {
+        let field = fields.iter().find(|field| field.name == name)?;
+        fields = if let Object(below) = field.kind { below } else { &[] };
+        found = Some(*field);
+    }
+    found
+}
+
 /// The top-level fields.
 pub(super) const FIELDS: &[Field] = &[
     yes("apiVersion", String),
     yes("kind", String),
     yes("address", String),
     yes("allowedUnsafeSysctls", StringList),
-    not_yet("authentication", Object(AUTHENTICATION)),
-    not_yet("authorization", Object(AUTHORIZATION)),
+    yes("authentication", Object(AUTHENTICATION)),
+    yes("authorization", Object(AUTHORIZATION)),
     yes("cgroupDriver", String),
     yes("cgroupRoot", String),
     yes("cgroupsPerQOS", Bool),
@@ -66,29 +78,29 @@ pub(super) const FIELDS: &[Field] = &[
     yes("crashLoopBackOff", Object(&[yes("maxContainerRestartPeriod", Duration)])),
     not_yet("enableContentionProfiling", Bool),
     not_yet("enableControllerAttachDetach", Bool),
-    not_yet("enableDebugFlagsHandler", Bool),
-    not_yet("enableDebuggingHandlers", Bool),
-    not_yet("enableProfilingHandler", Bool),
-    not_yet("enableServer", Bool),
-    not_yet("enableSystemLogHandler", Bool),
+    yes("enableDebugFlagsHandler", Bool),
+    yes("enableDebuggingHandlers", Bool),
+    yes("enableProfilingHandler", Bool),
+    yes("enableServer", Bool),
+    yes("enableSystemLogHandler", Bool),
     not_yet("enableSystemLogQuery", Bool),
     yes("enforceNodeAllocatable", StringList),
     not_yet("eventBurst", Int),
     not_yet("eventRecordQPS", Int),
-    not_yet("evictionHard", StringMap),
-    not_yet("evictionMaxPodGracePeriod", Int),
-    not_yet("evictionMinimumReclaim", StringMap),
-    not_yet("evictionPressureTransitionPeriod", Duration),
-    not_yet("evictionSoft", StringMap),
-    not_yet("evictionSoftGracePeriod", StringMap),
+    yes("evictionHard", StringMap),
+    yes("evictionMaxPodGracePeriod", Int),
+    yes("evictionMinimumReclaim", StringMap),
+    yes("evictionPressureTransitionPeriod", Duration),
+    yes("evictionSoft", StringMap),
+    yes("evictionSoftGracePeriod", StringMap),
     // cgroup v1 works here, so there is nothing to refuse.
     not_yet("failCgroupV1", Bool),
     yes("failSwapOn", Bool),
     not_yet("featureGates", BoolMap),
     yes("fileCheckFrequency", Duration),
     not_yet("hairpinMode", String),
-    not_yet("healthzBindAddress", String),
-    not_yet("healthzPort", Int),
+    yes("healthzBindAddress", String),
+    yes("healthzPort", Int),
     yes("httpCheckFrequency", Duration),
     yes("imageGCHighThresholdPercent", Int),
     yes("imageGCLowThresholdPercent", Int),
@@ -104,7 +116,7 @@ pub(super) const FIELDS: &[Field] = &[
     yes("kubeReserved", StringMap),
     not_yet("kubeReservedCgroup", String),
     not_yet("kubeletCgroups", String),
-    not_yet("localStorageCapacityIsolation", Bool),
+    yes("localStorageCapacityIsolation", Bool),
     yes("logging", Object(LOGGING)),
     not_yet("makeIPTablesUtilChains", Bool),
     not_yet("maxOpenFiles", Int),
@@ -114,17 +126,17 @@ pub(super) const FIELDS: &[Field] = &[
     not_yet("memoryReservationPolicy", String),
     not_yet("memorySwap", Object(&[not_yet("swapBehavior", String)])),
     not_yet("memoryThrottlingFactor", Float),
-    not_yet("mergeDefaultEvictionSettings", Bool),
+    yes("mergeDefaultEvictionSettings", Bool),
     yes("nodeLeaseDurationSeconds", Int),
     yes("nodeStatusMaxImages", Int),
     yes("nodeStatusReportFrequency", Duration),
     yes("nodeStatusUpdateFrequency", Duration),
     not_yet("oomScoreAdj", Int),
-    not_yet("podCIDR", String),
+    yes("podCIDR", String),
     yes("podLogsDir", String),
     yes("podPidsLimit", Int),
     not_yet("podsPerCore", Int),
-    not_yet("port", Int),
+    yes("port", Int),
     yes("preloadedImagesVerificationAllowlist", StringList),
     not_yet("protectKernelDefaults", Bool),
     not_yet("providerID", String),
@@ -140,40 +152,37 @@ pub(super) const FIELDS: &[Field] = &[
     not_yet("reservedMemory", List(&[not_yet("numaNode", Int), not_yet("limits", Any)])),
     yes("reservedSystemCPUs", String),
     yes("resolvConf", String),
-    not_yet("rotateCertificates", Bool),
+    yes("rotateCertificates", Bool),
     not_yet("runOnce", Bool),
     yes("runtimeRequestTimeout", Duration),
     yes("seccompDefault", Bool),
     yes("serializeImagePulls", Bool),
-    not_yet("serverTLSBootstrap", Bool),
+    yes("serverTLSBootstrap", Bool),
     not_yet("showHiddenMetricsForVersion", String),
-    not_yet("shutdownGracePeriod", Duration),
-    not_yet(
-        "shutdownGracePeriodByPodPriority",
-        List(&[not_yet("priority", Int), not_yet("shutdownGracePeriodSeconds", Int)]),
-    ),
-    not_yet("shutdownGracePeriodCriticalPods", Duration),
+    yes("shutdownGracePeriod", Duration),
+    yes("shutdownGracePeriodByPodPriority", List(&[yes("priority", Int), yes("shutdownGracePeriodSeconds", Int)])),
+    yes("shutdownGracePeriodCriticalPods", Duration),
     yes("singleProcessOOMKill", Bool),
     yes("staticPodPath", String),
     yes("staticPodURL", String),
     yes("staticPodURLHeader", StringListMap),
-    not_yet("streamingConnectionIdleTimeout", Duration),
+    yes("streamingConnectionIdleTimeout", Duration),
     yes("syncFrequency", Duration),
     not_yet("systemCgroups", String),
     yes("systemReserved", StringMap),
     not_yet("systemReservedCgroup", String),
-    not_yet("tlsCertFile", String),
-    not_yet("tlsCipherSuites", StringList),
+    yes("tlsCertFile", String),
+    yes("tlsCipherSuites", StringList),
     not_yet("tlsCurvePreferences", Any),
-    not_yet("tlsMinVersion", String),
-    not_yet("tlsPrivateKeyFile", String),
+    yes("tlsMinVersion", String),
+    yes("tlsPrivateKeyFile", String),
     not_yet("topologyManagerPolicy", String),
     not_yet("topologyManagerPolicyOptions", StringMap),
     not_yet("topologyManagerScope", String),
     not_yet("tracing", Any),
     not_yet("userNamespaces", Object(&[not_yet("idsPerPod", Int)])),
     not_yet("volumePluginDir", String),
-    not_yet("volumeStatsAggPeriod", Duration),
+    yes("volumeStatsAggPeriod", Duration),
 ];
 
 const LOGGING: &[Field] = &[
@@ -185,12 +194,12 @@ const LOGGING: &[Field] = &[
 ];
 
 const AUTHENTICATION: &[Field] = &[
-    not_yet("anonymous", Object(&[not_yet("enabled", Bool)])),
-    not_yet("webhook", Object(&[not_yet("cacheTTL", Duration), not_yet("enabled", Bool)])),
-    not_yet("x509", Object(&[not_yet("clientCAFile", String)])),
+    yes("anonymous", Object(&[yes("enabled", Bool)])),
+    yes("webhook", Object(&[yes("cacheTTL", Duration), yes("enabled", Bool)])),
+    yes("x509", Object(&[yes("clientCAFile", String)])),
 ];
 
 const AUTHORIZATION: &[Field] = &[
-    not_yet("mode", String),
-    not_yet("webhook", Object(&[not_yet("cacheAuthorizedTTL", Duration), not_yet("cacheUnauthorizedTTL", Duration)])),
+    yes("mode", String),
+    yes("webhook", Object(&[yes("cacheAuthorizedTTL", Duration), yes("cacheUnauthorizedTTL", Duration)])),
 ];

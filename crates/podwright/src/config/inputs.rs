@@ -12,6 +12,8 @@ pub(super) struct ConfigInputs<'a> {
     pub(super) flags: &'a RunFlags,
     pub(super) file: KubeletFile,
     pub(super) facts: HostFacts,
+    /// Every field with its value.
+    pub(super) configz: serde_json::Value,
     /// The directory of the configuration file: relative paths in the file start here.
     pub(super) base: PathBuf,
 }

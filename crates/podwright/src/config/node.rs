@@ -9,7 +9,7 @@ use podwright_core::model::Source;
 
 use super::diagnostics::Diagnostics;
 use super::inputs::{ConfigInputs, period};
-use super::{Capacity, PodSources, cluster};
+use super::{Capacity, PodSources, cluster, shutdown};
 
 pub(super) fn read(
     inputs: &ConfigInputs<'_>,
@@ -39,6 +39,8 @@ pub(super) fn read(
         sync_frequency: period(file.sync_frequency, Duration::from_secs(60)),
         backoff_max: backoff_max(inputs, defaults.backoff_max, diagnostics),
         runtime_request_timeout: period(file.runtime_request_timeout, defaults.runtime_request_timeout),
+        shutdown: shutdown::read(inputs, diagnostics),
+        eviction: defaults.eviction,
         // Measured: with more sandboxes at once all of them together take longer.
         sandbox_parallel: 2 * inputs.facts.cpus,
     }

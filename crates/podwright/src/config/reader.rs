@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use podwright_agent::sources::Strictness;
+use podwright_agent::translate::CgroupDriver;
+use podwright_core::NodeConfig;
 
 use super::diagnostics::Diagnostics;
 use super::inputs::{ConfigInputs, absolute, text};
 use super::{
-    AgentConfig, Capacity, CgroupConfig, Dirs, HostFeatures, RuntimeEndpoints, allocatable, cluster, images, logs,
-    network, node, sources,
+    AgentConfig, Capacity, CgroupConfig, Dirs, EMBEDDED_ENDPOINT, HostFeatures, RuntimeEndpoints, allocatable, cluster,
+    configz, engine, eviction, images, logs, network, node, server, sources,
 };
 
 /// Returns the configuration with its warnings, or all errors.
@@ -18,14 +20,25 @@ pub(super) fn read(inputs: &ConfigInputs<'_>, mut diagnostics: Diagnostics) -> R
         to.warning(flag, "this kubelet flag is not supported yet and has no effect");
     }
     let sources = sources::read(inputs, to);
-    let allocatable = allocatable::allocatable(inputs, to);
-    let node = node::read(inputs, &sources, &allocatable, to);
+    let unreserved = allocatable::allocatable(inputs, to);
+    let hard = eviction::hard_thresholds(inputs, to);
+    let allocatable = allocatable::without_eviction_thresholds(inputs, &unreserved, &hard, to);
+    let eviction = eviction::read(inputs, &hard, allocatable::is_enforced(inputs), to);
+    let node = NodeConfig { eviction, ..node::read(inputs, &sources, &allocatable, to) };
+    let dirs = dirs(inputs);
+    let runtime = runtime(inputs, &dirs, to);
+    let engine = engine::read(inputs, &runtime, to);
     let config = AgentConfig {
         capacity: allocatable::capacity(inputs),
-        runtime: runtime(inputs, to),
-        dirs: dirs(inputs),
+        configz: configz::with_runtime(inputs.configz.clone(), &runtime, &dirs),
+        runtime,
+        engine,
+        dirs,
         listen: network::listen(inputs, to),
-        cgroups: cgroups(inputs, &allocatable, to),
+        server: server::read(inputs, to),
+        healthz: server::healthz(inputs, to),
+        volume_stats_period: server::volume_stats_period(inputs, to),
+        cgroups: cgroups(inputs, &unreserved, to),
         images: images::read(inputs, to),
         logs: logs::rotation(inputs, to),
         logging: logs::logging(inputs, to),
@@ -48,27 +61,37 @@ pub(super) fn read(inputs: &ConfigInputs<'_>, mut diagnostics: Diagnostics) -> R
     Ok(AgentConfig { warnings: diagnostics.warnings, ..config })
 }
 
-fn runtime(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnostics) -> RuntimeEndpoints {
+fn runtime(inputs: &ConfigInputs<'_>, dirs: &Dirs, diagnostics: &mut Diagnostics) -> RuntimeEndpoints {
     let (flags, file) = (inputs.flags, &inputs.file);
     let given = flags.container_runtime_endpoint.as_deref().or(text(&file.container_runtime_endpoint));
-    let field = "containerRuntimeEndpoint (--container-runtime-endpoint)";
-    let endpoint = check_endpoint(field, given.unwrap_or(DEFAULT_ENDPOINT), diagnostics);
+    // A node whose kubelet is replaced by this program of the same name has its pods in containerd.
+    let default = if flags.as_kubelet { KUBELET_ENDPOINT } else { EMBEDDED_ENDPOINT };
+    let endpoint = check_endpoint(RUNTIME_ENDPOINT, given.unwrap_or(default), dirs, diagnostics);
     let given = flags.image_service_endpoint.as_deref().or(text(&file.image_service_endpoint));
     let image_endpoint = match given {
-        Some(given) => check_endpoint("imageServiceEndpoint (--image-service-endpoint)", given, diagnostics),
+        Some(given) => check_endpoint(IMAGE_ENDPOINT, given, dirs, diagnostics),
         None => endpoint.clone(),
     };
+    if (endpoint == EMBEDDED_ENDPOINT) != (image_endpoint == EMBEDDED_ENDPOINT) {
+        let error = format!(
+            "{image_endpoint:?} cannot be combined with the runtime {endpoint:?}: leave it out, or set \
+             {RUNTIME_ENDPOINT} to a CRI socket too"
+        );
+        diagnostics.error(IMAGE_ENDPOINT, error);
+    }
     RuntimeEndpoints { endpoint, image_endpoint }
 }
 
-fn check_endpoint(field: &str, given: &str, diagnostics: &mut Diagnostics) -> String {
-    if given.starts_with('/') {
-        return format!("unix://{given}");
+fn check_endpoint(field: &str, given: &str, dirs: &Dirs, diagnostics: &mut Diagnostics) -> String {
+    let endpoint = if given.starts_with('/') { format!("unix://{given}") } else { given.to_owned() };
+    // The agent itself serves this socket. Who writes what /configz shows to a file gets the same runtime.
+    if endpoint == EMBEDDED_ENDPOINT || endpoint == dirs.engine_endpoint() {
+        return EMBEDDED_ENDPOINT.to_owned();
     }
-    if !given.strip_prefix("unix://").is_some_and(|path| path.starts_with('/')) {
-        diagnostics.error(field, format!("{given:?} must be a unix socket: unix:///path"));
+    if !endpoint.strip_prefix("unix://").is_some_and(|path| path.starts_with('/')) {
+        diagnostics.error(field, format!("{given:?} must be a unix socket, unix:///path, or {EMBEDDED_ENDPOINT}"));
     }
-    given.to_owned()
+    endpoint
 }
 
 fn dirs(inputs: &ConfigInputs<'_>) -> Dirs {
@@ -81,13 +104,16 @@ fn dirs(inputs: &ConfigInputs<'_>) -> Dirs {
     }
 }
 
-fn cgroups(inputs: &ConfigInputs<'_>, allocatable: &Capacity, diagnostics: &mut Diagnostics) -> CgroupConfig {
+fn cgroups(inputs: &ConfigInputs<'_>, unreserved: &Capacity, diagnostics: &mut Diagnostics) -> CgroupConfig {
     let file = &inputs.file;
-    match text(&file.cgroup_driver).unwrap_or("cgroupfs") {
-        "cgroupfs" => {}
-        "systemd" => diagnostics.error(CGROUP_DRIVER, SYSTEMD_UNSUPPORTED),
-        other => diagnostics.error(CGROUP_DRIVER, format!("{other:?} must be cgroupfs")),
-    }
+    let driver = match text(&file.cgroup_driver).unwrap_or("cgroupfs") {
+        "systemd" => CgroupDriver::Systemd,
+        "cgroupfs" => CgroupDriver::Cgroupfs,
+        other => {
+            diagnostics.error(CGROUP_DRIVER, format!("{other:?} must be cgroupfs or systemd"));
+            CgroupDriver::Cgroupfs
+        }
+    };
     let root = text(&file.cgroup_root).unwrap_or("/").to_owned();
     let root = if root.starts_with('/') { root } else { format!("/{root}") };
     if std::path::Path::new(&root).components().any(|part| part == std::path::Component::ParentDir) {
@@ -99,8 +125,9 @@ fn cgroups(inputs: &ConfigInputs<'_>, allocatable: &Capacity, diagnostics: &mut 
     }
     CgroupConfig {
         root,
+        driver,
         per_qos: file.cgroups_per_qos.unwrap_or(true),
-        node_allocatable: allocatable::enforced(inputs, allocatable, diagnostics),
+        node_allocatable: allocatable::enforced(inputs, unreserved, diagnostics),
         pids_limit: file.pod_pids_limit.filter(|limit| *limit > 0),
         cpu_quota: file.cpu_cfs_quota.unwrap_or(true),
         cpu_period,
@@ -127,7 +154,7 @@ fn check_swap(inputs: &ConfigInputs<'_>, diagnostics: &mut Diagnostics) {
 }
 
 const CGROUP_DRIVER: &str = "cgroupDriver (--cgroup-driver)";
-const SYSTEMD_UNSUPPORTED: &str = "systemd is not supported yet. Use cgroupfs, or remove the field, and configure the container \
-    runtime for cgroupfs too (containerd: SystemdCgroup = false; CRI-O: cgroup_manager = \"cgroupfs\")";
-/// The socket of containerd.
-const DEFAULT_ENDPOINT: &str = "unix:///run/containerd/containerd.sock";
+const RUNTIME_ENDPOINT: &str = "containerRuntimeEndpoint (--container-runtime-endpoint)";
+const IMAGE_ENDPOINT: &str = "imageServiceEndpoint (--image-service-endpoint)";
+/// The Go kubelet's default: the socket of containerd.
+const KUBELET_ENDPOINT: &str = "unix:///run/containerd/containerd.sock";

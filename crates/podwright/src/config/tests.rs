@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use podwright_core::eviction::EvictionConfig;
 use podwright_core::model::Source;
 use podwright_linux::hugepages::HugePages;
 
@@ -11,7 +12,11 @@ use crate::run_flags::ObservabilityFlags;
 use crate::run_flags::kubelet_flags::FieldFlag;
 use podwright_core::image_access::VerificationPolicy;
 
+mod engine;
+mod eviction;
 mod node;
+mod server;
+mod shutdown;
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
@@ -35,7 +40,8 @@ fn facts() -> HostFacts {
 
 fn load_with(flags: &RunFlags, facts: HostFacts, yaml: &str) -> Result<AgentConfig, Vec<String>> {
     let (file, warnings) = KubeletFile::decode(file::document(format!("{HEAD}{yaml}").as_bytes())?)?;
-    let inputs = ConfigInputs { flags, file, facts, base: "/etc/podwright".into() };
+    let configz = serde_json::Value::Null;
+    let inputs = ConfigInputs { flags, file, facts, configz, base: "/etc/podwright".into() };
     reader::read(&inputs, Diagnostics { errors: Vec::new(), warnings })
 }
 
@@ -52,8 +58,8 @@ fn without_a_file_all_defaults_apply() {
     assert_eq!((config.node.max_pods, config.node.sandbox_parallel), (110, 8));
     assert_eq!(
         (config.node.allocatable_cpu_millis, config.node.allocatable_memory),
-        (4000, 7 << 30),
-        "a gibibyte is in huge pages"
+        (4000, (7 << 30) - (100 << 20)),
+        "a gibibyte is in huge pages, and 100 MiB are the threshold of eviction"
     );
     let pages = BTreeMap::from([("hugepages-2Mi".to_owned(), 1 << 30), ("hugepages-1Gi".to_owned(), 0)]);
     assert_eq!(config.node.allocatable_huge_pages, pages);
@@ -61,7 +67,7 @@ fn without_a_file_all_defaults_apply() {
     let machine = HostFeatures { huge_page_sizes: vec![2 << 20, 1 << 30], selinux: true, thermal_paths };
     assert_eq!(config.machine, machine);
     assert_eq!(config.node.backoff_max, Duration::from_secs(300));
-    assert_eq!(config.runtime.endpoint, "unix:///run/containerd/containerd.sock");
+    assert_eq!(config.runtime.endpoint, "embedded");
     assert_eq!(config.runtime.image_endpoint, config.runtime.endpoint);
     assert_eq!(config.dirs.pod_logs, Path::new("/var/log/pods"));
     assert_eq!((config.listen, config.cgroups.pids_limit, config.cgroups.root.as_str()), (None, None, "/"));
@@ -99,8 +105,8 @@ fn all_supported_fields_take_effect() {
     assert_eq!(config.node.backoff_max, Duration::from_secs(60));
     assert_eq!(config.node.max_pods, 7);
     assert_eq!(config.node.allocatable_cpu_millis, 2500);
-    assert_eq!(config.node.allocatable_memory, 6 << 30);
-    assert_eq!(config.node.allocatable_ephemeral, 90 << 30);
+    assert_eq!(config.node.allocatable_memory, (6 << 30) - (100 << 20));
+    assert_eq!(config.node.allocatable_ephemeral, (90 << 30) - 10_737_418_400, "10 % in single precision");
     let huge_pages = config.node.allocatable_huge_pages;
     assert_eq!(
         config.capacity,
@@ -160,17 +166,55 @@ fn all_pods_together_are_held_to_what_is_not_reserved() {
     }
 }
 
+/// The fields, then the allocatable memory and storage of 8 GiB, 1 GiB of it in huge pages, and 100 GiB.
 #[test]
-fn the_systemd_cgroup_driver_is_rejected() {
-    let errors = load("cgroupDriver: systemd").unwrap_err();
-    for part in
-        ["cgroupDriver (--cgroup-driver): systemd is not supported yet", "Use cgroupfs", "SystemdCgroup = false"]
-    {
-        assert!(errors[0].contains(part), "{errors:?}");
+fn what_pods_can_request_excludes_reservations_and_eviction_thresholds() {
+    let (gi, mi) = (1i64 << 30, 1i64 << 20);
+    let ten_percent = 10_737_418_400;
+    let table = [
+        ("", 7 * gi - 100 * mi, 100 * gi - ten_percent),
+        ("evictionHard: {}", 7 * gi, 100 * gi),
+        ("evictionHard: {memory.available: 1Gi}", 6 * gi, 100 * gi),
+        ("evictionHard: {memory.available: 1Gi}\nmergeDefaultEvictionSettings: true", 6 * gi, 100 * gi - ten_percent),
+        ("evictionHard: {memory.available: 0%, nodefs.available: 100%}", 7 * gi, 100 * gi),
+        ("evictionHard: {memory.available: 50%, nodefs.available: 25%}", 3 * gi, 75 * gi),
+        ("evictionHard: {pid.available: 10%, nodefs.inodesFree: 5%}", 7 * gi, 100 * gi),
+        (
+            "systemReserved: {memory: 1Gi}\nkubeReserved: {memory: 1Gi, ephemeral-storage: 1Gi}\nevictionHard: {memory.available: 500Mi}",
+            5 * gi - 500 * mi,
+            99 * gi,
+        ),
+    ];
+    for (yaml, memory, ephemeral) in table {
+        let config = load(yaml).unwrap();
+        assert_eq!((config.node.allocatable_memory, config.node.allocatable_ephemeral), (memory, ephemeral), "{yaml}");
+    }
+    let config = load("evictionHard: {memory.available: 1Gi}").unwrap();
+    assert_eq!(config.cgroups.node_allocatable.memory, 8 * gi, "the cgroup of all pods has no threshold");
+    for (yaml, error) in [
+        ("evictionHard: {memory.available: 9Gi}", "evictionHard: more memory is kept free"),
+        (
+            "evictionHard: {memory.available: 1Gi}\nsystemReserved: {memory: 7500Mi}",
+            "evictionHard: more memory is kept",
+        ),
+    ] {
+        let errors = load(yaml).unwrap_err();
+        assert!(errors[0].starts_with(error), "{yaml}: {errors:?}");
+    }
+}
+
+#[test]
+fn the_cgroup_driver_is_cgroupfs_or_systemd() {
+    for (yaml, driver) in [
+        ("", CgroupDriver::Cgroupfs),
+        ("cgroupDriver: cgroupfs", CgroupDriver::Cgroupfs),
+        ("cgroupDriver: systemd", CgroupDriver::Systemd),
+    ] {
+        assert_eq!(load(yaml).unwrap().cgroups.driver, driver, "{yaml}");
     }
     assert_eq!(
         load("cgroupDriver: other").unwrap_err(),
-        ["cgroupDriver (--cgroup-driver): \"other\" must be cgroupfs"]
+        ["cgroupDriver (--cgroup-driver): \"other\" must be cgroupfs or systemd"]
     );
 }
 
@@ -249,6 +293,12 @@ fn invalid_values_are_reported_together() {
         ("cgroupDriver: cgroups", "cgroupDriver (--cgroup-driver): \"cgroups\" must be"),
         ("cgroupRoot: /a/../..", "cgroupRoot: must not contain"),
         ("containerRuntimeEndpoint: tcp://1.2.3.4:5", "containerRuntimeEndpoint (--container-runtime-endpoint): "),
+        (
+            "imageServiceEndpoint: /i.sock",
+            "imageServiceEndpoint (--image-service-endpoint): \"unix:///i.sock\" cannot be combined",
+        ),
+        ("podCIDR: 10.0.0.1", "podCIDR (--pod-cidr): \"10.0.0.1\" is not a CIDR"),
+        ("podCIDR: '10.1.0.0/24,10.2.0.0/24'", "podCIDR (--pod-cidr): 10.2.0.0/24 is the second range"),
         ("clusterDNS: [dns.local]", "clusterDNS: \"dns.local\" is not an IP address"),
         ("staticPodURL: manifests.yaml", "staticPodURL (--manifest-url): "),
         ("systemReserved: {memory: 9Gi}", "systemReserved, kubeReserved: more memory"),
@@ -284,7 +334,7 @@ fn invalid_values_are_reported_together() {
 #[test]
 fn unknown_and_unsupported_fields_are_warnings_by_path() {
     let config = load(
-        "maxpods: 5\nnoSuchField: {a: 1}\nevictionHard: {memory.available: 100Mi}\nauthentication: {anonymous: {enabled: false, x: 1}}\n\
+        "maxpods: 5\nnoSuchField: {a: 1}\nmemoryManagerPolicy: Static\nauthentication: {anonymous: {enabled: false, x: 1}}\n\
          crashLoopBackOff: {foo: 1}\nhairpinMode: null\nstaticPodPath: /m\n",
     )
     .unwrap();
@@ -294,10 +344,9 @@ fn unknown_and_unsupported_fields_are_warnings_by_path() {
         warnings,
         [
             "authentication.anonymous.x: unknown field",
-            "authentication: not supported yet, it has no effect",
             "crashLoopBackOff.foo: unknown field",
-            "evictionHard: not supported yet, it has no effect",
             "maxpods: unknown field, did you mean maxPods?",
+            "memoryManagerPolicy: not supported yet, it has no effect",
             "noSuchField: unknown field",
         ]
     );
@@ -352,6 +401,19 @@ fn field_flags_override_the_file() {
     let node = AgentConfig::load(&flags).unwrap().node;
     assert_eq!((node.max_pods, node.allowed_unsafe_sysctls.len()), (7, 2));
     assert_eq!(node.allowed_unsafe_sysctls[0], "kernel.msg*");
+    let eviction = |given: &[FieldFlag]| {
+        let path = dir.path().join("eviction.yaml");
+        let text = "evictionHard: {memory.available: 1Gi, pid.available: 9%}\nlocalStorageCapacityIsolation: true\n";
+        fs::write(&path, format!("{HEAD}failSwapOn: false\n{text}")).unwrap();
+        let flags = RunFlags { config: Some(path), field_flags: given.to_vec(), ..RunFlags::default() };
+        AgentConfig::load(&flags).unwrap().node.eviction
+    };
+    let hard = of("--eviction-hard", "evictionHard", "nodefs.available<7%");
+    let storage = of("--local-storage-capacity-isolation", "localStorageCapacityIsolation", "false");
+    let signals = |config: &EvictionConfig| config.thresholds.iter().map(|t| t.signal.as_str()).collect::<Vec<_>>();
+    let (file, flag) = (eviction(&[]), eviction(&[hard, storage]));
+    assert!(signals(&file).contains(&"pid.available") && file.storage_limits, "{file:?}");
+    assert_eq!((signals(&flag), flag.storage_limits), (vec!["nodefs.available"], false));
     let field_flags = vec![of("--max-pods", "maxPods", "many")];
     let error = AgentConfig::load(&RunFlags { field_flags, ..RunFlags::default() }).unwrap_err().to_string();
     assert!(error.contains("the command line:\n  --max-pods: must be an integer"), "{error}");

@@ -18,7 +18,7 @@ pub(super) const INTERVAL: Duration = Duration::from_secs(10);
 
 /// The layer that drops lines above the limit.
 #[derive(Clone, Default)]
-pub(super) struct Limit {
+pub(super) struct LineLimit {
     sites: Arc<Mutex<HashMap<Identifier, Site>>>,
 }
 
@@ -30,7 +30,7 @@ struct Site {
     dropped: u64,
 }
 
-impl Limit {
+impl LineLimit {
     /// Counts a line, and returns whether it may be logged.
     fn allows(&self, of: &'static Metadata<'static>, now: Instant) -> bool {
         let mut sites = self.sites.lock().expect("no panic under this lock");
@@ -58,7 +58,12 @@ impl Limit {
                 std::thread::sleep(INTERVAL);
                 for (of, dropped) in self.take_dropped() {
                     let (file, line) = (of.file().unwrap_or("?"), of.line().unwrap_or(0));
-                    tracing::warn!(file, line, dropped, "log lines dropped: too many from one call site");
+                    tracing::warn!(
+                        path = file,
+                        line,
+                        count = dropped,
+                        "log lines dropped: too many from one call site"
+                    );
                 }
             }
         };
@@ -67,7 +72,7 @@ impl Limit {
     }
 }
 
-impl<S: Subscriber> Layer<S> for Limit {
+impl<S: Subscriber> Layer<S> for LineLimit {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         *event.metadata().level() > Level::INFO || self.allows(event.metadata(), Instant::now())
     }
@@ -97,7 +102,7 @@ mod tests {
 
     #[test]
     fn lines_above_the_limit_are_dropped_and_counted_per_call_site() {
-        let (buffer, limit) = (Buffer::default(), Limit::default());
+        let (buffer, limit) = (Buffer::default(), LineLimit::default());
         let writer = buffer.clone();
         let layer = tracing_subscriber::fmt::layer().with_writer(move || writer.clone()).with_ansi(false);
         let subscriber = tracing_subscriber::registry().with(limit.clone()).with(layer);
@@ -119,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_limit_is_reset_after_the_interval() {
-        let limit = Limit::default();
+        let limit = LineLimit::default();
         let (of, begin) = (tracing::Span::none(), Instant::now());
         drop(of);
         let metadata = {

@@ -3,15 +3,15 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 
-use super::{Colour, Paint, Table, age, age_at, plain, seconds};
+use super::{Colour, Paint, TextTable, age, age_at, plain, seconds};
 
 /// The table of events, the newest last.
-pub(crate) fn table(events: &[Event], namespace: bool, now: Timestamp) -> Table {
+pub(crate) fn table(events: &[Event], namespace: bool, now: Timestamp) -> TextTable {
     let mut head = vec!["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"];
     if namespace {
         head.insert(0, "NAMESPACE");
     }
-    let mut table = Table::new(&head);
+    let mut table = TextTable::new(&head);
     for event in by_time(events) {
         let object = &event.involved_object;
         let kind = object.kind.as_deref().unwrap_or_default().to_lowercase();
@@ -20,7 +20,7 @@ pub(crate) fn table(events: &[Event], namespace: bool, now: Timestamp) -> Table 
             event_type(event),
             (plain(event.reason.as_deref().unwrap_or_default()), None),
             (plain(&format!("{kind}/{}", object.name.as_deref().unwrap_or_default())), None),
-            (plain(event.message.as_deref().unwrap_or_default()), None),
+            (message(event), None),
         ];
         if namespace {
             row.insert(0, (plain(object.namespace.as_deref().unwrap_or_default()), None));
@@ -35,7 +35,7 @@ pub(crate) fn of_pod(events: &[Event], now: Timestamp, paint: Paint) -> String {
     if events.is_empty() {
         return "Events:  <none>\n".into();
     }
-    let mut table = Table::new(&["Type", "Reason", "Age", "From", "Message"]);
+    let mut table = TextTable::new(&["Type", "Reason", "Age", "From", "Message"]);
     table.row(["----", "------", "----", "----", "-------"].map(|text| (text.to_owned(), None)).into());
     for event in by_time(events) {
         let ago = age_at(last(event), now);
@@ -48,11 +48,19 @@ pub(crate) fn of_pod(events: &[Event], now: Timestamp, paint: Paint) -> String {
             (plain(event.reason.as_deref().unwrap_or_default()), None),
             (times, None),
             (plain(event.reporting_component.as_deref().unwrap_or_default()), None),
-            (plain(event.message.as_deref().unwrap_or_default()), None),
+            (message(event), None),
         ]);
     }
     let lines: String = table.render(paint).lines().map(|line| format!("  {line}\n")).collect();
     format!("Events:\n{lines}")
+}
+
+/// With the name of the container that it is about: `a: Container created`.
+fn message(event: &Event) -> String {
+    let path = event.involved_object.field_path.as_deref().unwrap_or_default();
+    let container = path.split_once('{').and_then(|(_, rest)| rest.strip_suffix('}'));
+    let about = container.map(|name| format!("{name}: ")).unwrap_or_default();
+    plain(&format!("{about}{}", event.message.as_deref().unwrap_or_default().trim()))
 }
 
 fn by_time(events: &[Event]) -> Vec<&Event> {
@@ -86,7 +94,8 @@ mod tests {
             }))
             .unwrap()
         };
-        let events = [event("BackOff", "2024-01-01T00:01:30Z", 3), event("Pulled", "2024-01-01T00:00:10Z", 1)];
+        let mut events = [event("BackOff", "2024-01-01T00:01:30Z", 3), event("Pulled", "2024-01-01T00:00:10Z", 1)];
+        events[0].involved_object.field_path = Some("spec.containers{server}".into());
         let now = "2024-01-01T00:02:00Z".parse().unwrap();
         let both =
             format!("{}\n{}", table(&events, true, now).render(Paint::off()), of_pod(&events, now, Paint::off()));

@@ -1,6 +1,5 @@
 //! `podwright explain`: the state of a pod, its history with causes, what it is waiting for, and what a user can do about it.
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -9,9 +8,13 @@ use jiff::tz::TimeZone;
 use podwright_agent::event_loop::{CorrelatedEvent, Explanation};
 use podwright_core::model::{Pod, Transition};
 use podwright_core::pod::{State, Wait};
+use podwright_server::local::PullLookup;
 
 use super::pods::condition;
 use super::{age, hints, plain, seconds};
+
+mod cause;
+mod waits;
 
 /// Pods of one name that are shown; of older ones only the number is.
 const PODS_MAX: usize = 3;
@@ -21,37 +24,61 @@ const ID_SHOWN: usize = 13;
 /// Reasons of the events that are shown; the history has its own line for all others.
 const EVENTS_SHOWN: [&str; 4] = ["Pulling", "Pulled", "Killing", "Unhealthy"];
 
-/// Explains all pods that have or had one name, the oldest first. `logs` is the directory of pod logs.
-pub(crate) fn render(pods: &[Explanation], events: &[CorrelatedEvent], logs: &Path, now: Timestamp) -> String {
+/// Explains all pods that have or had one name, the newest first. `logs` is the directory of pod logs; `pulls` says how far the pull
+/// of an image is.
+pub(crate) fn render(
+    pods: &[Explanation],
+    events: &[CorrelatedEvent],
+    logs: &Path,
+    now: Timestamp,
+    pulls: PullLookup<'_>,
+) -> String {
     let mut out = String::new();
     let hidden = pods.len().saturating_sub(PODS_MAX);
-    if hidden > 0 {
-        let (plural, verb) = if hidden == 1 { ("", "is") } else { ("s", "are") };
-        let _ = writeln!(out, "{hidden} earlier pod{plural} of this name {verb} not shown\n");
-    }
-    for (index, explanation) in pods.iter().skip(hidden).enumerate() {
+    for (index, explanation) in pods.iter().skip(hidden).rev().enumerate() {
         if index > 0 {
             out.push('\n');
         }
-        let events: Vec<&CorrelatedEvent> =
-            events.iter().filter(|event| event.event.uid.as_ref() == Some(&explanation.uid)).collect();
-        Renderer { explanation, events, logs, now }.render(&mut out);
+        let events: Vec<&CorrelatedEvent> = events.iter().filter(|event| is_about(event, explanation)).collect();
+        let waits = waits::of(explanation, &events);
+        let cause = cause::of(explanation, &waits, &events, now);
+        Renderer { explanation, events, waits, cause, logs, now, pulls }.render(&mut out);
+    }
+    if hidden > 0 {
+        let (plural, verb) = if hidden == 1 { ("", "is") } else { ("s", "are") };
+        let _ = writeln!(out, "\n{hidden} earlier pod{plural} of this name {verb} not shown");
     }
     out
+}
+
+/// The event is about this instance: the instances of one manifest have the same UID, one after the other.
+fn is_about(event: &CorrelatedEvent, explanation: &Explanation) -> bool {
+    let begin = explanation.history.first().map(|line| line.at.wall);
+    let end = explanation.history.last().filter(|_| explanation.state.is_none()).map(|line| line.at.wall);
+    event.event.uid.as_ref() == Some(&explanation.uid)
+        && begin.is_none_or(|begin| event.last.wall >= begin)
+        && end.is_none_or(|end| event.first.wall <= end)
 }
 
 struct Renderer<'a> {
     explanation: &'a Explanation,
     /// The events of this pod only.
     events: Vec<&'a CorrelatedEvent>,
+    /// Everything that the pod waits for; nothing if it is gone.
+    waits: Vec<Wait>,
+    /// The cause that the first line names; `None`: the state is named.
+    cause: Option<cause::Headline>,
     logs: &'a Path,
     now: Timestamp,
+    pulls: PullLookup<'a>,
 }
 
 impl Renderer<'_> {
     fn render(&self, out: &mut String) {
         let explanation = self.explanation;
+        let ends = self.ends();
         let _ = writeln!(out, "Pod {} {}", explanation.full_name, self.headline());
+        self.advice(&ends, out);
         let _ = writeln!(out, "  uid {}", explanation.uid);
         if let Some(origin) = &explanation.origin {
             let _ = writeln!(out, "  from {}", plain(origin));
@@ -70,35 +97,43 @@ impl Renderer<'_> {
         if explanation.pod.is_none() {
             return;
         }
-        let (waits, ends) = (self.waits(), self.ends());
-        let mut reasons: BTreeSet<(&str, &str)> = ends.iter().map(|(reason, _)| (reason.as_str(), "")).collect();
         if !ends.is_empty() {
             out.push_str("\nHow containers terminated\n");
             ends.iter().for_each(|(_, line)| _ = writeln!(out, "  {line}"));
         }
         out.push_str("\nWhat it waits for\n");
-        if waits.is_empty() {
+        if self.waits.is_empty() {
             out.push_str("  nothing\n");
         }
-        for wait in &waits {
-            reasons.insert((&wait.reason, &wait.message));
-            self.wait(wait, out);
+        self.waits.iter().for_each(|wait| self.wait(wait, out));
+    }
+
+    /// What a user can do, directly below the first line. The advice for the cause replaces that for how containers ended.
+    fn advice(&self, ends: &[(String, String)], out: &mut String) {
+        let mut reasons: Vec<(&str, &str)> = vec![];
+        reasons.extend(self.cause.iter().map(|cause| (cause.reason.as_str(), cause.message.as_str())));
+        // What a loop does at this moment adds nothing to its cause.
+        let moments = ["CrashLoopBackOff", "Error", "Started", "ContainerCreating"];
+        let explained = |reason: &str| self.cause.is_some() && moments.contains(&reason);
+        let waits = self.waits.iter().filter(|wait| !explained(&wait.reason));
+        reasons.extend(waits.map(|wait| (wait.reason.as_str(), wait.message.as_str())));
+        reasons.extend(ends.iter().filter(|(reason, _)| !explained(reason)).map(|(reason, _)| (reason.as_str(), "")));
+        let mut hints: Vec<&str> = vec![];
+        for hint in reasons.iter().filter_map(|(reason, message)| hints::for_reason(reason, message)) {
+            if !hints.contains(&hint) {
+                hints.push(hint);
+            }
         }
-        let hints: Vec<&str> = {
-            let known: BTreeSet<&str> =
-                reasons.iter().filter_map(|(reason, message)| hints::for_reason(reason, message)).collect();
-            known.into_iter().collect()
-        };
-        if !hints.is_empty() {
-            out.push_str("\nWhat you can do\n");
-            hints.iter().for_each(|hint| fold(hint, out));
-        }
+        hints.iter().for_each(|hint| fold(hint, out));
     }
 
     /// The state of the pod, as the end of the sentence that begins with its name.
     fn headline(&self) -> String {
         let phase = self.status().and_then(|s| s.phase.clone()).unwrap_or_else(|| "Pending".into());
         let since = self.explanation.history.last().map(|last| age(seconds(last.at.wall, self.now)));
+        if let Some(cause) = &self.cause {
+            return cause.text.clone();
+        }
         match self.explanation.state {
             None => since.map_or("was removed".into(), |ago| format!("was removed {ago} ago")),
             Some(State::Waiting) => "is waiting to be admitted".into(),
@@ -136,68 +171,10 @@ impl Renderer<'_> {
         self.explanation.pod.as_ref()?.status.as_ref()
     }
 
-    /// What core reports, and the probes that have not passed yet, which only the status shows.
-    fn waits(&self) -> Vec<Wait> {
-        let pod_wait = |reason: &str, message: &str| Wait {
-            container: None,
-            reason: reason.into(),
-            message: message.into(),
-            since: None,
-            until: None,
-        };
-        let mut waits = vec![];
-        if !self.explanation.runtime_up {
-            waits.push(pod_wait("NoRuntime", "the container runtime does not respond"));
-        }
-        waits.extend(self.explanation.waits.iter().cloned());
-        if self.explanation.state != Some(State::Syncing) {
-            return waits;
-        }
-        waits.extend(self.init_under_way());
-        let statuses = self
-            .status()
-            .into_iter()
-            .flat_map(|s| s.init_container_statuses.iter().flatten().chain(s.container_statuses.iter().flatten()));
-        for status in statuses.filter(|s| s.state.as_ref().is_some_and(|s| s.running.is_some())) {
-            let Some(container) = self.explanation.pod.as_ref().and_then(|pod| find(pod, &status.name)) else {
-                continue;
-            };
-            let (reason, probe) = match status.started {
-                Some(false) if container.startup_probe.is_some() => ("NotStarted", "Startup"),
-                _ if !status.ready && container.readiness_probe.is_some() => ("NotReady", "Readiness"),
-                _ => continue,
-            };
-            let is_about = |shown: &&&CorrelatedEvent| {
-                let of = shown.event.container.as_ref().is_some_and(|name| name.as_str() == status.name);
-                of && shown.event.reason == "Unhealthy" && shown.event.message.starts_with(probe)
-            };
-            let last = self.events.iter().rev().find(is_about).map(|shown| shown.event.message.clone());
-            let message = last.unwrap_or_else(|| format!("the {} probe has not passed yet", probe.to_lowercase()));
-            waits.push(Wait { container: Some(status.name.as_str().into()), ..pod_wait(reason, &message) });
-        }
-        waits
-    }
-
-    /// The running init container; the containers after it wait until it completes.
-    fn init_under_way(&self) -> Option<Wait> {
-        let inits = self.explanation.pod.as_ref()?.spec.as_ref()?.init_containers.as_deref()?;
-        let statuses = self.status()?.init_container_statuses.as_deref()?;
-        let plain = |name: &str| inits.iter().any(|c| c.name == name && c.restart_policy.as_deref() != Some("Always"));
-        let (index, status) = statuses.iter().enumerate().find(|(_, status)| plain(&status.name) && running(status))?;
-        let started = status.state.as_ref()?.running.as_ref()?.started_at.as_ref().map(|time| time.0);
-        let message = format!(
-            "init container {} of {} is running; the next containers start when it completes",
-            index + 1,
-            inits.len()
-        );
-        let (container, reason) = (Some(status.name.as_str().into()), "PodInitializing".into());
-        Some(Wait { container, reason, message, since: started, until: None })
-    }
-
     fn wait(&self, wait: &Wait, out: &mut String) {
         let about = wait.container.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
         let message = if wait.message.is_empty() { String::new() } else { format!(": {}", plain(&wait.message)) };
-        let _ = writeln!(out, "  {about}{}{message}", wait.reason);
+        let _ = writeln!(out, "  {about}{}{message}", self.pull(wait).as_deref().unwrap_or(&wait.reason));
         if let Some(since) = wait.since {
             let _ = writeln!(out, "    since {}, for {}", clock(since), age(seconds(since, self.now)));
         }
@@ -208,6 +185,13 @@ impl Renderer<'_> {
             Some(until) => _ = writeln!(out, "    was due at {}", clock(until)),
             None => {}
         }
+    }
+
+    /// `Pulling 34 of 120 MB`, of a container that waits for its image.
+    fn pull(&self, wait: &Wait) -> Option<String> {
+        let container = wait.container.as_ref().filter(|_| wait.reason == "Pulling")?;
+        let image = find(self.explanation.pod.as_ref()?, container.as_str())?.image.as_deref()?;
+        Some((self.pulls)(image)?.to_string())
     }
 
     /// The reason and a line for the last termination of each container, unless its current instance completed without error.
@@ -223,7 +207,7 @@ impl Renderer<'_> {
             if reason == "Completed" && !before {
                 continue;
             }
-            let count = i64::from(container.restart_count) - i64::from(before && running(container));
+            let count = i64::from(container.restart_count) - i64::from(before && is_running(container));
             let log = self.log(&container.name, count);
             let message = ended.message.as_deref().map(plain).filter(|m| !m.is_empty());
             let message = message.map(|m| format!(": {m}")).unwrap_or_default();
@@ -240,7 +224,7 @@ impl Renderer<'_> {
     }
 }
 
-fn running(container: &k8s_openapi::api::core::v1::ContainerStatus) -> bool {
+fn is_running(container: &k8s_openapi::api::core::v1::ContainerStatus) -> bool {
     container.state.as_ref().is_some_and(|s| s.running.is_some())
 }
 
@@ -278,9 +262,9 @@ fn clock(at: Timestamp) -> String {
     at.to_zoned(TimeZone::UTC).strftime("%F %T%.3f").to_string()
 }
 
-/// Writes a list item, wrapped at 100 columns.
+/// Writes an item of the advice, wrapped at 100 columns.
 fn fold(text: &str, out: &mut String) {
-    let (mut line, mut begin) = (String::new(), "  - ");
+    let (mut line, mut begin) = (String::new(), "  → ");
     for word in text.split_whitespace() {
         if line.len() + word.len() > 96 {
             let _ = writeln!(out, "{begin}{line}");

@@ -1,12 +1,15 @@
 //! The table of pods, with a STATUS column.
 //!
-//! The status follows kubectl's rules (`printPod`). One difference: a pod that is not admitted yet (not enough resources, another pod
-//! of its name) shows that reason, where kubectl would show the state of its containers, which do not exist yet.
+//! The status follows kubectl's rules (`printPod`), with two differences: a pod that is not admitted yet (not enough resources, another pod
+//! of its name) shows that reason, where kubectl would show the state of its containers, which do not exist yet. A pod in quarantine is
+//! `Quarantined`: the agent does nothing for it, and what is known of its containers may be old.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 
-use super::{Colour, Table, age, age_at, plain, seconds};
+use podwright_core::static_pod::CONFIG_SEEN;
+
+use super::{Colour, TextTable, age, age_at, plain, seconds};
 
 /// The computed columns of a row.
 #[derive(Debug, PartialEq)]
@@ -23,35 +26,41 @@ pub(crate) struct Summary {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Columns {
     pub(crate) namespace: bool,
-    /// IP and node.
+    /// IP, node and ports.
     pub(crate) wide: bool,
+    pub(crate) labels: bool,
 }
 
-pub(crate) fn table(pods: &[Pod], columns: Columns, now: Timestamp) -> Table {
+/// Static pods have no creation time of an API server; their age starts when they were admitted, or else first read.
+fn created_at(pod: &Pod) -> Option<Timestamp> {
+    let created = pod.metadata.creation_timestamp.as_ref();
+    let created = created.or(pod.status.as_ref().and_then(|s| s.start_time.as_ref())).map(|time| time.0);
+    let seen = || pod.metadata.annotations.as_ref()?.get(CONFIG_SEEN)?.parse().ok();
+    created.or_else(seen)
+}
+
+pub(crate) fn table(pods: &[Pod], columns: Columns, now: Timestamp) -> TextTable {
     let mut head = vec!["NAME", "READY", "STATUS", "RESTARTS", "AGE"];
     if columns.namespace {
         head.insert(0, "NAMESPACE");
     }
     if columns.wide {
-        head.extend(["IP", "NODE"]);
+        head.extend(["IP", "NODE", "PORTS"]);
     }
-    let mut table = Table::new(&head);
+    if columns.labels {
+        head.push("LABELS");
+    }
+    let mut table = TextTable::new(&head);
     for pod in pods {
         let Summary { ready, status, restarts } = summary(pod);
         let text = |text: Option<&str>| (plain(text.unwrap_or("<none>")), None);
-        // Static pods have no creation time of an API server; their age starts when they were first seen.
-        let created = pod.metadata.creation_timestamp.as_ref();
-        let created = created.or(pod.status.as_ref().and_then(|s| s.start_time.as_ref())).map(|time| time.0);
-        let restarts = match restarts {
-            (count @ 1.., Some(last)) => format!("{count} ({} ago)", age(seconds(last, now))),
-            (count, _) => count.to_string(),
-        };
+        let created = created_at(pod);
         let all_ready = ready.0 == ready.1;
         let mut row = vec![
             text(pod.metadata.name.as_deref()),
             (format!("{}/{}", ready.0, ready.1), None),
-            (plain(&status), Some(colour(&status, all_ready))),
-            (restarts, None),
+            (plain(&status_text(pod, &status)), Some(colour(&status, all_ready))),
+            (restarts_text(restarts, now), None),
             (age_at(created, now), None),
         ];
         if columns.namespace {
@@ -60,10 +69,63 @@ pub(crate) fn table(pods: &[Pod], columns: Columns, now: Timestamp) -> Table {
         if columns.wide {
             row.push(text(pod.status.as_ref().and_then(|s| s.pod_ip.as_deref())));
             row.push(text(pod.spec.as_ref().and_then(|s| s.node_name.as_deref())));
+            row.push(text(ports(pod).as_deref()));
+        }
+        if columns.labels {
+            let labels = pod.metadata.labels.iter().flatten().map(|(key, value)| format!("{key}={value}"));
+            let labels = labels.collect::<Vec<_>>().join(",");
+            row.push(text(Some(labels.as_str()).filter(|labels| !labels.is_empty())));
         }
         table.row(row);
     }
     table
+}
+
+/// `Pulling 34 of 120 MB` while a container waits for its image, if it is known how far the pull is; of an init container
+/// `Init:0/1 (Pulling 34 of 120 MB)`.
+fn status_text(pod: &Pod, status: &str) -> String {
+    let statuses = pod.status.iter().filter(|_| pod.metadata.deletion_timestamp.is_none());
+    let mut statuses = statuses.flat_map(|s| s.init_container_statuses.iter().chain(&s.container_statuses).flatten());
+    let pull = statuses.find_map(|container| {
+        let message = state(container)?.waiting.as_ref()?.message.as_deref()?;
+        message.starts_with("Pulling ").then_some(message)
+    });
+    match (pull, status) {
+        (None, status) => status.to_owned(),
+        (Some(pull), "ContainerCreating" | "PodInitializing" | "Pending") => pull.to_owned(),
+        (Some(pull), status) => format!("{status} ({pull})"),
+    }
+}
+
+/// The cells of the API server's table after the name: ready, status, restarts, age, IP, node.
+pub(crate) fn cells(pod: &Pod, now: Timestamp) -> [String; 6] {
+    let Summary { ready, status, restarts } = summary(pod);
+    let text = |text: Option<&str>| text.unwrap_or("<none>").to_owned();
+    [
+        format!("{}/{}", ready.0, ready.1),
+        status,
+        restarts_text(restarts, now),
+        age_at(created_at(pod), now),
+        text(pod.status.as_ref().and_then(|s| s.pod_ip.as_deref())),
+        text(pod.spec.as_ref().and_then(|s| s.node_name.as_deref())),
+    ]
+}
+
+fn restarts_text(restarts: (i64, Option<Timestamp>), now: Timestamp) -> String {
+    match restarts {
+        (count @ 1.., Some(last)) => format!("{count} ({} ago)", age(seconds(last, now))),
+        (count, _) => count.to_string(),
+    }
+}
+
+/// The ports that containers declare: `8080->80/TCP` with a host port, else `80/TCP`.
+fn ports(pod: &Pod) -> Option<String> {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let ports = containers.flat_map(|container| container.ports.iter().flatten()).map(|port| {
+        let host = port.host_port.filter(|host| *host != 0).map(|host| format!("{host}->")).unwrap_or_default();
+        format!("{host}{}/{}", port.container_port, port.protocol.as_deref().unwrap_or("TCP"))
+    });
+    Some(ports.collect::<Vec<_>>().join(",")).filter(|ports| !ports.is_empty())
 }
 
 /// The computed columns of a pod.
@@ -100,6 +162,13 @@ pub(crate) fn summary(pod: &Pod) -> Summary {
         text = held_reason.unwrap_or_default();
     }
     let terminal = podwright_core::model::is_terminal(Some(phase));
+    // How its containers ended says nothing about them: a user ended them.
+    if terminal && status.reason.as_deref() == Some(podwright_core::status::STOPPED) {
+        text = podwright_core::status::STOPPED.into();
+    }
+    if podwright_core::status::is_quarantined_for_long(status) && !terminal {
+        text = "Quarantined".into();
+    }
     if pod.metadata.deletion_timestamp.is_some() && !terminal {
         text = "Terminating".into();
     }
@@ -209,6 +278,7 @@ fn colour(status: &str, ready: bool) -> Colour {
         "Running" if ready => Colour::Good,
         "Completed" | "Succeeded" => Colour::Good,
         "Running" | "Pending" | "Terminating" | "ContainerCreating" | "PodInitializing" | "NotReady" => Colour::Busy,
+        podwright_core::status::STOPPED => Colour::Busy,
         "WaitingForPredecessor" => Colour::Busy,
         other if other.strip_prefix("Init:").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) => {
             Colour::Busy

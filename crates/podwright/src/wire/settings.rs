@@ -1,19 +1,21 @@
 //! The settings of each component, from the configuration.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use podwright_agent::host::{Allocatable, HostConfig, HostPaths};
+use podwright_agent::feed::PodFeed;
+use podwright_agent::host::{Allocatable, Host, HostConfig, HostPaths, Pool};
 use podwright_agent::perform::{PullConfig, PullRecords};
 use podwright_agent::sources::{self, Decode};
+use podwright_agent::stats::SamplerConfig;
 use podwright_agent::translate::{CgroupDriver, NodeSettings};
 use podwright_core::gc::ImagePolicy;
 use podwright_core::model::Source;
+use podwright_cri::{ImageService, RuntimeService};
 use podwright_linux::cgroup::CgroupTree;
 
+use crate::cluster::machine_ids;
 use crate::config::AgentConfig;
-
-/// The only supported driver; the configuration rejects the other.
-pub(super) const DRIVER: CgroupDriver = CgroupDriver::Cgroupfs;
 
 pub(super) fn image_policy(config: &AgentConfig) -> ImagePolicy {
     let images = &config.images;
@@ -25,7 +27,11 @@ pub(super) fn decode(config: &AgentConfig, source: Source) -> Decode {
     sources::static_pods(source, &config.node.node_name, config.strictness)
 }
 
-pub(super) fn node_facts(config: &AgentConfig, cgroups: Option<&CgroupTree>) -> NodeSettings {
+pub(super) fn node_facts(
+    config: &AgentConfig,
+    cgroups: Option<&CgroupTree>,
+    cgroup_driver: CgroupDriver,
+) -> NodeSettings {
     NodeSettings {
         node_name: config.node.node_name.clone(),
         host_ips: config.node.host_ips.clone(),
@@ -33,7 +39,7 @@ pub(super) fn node_facts(config: &AgentConfig, cgroups: Option<&CgroupTree>) -> 
         cluster_dns: config.dns.servers.clone(),
         cluster_domain: config.dns.domain.clone(),
         resolv_conf: config.dns.resolv_conf.clone(),
-        cgroup_driver: DRIVER,
+        cgroup_driver,
         cgroup_v2: cgroups.is_some_and(|tree| tree.version() == podwright_linux::cgroup::CgroupVersion::V2),
         swap_limits: cgroups.is_some_and(CgroupTree::limits_swap),
         cpu_cfs_quota: config.cgroups.cpu_quota,
@@ -66,6 +72,26 @@ pub(super) fn host_config(config: &AgentConfig) -> HostConfig {
         cpu_cfs_period: config.cgroups.cpu_period,
         huge_page_sizes: config.machine.huge_page_sizes.clone(),
         hosts_file: "/etc/hosts".into(),
+    }
+}
+
+pub(super) fn sampler(
+    config: &AgentConfig,
+    (runtime, images): (Arc<dyn RuntimeService>, Arc<dyn ImageService>),
+    host: &Host,
+    feed: &Arc<PodFeed>,
+    pool: &Pool,
+) -> SamplerConfig {
+    SamplerConfig {
+        node: config.node.node_name.clone(),
+        machine: machine_ids(&config.node.boot_id),
+        runtime,
+        images,
+        feed: Arc::clone(feed),
+        paths: paths(config),
+        cgroups: host.cgroups().clone(),
+        volume_period: config.volume_stats_period,
+        pool: pool.clone(),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::pods;
 use crate::report::{Table, verdict};
 use crate::runtime_calls::RuntimeCalls;
 
-const NODE: &str = "bench";
+pub(crate) const NODE: &str = "bench";
 const PODS: &str = "/api/v1/namespaces/bench/pods";
 /// Repetitions; the median is reported.
 const TIMES: usize = 7;
@@ -50,7 +50,7 @@ pub(crate) fn measure() -> Result<Table> {
     let kubeconfig = plane.node_kubeconfig(NODE)?;
     let scratch = Scratch::new()?;
     let containerd = Containerd::start(&scratch, Flavor::V2)?;
-    let bare = RuntimeCalls::new(&scratch, &containerd)?;
+    let bare = RuntimeCalls::new(&scratch, &containerd.endpoint())?;
     let mut agent = Agent::new(&scratch)
         .runtime(&containerd)
         .hostname(NODE)
@@ -85,7 +85,7 @@ pub(crate) fn measure() -> Result<Table> {
     }
     table.note(&format!(
         "Pods with networks of their own, bound to the node when they are created; medians of {TIMES}, seen on a watch of the API server. \
-         RuntimeCalls calls: the same pods by CRI calls alone, 4 at a time; no agent is faster. The Go kubelet leaves dead sandboxes to a later \
+         Bare calls: the same pods by CRI calls alone, 4 at a time; no agent is faster. The Go kubelet leaves dead sandboxes to a later \
          clean-up, podwright removes them before the object goes."
     ));
     Ok(table)
@@ -129,11 +129,7 @@ fn workload(plane: &ControlPlane, pid: u32) -> Result<Measured> {
     }
     let mut took: Measured = singles.into_iter().map(median).collect();
     for many in MANY {
-        let names: Vec<String> = (0..many).map(|n| format!("many{n}")).collect();
-        let pods: Vec<(String, Value)> = names.iter().map(|name| (name.clone(), pods::sleeper(false))).collect();
-        let up = create(plane, &pods, is_ready)?;
-        let rest = at_rest(pid, AT_REST)?;
-        let down = delete(plane, &names)?;
+        let (up, rest, down) = burst(plane, many, || at_rest(pid, AT_REST))?;
         #[expect(clippy::cast_precision_loss, reason = "small numbers")]
         let rss = rest.rss_kib as f64 / 1024.0;
         took.extend([up.as_secs_f64(), down.as_secs_f64(), rss, rest.cpu, rest.switches]);
@@ -141,7 +137,20 @@ fn workload(plane: &ControlPlane, pid: u32) -> Result<Measured> {
     Ok(took)
 }
 
-fn median(mut all: Vec<f64>) -> f64 {
+/// Creates many pods at once, measures something, and deletes them: the times of both, and the measurement.
+pub(crate) fn burst<T>(
+    plane: &ControlPlane,
+    many: usize,
+    measure: impl FnOnce() -> Result<T>,
+) -> Result<(Duration, T, Duration)> {
+    let names: Vec<String> = (0..many).map(|n| format!("many{n}")).collect();
+    let pods: Vec<(String, Value)> = names.iter().map(|name| (name.clone(), pods::sleeper(false))).collect();
+    let up = create(plane, &pods, is_ready)?;
+    let measured = measure()?;
+    Ok((up, measured, delete(plane, &names)?))
+}
+
+pub(crate) fn median(mut all: Vec<f64>) -> f64 {
     all.sort_by(f64::total_cmp);
     all[all.len() / 2]
 }

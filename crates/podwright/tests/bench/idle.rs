@@ -31,16 +31,16 @@ pub(crate) struct Cost {
 pub(crate) fn measure() -> Result<Table> {
     let scratch = Scratch::new()?;
     let containerd = Containerd::start(&scratch, Flavor::V2)?;
-    let bare = RuntimeCalls::new(&scratch, &containerd)?;
+    let bare = RuntimeCalls::new(&scratch, &containerd.endpoint())?;
     let mut agent = Agent::new(&scratch).runtime(&containerd).start()?;
-    put(&scratch)?;
+    pods::put_all(&scratch, PODS, &pods::sleeper(true))?;
     wait(|| agent.pods())?;
     let ours = at_rest(agent.pid(), MEASURED)?;
     agent.sigterm()?;
     clear(&scratch, &bare)?;
 
     let kubelet = GoKubelet::start_standalone(&scratch, &containerd, "node", &json!({}))?;
-    put(&scratch)?;
+    pods::put_all(&scratch, PODS, &pods::sleeper(true))?;
     wait(|| kubelet.pods())?;
     let theirs = at_rest(kubelet.pid(), MEASURED)?;
     drop(kubelet);
@@ -81,13 +81,9 @@ pub(crate) fn measure() -> Result<Table> {
     Ok(table)
 }
 
-fn put(scratch: &Scratch) -> Result<()> {
-    (0..PODS).try_for_each(|n| pods::put(scratch, &format!("idle{n}"), &pods::sleeper(true)))
-}
-
 /// Without an agent: the cost of termination is measured elsewhere.
 fn clear(scratch: &Scratch, bare: &RuntimeCalls) -> Result<()> {
-    (0..PODS).try_for_each(|n| pods::remove(scratch, &format!("idle{n}")))?;
+    pods::remove_all(scratch, PODS)?;
     bare.clear()
 }
 

@@ -82,7 +82,7 @@ fn lasting(scratch: &Scratch, trace: &mut Trace, name: &str, begun: &mut Spans, 
     std::thread::sleep(std::time::Duration::from_millis(100));
     pods::remove(scratch, name)?;
     let exit = trace.wait(up, "the exit", |m| m.is("event", STOPPED))?;
-    let end = trace.wait(exit, "the pod to be forgotten", |m| m.is("status", "known=false"))?;
+    let end = trace.wait(exit, "the pod to be forgotten", |m| m.is("pod", "removed"))?;
     forgotten.add(trace, trace.marks[exit].at, trace.marks[end].at);
     Ok(())
 }
@@ -103,7 +103,7 @@ fn failing(scratch: &Scratch, trace: &mut Trace, name: &str, begun: &mut Spans, 
         exited.add(trace, trace.marks[at].at, trace.marks[acted].at);
     }
     pods::remove(scratch, name)?;
-    trace.wait(at, "the pod to be forgotten", |m| m.is("status", "known=false"))?;
+    trace.wait(at, "the pod to be forgotten", |m| m.is("pod", "removed"))?;
     Ok(())
 }
 

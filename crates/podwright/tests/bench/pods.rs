@@ -26,6 +26,16 @@ pub(crate) fn remove(scratch: &Scratch, name: &str) -> Result<()> {
     scratch.remove_manifest(&format!("{name}.json"))
 }
 
+/// This many of the same kind, at once.
+pub(crate) fn put_all(scratch: &Scratch, count: usize, spec: &Value) -> Result<()> {
+    (0..count).try_for_each(|n| put(scratch, &format!("pod{n}"), spec))
+}
+
+/// Those of [`put_all`].
+pub(crate) fn remove_all(scratch: &Scratch, count: usize) -> Result<()> {
+    (0..count).try_for_each(|n| remove(scratch, &format!("pod{n}")))
+}
+
 /// How many pods of a v1 PodList are ready. The Go kubelet's empty list is `null`.
 pub(crate) fn ready(list: &Value) -> usize {
     let is_ready = |pod: &&Value| {

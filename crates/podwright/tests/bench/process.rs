@@ -31,7 +31,13 @@ pub(crate) fn switches(pid: u32) -> Result<BTreeMap<String, u64>> {
     Ok(all)
 }
 
-/// A number in `/proc/PID/status`.
+/// The proportional share of a process's resident memory, in KiB; zero if it has ended.
+pub(crate) fn pss_kib(pid: u32) -> u64 {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    field(&rollup, "Pss:").unwrap_or_default()
+}
+
+/// A number in a file of `/proc/PID` with lines `key: number unit`.
 pub(crate) fn field(status: &str, key: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(key))?;
     line.split_whitespace().next()?.parse().ok()

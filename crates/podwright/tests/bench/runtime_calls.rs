@@ -15,8 +15,8 @@ use podwright_agent::translate::{
 use podwright_core::model::{ImageFacts, Pod, Source};
 use podwright_core::static_pod;
 use podwright_cri::{RemoteRuntime, RuntimeService, v1};
+use podwright_testbed::Scratch;
 use podwright_testbed::image::PAUSE;
-use podwright_testbed::{Containerd, Scratch};
 use serde_json::json;
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
@@ -52,9 +52,10 @@ pub(crate) struct RuntimeCounts {
 }
 
 impl RuntimeCalls {
-    pub(crate) fn new(scratch: &Scratch, containerd: &Containerd) -> Result<Self> {
+    /// `endpoint` is in the form of `--container-runtime-endpoint`.
+    pub(crate) fn new(scratch: &Scratch, endpoint: &str) -> Result<Self> {
         let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let runtime = tokio.block_on(async { RemoteRuntime::connect(&containerd.endpoint()) })?;
+        let runtime = tokio.block_on(async { RemoteRuntime::connect(endpoint) })?;
         let root_dir = scratch.dir("bare")?;
         let file = root_dir.join("file");
         fs::write(&file, "")?;
@@ -81,15 +82,27 @@ impl RuntimeCalls {
 
     /// Starts this many pods, then removes them: the time of both.
     pub(crate) fn up_and_down(&self, pods: usize, host_network: bool) -> Result<(Duration, Duration)> {
+        let (up, (), down) = self.with_pods(pods, host_network, || Ok(()))?;
+        Ok((up, down))
+    }
+
+    /// Starts this many pods, measures something, then removes them: the times of both, and the measurement.
+    pub(crate) fn with_pods<T>(
+        &self,
+        pods: usize,
+        host_network: bool,
+        measure: impl FnOnce() -> Result<T>,
+    ) -> Result<(Duration, T, Duration)> {
         let asked: Vec<PodConfigs> = (0..pods).map(|n| self.asked(n, host_network)).collect::<Result<_>>()?;
         self.tokio.block_on(async {
             let began = Instant::now();
             let made = self.each(asked.into_iter().map(|asked| up(self.runtime.clone(), asked))).await?;
             let up = began.elapsed();
+            let measured = measure()?;
             let began = Instant::now();
             self.each(made.into_iter().map(|(sandbox, container)| down(self.runtime.clone(), sandbox, container)))
                 .await?;
-            Ok((up, began.elapsed()))
+            Ok((up, measured, began.elapsed()))
         })
     }
 

@@ -96,15 +96,17 @@ fn parse(line: &str) -> Option<Mark> {
     let (at, rest) = line.split_once(' ')?;
     let rest = rest.trim_start();
     let traced = rest.strip_prefix("TRACE ").and_then(|rest| rest.split_once("podwright::trace: "));
-    let told = match traced {
-        Some((_, told)) => told.to_owned(),
+    let text = match traced {
+        Some((_, text)) => text.to_owned(),
         // A call that core decided: its fields are those of the span.
         None => {
-            let sent = "}: podwright_agent::event_loop::in_flight: call sent";
-            format!("order {}", rest.strip_prefix("DEBUG call{")?.split_once(sent)?.0)
+            let (fields, text) =
+                rest.strip_prefix("DEBUG call{")?.split_once("}: podwright_agent::event_loop::in_flight: call ")?;
+            let what = if text.starts_with("sent") { "order" } else { "answer" };
+            format!("{what} {fields}")
         }
     };
-    let (what, fields) = told.split_once(' ').unwrap_or((&told, ""));
+    let (what, fields) = text.split_once(' ').unwrap_or((&text, ""));
     let at: Timestamp = at.parse().ok()?;
     Some(Mark { at: at.as_microsecond(), what: what.to_owned(), fields: fields.replace('"', "") })
 }

@@ -1,4 +1,4 @@
-//! Masks values that differ in every run: times, ages, ids, addresses, directories, and column widths.
+//! Masks values that differ in every run: times, ages, ids, addresses, directories, the name of the runtime, and column widths.
 
 use std::path::Path;
 
@@ -6,6 +6,7 @@ const WEEKDAYS: [&str; 7] = ["Mon, ", "Tue, ", "Wed, ", "Thu, ", "Fri, ", "Sat, 
 
 pub(crate) fn all(text: &str, scratch: &Path) -> String {
     let text = text.replace(&scratch.display().to_string(), "<scratch>");
+    let text = text.replace("containerd://", "<runtime>://").replace("podwright://", "<runtime>://");
     let lines = text.lines().map(|line| {
         let line = counts(&whole_dates(line));
         let indent = line.len() - line.trim_start().len();
@@ -47,6 +48,11 @@ fn counts(line: &str) -> String {
         if of_machine || again {
             let digits = words[at].trim_matches(|c: char| !c.is_ascii_digit()).to_owned();
             words[at] = words[at].replace(&digits, "<n>");
+        }
+    }
+    for n in 4..words.len() {
+        if words[n - 1..=n] == ["are", "free"] {
+            (words[n - 4], words[n - 2]) = ("<n>".into(), "<n>".into());
         }
     }
     words.join(" ")

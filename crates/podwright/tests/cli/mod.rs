@@ -1,8 +1,9 @@
-//! The commands against a real agent on Debian's containerd; values that differ in every run are masked.
+//! The commands against a real agent; values that differ in every run are masked.
 
 mod explain_stuck;
-mod mask;
-mod pty;
+pub(crate) mod mask;
+pub(crate) mod pty;
+mod terminals;
 mod verbs;
 
 use std::os::unix::fs::PermissionsExt;
@@ -11,26 +12,26 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use anyhow::ensure;
-use podwright_testbed::{Agent, Scratch, image, wait_until};
+use podwright_testbed::{Agent, Flavor, Scratch, TestRuntime, image, wait_until};
 use serde_json::{Value, json};
 
-use crate::fixture::{DebianNode, LIMIT, pod};
+use crate::fixture::{LIMIT, LocalNode, pod};
 
 const NOBODY: u32 = 65534;
 
-impl DebianNode {
-    fn put(&self, name: &str, spec: &Value) {
+impl LocalNode {
+    pub(crate) fn put(&self, name: &str, spec: &Value) {
         self.scratch.put_manifest(&format!("{name}.json"), &pod(name, spec)).expect("written");
     }
 
     /// A command of the tested binary for this agent.
-    fn command(&self, program: &Path, line: &str) -> Command {
+    pub(crate) fn command(&self, program: &Path, line: &str) -> Command {
         let mut command = Command::new(program);
         command.args(line.split_whitespace()).env("PODWRIGHT_RUN_DIR", self.scratch.run_dir().expect("there"));
         command
     }
 
-    fn run(&self, line: &str) -> Output {
+    pub(crate) fn run(&self, line: &str) -> Output {
         self.command(&Agent::program().expect("built"), line).output().expect("it runs")
     }
 
@@ -48,13 +49,20 @@ impl DebianNode {
         message
     }
 
-    fn wait_status(&self, name: &str, word: &str) {
+    pub(crate) fn wait_status(&self, name: &str, word: &str) {
         wait_until(LIMIT, &format!("{name} to be {word}"), || {
             let message = self.masked_output(&format!("get pods {name}"));
             ensure!(message.split_whitespace().any(|found| found == word), "{message}");
             Ok(())
         });
     }
+}
+
+/// Compares with a file of `snapshots`, whatever the test program is: output does not depend on the runtime, except for its name.
+fn assert_snapshot(name: &str, output: &str) {
+    let mut settings = insta::Settings::clone_current();
+    settings.set_prepend_module_to_snapshot(false);
+    settings.bind(|| insta::assert_snapshot!(name, output));
 }
 
 /// With cp: if this process held the file open for writing while another thread forks, executing it would fail with ETXTBSY.
@@ -83,8 +91,15 @@ fn web() -> Value {
 
 #[test]
 fn healthy_and_failing_pods_are_shown_and_explained() {
-    let node = DebianNode::start();
-    insta::assert_snapshot!("nothing", node.masked_output("get pods"));
+    let node = LocalNode::start();
+    let nothing = wait_until(LIMIT, "the first answer of the runtime", || {
+        let message = node.masked_output("get pods");
+        // The engine is in the agent: it is asked, or it responds.
+        assert!(crate::FLAVOR != Flavor::Engine || !message.contains("does not respond"), "a false alarm: {message}");
+        ensure!(!message.contains("container runtime"), "{message}");
+        Ok(message)
+    });
+    assert_snapshot("nothing", &nothing);
     let absent = json!({"name": "c", "image": "127.0.0.1:1/no/such:1"});
     let with = |changes: &[(&str, Value)], mut container: Value| {
         changes.iter().for_each(|(field, value)| container[*field] = value.clone());
@@ -92,13 +107,13 @@ fn healthy_and_failing_pods_are_shown_and_explained() {
     };
     let (never, greedy) = (("imagePullPolicy", json!("Never")), ("resources", json!({"requests": {"cpu": "1000"}})));
     let root = ("securityContext", json!({"runAsNonRoot": true}));
-    let crash = json!({"containers": [sh("c", "echo no config > /dev/termination-log; exit 3")]});
+    let crash = json!({"containers": [sh("c", "echo no config > /dev/termination-log; sleep 1; exit 3")]});
     std::fs::write(node.scratch.manifests().expect("there").join("broken.yaml"), "kind: Pod\n  oops: [")
         .expect("written");
     // Each pod is checked before its next attempt; pods with a final state come first.
     for (name, word, spec) in [
         ("web", "2/2", web()),
-        ("once", "Completed", json!({"restartPolicy": "Never", "containers": [sh("c", "exit 0")]})),
+        ("once", "Completed", json!({"restartPolicy": "Never", "containers": [sh("c", "sleep 1")]})),
         ("slow", "Init:0/1", json!({"initContainers": [sh("i", "sleep 3600")], "containers": [sh("c", "true")]})),
         ("never", "ErrImageNeverPull", with(&[never], absent.clone())),
         ("greedy", "OutOfcpu", with(&[greedy], sh("c", "true"))),
@@ -110,12 +125,16 @@ fn healthy_and_failing_pods_are_shown_and_explained() {
         let message = wait_until(LIMIT, "terminations to complete", || {
             let message = node.masked_output(&format!("explain {name}"));
             ensure!(!message.contains("is terminating") && !message.contains("are being removed"), "{message}");
+            // The start is shown when its call returns, what it waits for when the container was observed.
+            ensure!(name != "slow" || message.contains("    since "), "{message}");
+            let is_retried = matches!(name, "never" | "root" | "crash");
+            ensure!(!is_retried || message.contains("    until "), "{message}");
             Ok(message)
         });
-        insta::assert_snapshot!(format!("explain_{name}"), message);
+        assert_snapshot(&format!("explain_{name}"), &message);
     }
-    insta::assert_snapshot!("get_pods", node.masked_output("get pods"));
-    insta::assert_snapshot!("get_pods_wide", node.masked_output("get po web -A -o wide"));
+    assert_snapshot("get_pods", &node.masked_output("get pods"));
+    assert_snapshot("get_pods_wide", &node.masked_output("get po web -A -o wide"));
     let missing = json!([{"name": "v", "hostPath": {"path": "/no/such/place", "type": "Directory"}}]);
     for (name, word, spec) in [
         ("absent", "ImagePullBackOff", with(&[], absent)),
@@ -129,7 +148,9 @@ fn healthy_and_failing_pods_are_shown_and_explained() {
             // A mount is retried within a second: the number of attempts does not matter here.
             Ok(message.replace(" (<n> times)", ""))
         });
-        insta::assert_snapshot!(format!("explain_{name}"), message);
+        // Errors of pulls are the runtime's own.
+        let suffix = if name == "absent" && crate::FLAVOR == Flavor::Engine { "_on_engine" } else { "" };
+        assert_snapshot(&format!("explain_{name}{suffix}"), &message);
     }
     node.put("wrong", &with(&[("command", json!(["/no/such/command"]))], sh("c", "true")));
     node.wait_status("wrong", "RunContainerError");
@@ -138,8 +159,8 @@ fn healthy_and_failing_pods_are_shown_and_explained() {
     for words in ["c: RunContainerError", "/no/such/command", "check that its command exists"] {
         assert!(wrong.contains(words), "{words} is not in {wrong}");
     }
-    insta::assert_snapshot!("describe_web", node.masked_output("describe pod web"));
-    insta::assert_snapshot!("events_of_web", node.masked_output("events --for pod/web"));
+    assert_snapshot("describe_web", &node.masked_output("describe pod web"));
+    assert_snapshot("events_of_web", &node.masked_output("events --for pod/web"));
     same_object_in_every_format(&node);
 
     node.scratch.remove_manifest("web.json").expect("removed");
@@ -151,7 +172,7 @@ fn healthy_and_failing_pods_are_shown_and_explained() {
     assert!(gone.contains("Pod default/web-node was removed") && gone.contains("termination requested"), "{gone}");
 }
 
-fn same_object_in_every_format(node: &DebianNode) {
+fn same_object_in_every_format(node: &LocalNode) {
     let listed: Value = serde_json::from_slice(&node.run("get pods -A -o json").stdout).expect("JSON");
     assert_eq!((&listed["kind"], &listed["apiVersion"]), (&json!("PodList"), &json!("v1")));
     let once: Value = serde_json::from_slice(&node.run("get pods once -o json").stdout).expect("JSON");
@@ -199,7 +220,7 @@ fn exit_codes_distinguish_failures_from_usage_errors() {
 
 #[test]
 fn the_socket_is_private_and_removed_with_the_agent() {
-    let mut node = DebianNode::start();
+    let mut node = LocalNode::start();
     let socket = node.socket();
     let mode = std::fs::metadata(&socket).expect("there").permissions().mode() & 0o777;
     assert_eq!(mode, 0o600);
@@ -235,8 +256,7 @@ fn the_socket_is_private_and_removed_with_the_agent() {
 
     // A second agent is rejected; the socket of a dead agent is replaced; it is removed at the end.
     let mut second = node.command(&program, "run --hostname-override other --root-dir");
-    let second = second.arg(node.scratch.path().join("other-root")).arg("--container-runtime-endpoint");
-    let output = second.arg(node.containerd.endpoint()).output().expect("it runs");
+    let output = second.arg(node.scratch.path().join("other-root")).output().expect("it runs");
     let message = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(1) && message.contains("another agent uses"), "{message}");
     node.agent.kill9().expect("killed");
@@ -245,4 +265,9 @@ fn the_socket_is_private_and_removed_with_the_agent() {
     assert!(node.run("get pods").status.success());
     assert!(node.agent.sigterm().expect("it ends").success());
     assert!(!socket.exists(), "a socket is left");
+    // Of the engine, without pods, nothing is left either. On containerd the link never existed.
+    let socket = node.scratch.run_dir().expect("there").join("engine.sock");
+    assert!(!socket.exists(), "the socket of the engine is left");
+    let bridge = Path::new("/sys/class/net").join(node.scratch.name());
+    assert!(matches!(node.runtime, TestRuntime::Containerd(_)) || !bridge.exists(), "{} is left", bridge.display());
 }

@@ -9,7 +9,7 @@ use podwright_testbed::{Agent, wait_until};
 use serde_json::{Value, json};
 
 use super::pty::Pty;
-use super::{DebianNode, LIMIT, pod, sh};
+use super::{LIMIT, LocalNode, assert_snapshot, pod, sh};
 
 /// A running command whose output is read line by line.
 struct Following {
@@ -53,7 +53,7 @@ fn sleeper(script: &str) -> Value {
            "containers": [sh("c", &format!("trap 'exit 0' TERM; {script}; while :; do sleep 0.1; done"))]})
 }
 
-impl DebianNode {
+impl LocalNode {
     fn write(&self, name: &str, object: &Value) -> String {
         let file = self.scratch.path().join(name);
         std::fs::write(&file, object.to_string()).expect("written");
@@ -74,79 +74,83 @@ impl DebianNode {
     fn with_input(&self, line: &str, input: &[u8]) -> (Option<i32>, String) {
         let mut command = self.command(&Agent::program().expect("built"), line);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it runs");
-        child.stdin.take().expect("piped").write_all(input).expect("taken");
-        let output = child.wait_with_output().expect("it ends");
+        let mut stdin = child.stdin.take().expect("piped");
+        // Aside: the command stops reading when its output is not read.
+        let output = std::thread::scope(|scope| {
+            scope.spawn(move || stdin.write_all(input).expect("taken"));
+            child.wait_with_output().expect("it ends")
+        });
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }
 
 #[test]
 fn apply_watch_change_and_delete_work() {
-    let node = DebianNode::start();
+    let node = LocalNode::start();
     let web = node.write("web.json", &pod("web", &sleeper("echo up")));
-    insta::assert_snapshot!("apply_dry_run", node.masked_output(&format!("apply -f {web} --dry-run")));
+    assert_snapshot("apply_dry_run", &node.masked_output(&format!("apply -f {web} --dry-run")));
     let (watch, events) = (node.following("get pods -w"), node.following("events -w"));
-    insta::assert_snapshot!("apply", node.success_output(&format!("apply -f {web}")));
-    insta::assert_snapshot!("wait_ready", node.success_output("wait pod/web --for=condition=Ready --timeout=30s"));
+    assert_snapshot("apply", &node.success_output(&format!("apply -f {web}")));
+    assert_snapshot("wait_ready", &node.success_output("wait pod/web --for=condition=Ready --timeout=30s"));
     watch.until("Running");
-    insta::assert_snapshot!("apply_unchanged", node.success_output(&format!("apply -f {web}")));
+    assert_snapshot("apply_unchanged", &node.success_output(&format!("apply -f {web}")));
     let mut changed = pod("web", &sleeper("echo up"));
     changed["metadata"]["labels"]["tier"] = json!("front");
     node.write("web.json", &changed);
-    insta::assert_snapshot!("apply_configured", node.success_output(&format!("apply -f {web}")));
+    assert_snapshot("apply_configured", &node.success_output(&format!("apply -f {web}")));
     let found = node.success_output("get pods -l tier=front");
     assert!(found.contains("web"), "{found}");
     // Changes that an API server rejects are rejected, with a hint.
     node.write("web.json", &pod("web", &sleeper("echo other")));
-    insta::assert_snapshot!("apply_refused", node.masked_output(&format!("apply -f {web}")));
-    insta::assert_snapshot!("apply_force", node.success_output(&format!("apply -f {web} --force")));
+    assert_snapshot("apply_refused", &node.masked_output(&format!("apply -f {web}")));
+    assert_snapshot("apply_force", &node.success_output(&format!("apply -f {web} --force")));
     node.success_output("wait web --for=jsonpath={.status.phase}=Running");
-    insta::assert_snapshot!("delete", node.success_output("delete pod web"));
+    assert_snapshot("delete", &node.success_output("delete pod web"));
     watch.until("Terminating");
-    let told = events.until("Killing");
+    let shown = events.until("Killing");
     for word in ["LAST SEEN", "Pulled", "Created", "Started"] {
-        assert!(told.iter().any(|line| line.contains(word)), "{word} is not in {told:?}");
+        assert!(shown.iter().any(|line| line.contains(word)), "{word} is not in {shown:?}");
     }
-    insta::assert_snapshot!("delete_missing", node.masked_output("delete web"));
-    insta::assert_snapshot!("wait_for_what_is_gone", node.success_output("wait web --for=delete"));
-    insta::assert_snapshot!("wait_for_nothing", node.masked_output("wait web --for=condition=Ready"));
+    assert_snapshot("delete_missing", &node.masked_output("delete web"));
+    assert_snapshot("wait_for_what_is_gone", &node.success_output("wait web --for=delete"));
+    assert_snapshot("wait_for_nothing", &node.masked_output("wait web --for=condition=Ready"));
 
     // Static pods can be changed only through their files.
     node.put("static", &sleeper("true"));
     node.wait_status("static", "Running");
-    insta::assert_snapshot!("delete_static", node.masked_output("delete static"));
+    assert_snapshot("delete_static", &node.masked_output("delete static"));
     let clash = node.write("clash.json", &pod("static-node", &sleeper("true")));
-    insta::assert_snapshot!("apply_taken_name", node.masked_output(&format!("apply -f {clash}")));
+    assert_snapshot("apply_taken_name", &node.masked_output(&format!("apply -f {clash}")));
     let invalid = node.write("invalid.json", &pod("Invalid_Name", &json!({"containers": []})));
-    insta::assert_snapshot!("apply_invalid", node.masked_output(&format!("apply -f {invalid}")));
+    assert_snapshot("apply_invalid", &node.masked_output(&format!("apply -f {invalid}")));
     // Unsupported fields cause a warning.
     let mut typo = pod("typo", &sleeper("true"));
     typo["spec"]["hostNetwrk"] = json!(true);
     let typo = node.write("typo.json", &typo);
-    insta::assert_snapshot!("apply_strict", node.masked_output(&format!("apply --strict -f {typo}")));
-    insta::assert_snapshot!("apply_with_warnings", node.success_output(&format!("apply -f {typo}")));
+    assert_snapshot("apply_strict", &node.masked_output(&format!("apply --strict -f {typo}")));
+    assert_snapshot("apply_with_warnings", &node.success_output(&format!("apply --validate=warn -f {typo}")));
     node.success_output("wait typo --for=condition=Ready");
-    insta::assert_snapshot!("get_names", node.success_output("get pods static typo -o name"));
-    insta::assert_snapshot!("get_one_of_two", node.masked_output("get pod/typo nothing -o name"));
+    assert_snapshot("get_names", &node.success_output("get pods static typo -o name"));
+    assert_snapshot("get_one_of_two", &node.masked_output("get pod/typo nothing -o name"));
     let listed: Value = serde_json::from_slice(&node.run("get pods static typo -o json").stdout).expect("JSON");
     assert_eq!((&listed["kind"], listed["items"].as_array().map(Vec::len)), (&json!("List"), Some(2)));
-    insta::assert_snapshot!("wait_too_long", node.masked_output("wait static --for=condition=Never --timeout=1s"));
+    assert_snapshot("wait_too_long", &node.masked_output("wait static --for=condition=Never --timeout=1s"));
 }
 
 #[test]
 fn exec_logs_restart_and_stop_work() {
-    let node = DebianNode::start();
+    let node = LocalNode::start();
     let spec = sleeper("echo started; i=0; while [ $i -lt 3 ]; do echo line $i; i=$((i+1)); done");
     let web = node.write("web.json", &pod("web", &spec));
     node.success_output(&format!("apply -f {web}"));
     node.success_output("wait web --for=condition=Ready");
 
-    insta::assert_snapshot!("logs", node.success_output("logs web"));
-    insta::assert_snapshot!("logs_tail", node.success_output("logs web --tail 1 -c c"));
-    insta::assert_snapshot!("logs_of_no_container", node.masked_output("logs web -c x"));
-    insta::assert_snapshot!("exec", node.masked_output("exec web -- echo hello"));
-    insta::assert_snapshot!("exec_fails", node.masked_output("exec web -- false"));
-    insta::assert_snapshot!("exec_no_container", node.masked_output("exec web -c x -- true"));
+    assert_snapshot("logs", &node.success_output("logs web"));
+    assert_snapshot("logs_tail", &node.success_output("logs web --tail 1 -c c"));
+    assert_snapshot("logs_of_no_container", &node.masked_output("logs web -c x"));
+    assert_snapshot("exec", &node.masked_output("exec web -- echo hello"));
+    assert_snapshot("exec_fails", &node.masked_output("exec web -- false"));
+    assert_snapshot("exec_no_container", &node.masked_output("exec web -c x -- true"));
     assert!(
         node.masked_output("exec web -- /no/such").contains("[exit code 12"),
         "{}",
@@ -157,21 +161,22 @@ fn exec_logs_restart_and_stop_work() {
     assert_eq!(node.with_input("exec -i web -- cat", many.as_bytes()), (Some(0), many));
 
     let mut shell = Pty::start(node.command(&Agent::program().expect("built"), "exec -it web -- sh"));
-    shell.press("stty size; tty; exit 7\r");
+    // The size follows the start of the command: no runtime promises that it is there before the first line runs.
+    shell.press("while [ \"$(stty size)\" = \"0 0\" ]; do sleep 0.1; done; stty size; tty; exit 7\r");
     let screen = shell.until("40 100");
     assert!(screen.contains("stty size"), "keys are shown: {screen:?}");
     shell.until("/dev/pts/");
     assert_eq!(shell.end().code(), Some(7));
 
     // Restarted in place: same sandbox, the old log is the previous log.
-    let ip = |node: &DebianNode| node.success_output("get pods web -o wide");
+    let ip = |node: &LocalNode| node.success_output("get pods web -o wide");
     let before = ip(&node);
-    insta::assert_snapshot!("restart", node.success_output("restart web"));
+    assert_snapshot("restart", &node.success_output("restart web"));
     node.success_output("wait web --for=jsonpath={.status.containerStatuses[0].restartCount}=1");
     node.success_output("wait web --for=condition=Ready");
     let after = ip(&node);
     assert!(after.contains("1 ("), "one restart: {before} {after}");
-    insta::assert_snapshot!("logs_previous", node.success_output("logs web --previous --tail 1"));
+    assert_snapshot("logs_previous", &node.success_output("logs web --previous --tail 1"));
 
     let numbers = node.agent.get("/metrics").expect("answered").body;
     for line in [
@@ -192,23 +197,26 @@ fn exec_logs_restart_and_stop_work() {
     let explained = node.success_output("explain static");
     assert!(explained.contains("stopped by a user"), "{explained}");
     node.success_output("restart static");
+    // The restart is requested: there is no pod while one instance replaces the other.
+    node.wait_status("static", "Running");
     node.success_output("wait static --for=condition=Ready");
     // The same for an applied pod: it is created again with a new UID.
-    let uid = |node: &DebianNode| {
+    let uid = |node: &LocalNode| {
         node.success_output("get pod/web -o yaml").lines().find(|line| line.contains("uid: ")).map(str::to_owned)
     };
     let before = uid(&node);
-    insta::assert_snapshot!("restart_of_what_has_ended", node.success_output("restart web"));
+    assert_snapshot("restart_of_what_has_ended", &node.success_output("restart web"));
+    node.wait_status("web", "Running");
     node.success_output("wait web --for=condition=Ready");
     assert_ne!(uid(&node), before);
     let explained = node.success_output("explain web");
-    assert_eq!(explained.matches("Pod default/web ").count(), 2, "both lives are told: {explained}");
+    assert_eq!(explained.matches("Pod default/web ").count(), 2, "both instances are shown: {explained}");
     node.success_output("delete web --now");
 }
 
 #[test]
 fn watches_continue_after_a_restart_of_the_agent() {
-    let mut node = DebianNode::start();
+    let mut node = LocalNode::start();
     let web = node.write("web.json", &pod("web", &sleeper("true")));
     node.success_output(&format!("apply -f {web}"));
     let (watch, events) = (node.following("get pods -w"), node.following("events -w"));
@@ -230,7 +238,7 @@ fn watches_continue_after_a_restart_of_the_agent() {
 
 #[test]
 fn a_log_is_followed_across_its_rotation_to_its_end() {
-    let node = DebianNode::configured(
+    let node = LocalNode::configured(
         json!({"containerLogMaxSize": "64Ki", "containerLogMaxFiles": 5, "containerLogMonitorInterval": "3s"}),
     );
     let script = "i=0; while [ $i -lt 6000 ]; do echo line-$i-of-a-log-that-grows-and-grows; i=$((i+1)); \

@@ -23,5 +23,5 @@ pub(crate) fn an_api_server_outage_affects_no_pod(away: Duration) {
     story.verify(&node);
     // Whether the watch gets a 410, or another error of the starting server causes a new list first, depends on timing.
     let gone = node.agent.log().contains("pod watch is too far behind");
-    println!("all told and gone {:?} after the API server was back (410: {gone})", began.elapsed());
+    println!("all reported and gone {:?} after the API server was back (410: {gone})", began.elapsed());
 }

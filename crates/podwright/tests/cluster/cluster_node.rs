@@ -183,7 +183,7 @@ impl<'a> ClusterNode<'a> {
 
     /// Waits until its mirror pod in the API server has the text.
     pub(crate) fn wait_mirror(&self, name: &str, text: &str) {
-        wait_until(LIMIT, &format!("{name} to be told of with {text:?}"), || {
+        wait_until(LIMIT, &format!("the mirror pod of {name} to have {text:?}"), || {
             let mirror = self.get("pods", &format!("{name}-{}", self.name))?;
             ensure!(mirror["spec"]["containers"][0]["env"][0]["value"] == text, "{:#}", mirror["spec"]);
             ensure!(condition(&mirror, "Ready")["status"] == "True", "{:#}", mirror["status"]);

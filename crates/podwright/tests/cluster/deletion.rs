@@ -16,7 +16,7 @@ const SLACK: Duration = Duration::from_secs(8);
 
 #[test]
 fn the_object_is_deleted_only_after_the_exit_code_is_reported() {
-    let node = ClusterNode::start(ControlPlane::shared(), "told");
+    let node = ClusterNode::start(ControlPlane::shared(), "reported");
     let mut spec = one(&sh("c", "trap 'sleep 1; exit 7' TERM; touch /tmp/up; while :; do sleep 0.1; done"));
     spec["terminationGracePeriodSeconds"] = json!(20);
     spec["containers"][0]["readinessProbe"] =

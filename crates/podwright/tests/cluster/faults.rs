@@ -57,22 +57,27 @@ fn no_status_is_lost_when_connections_are_cut_around_each_write() {
         }
     });
     let story = MixedWorkload::begin(&node);
-    let mut told = one(&sh("c", "trap 'exit 7' TERM; touch /tmp/up; while :; do sleep 0.1; done"));
-    told["terminationGracePeriodSeconds"] = json!(30);
+    let mut trapping = one(&sh("c", "trap 'exit 7' TERM; touch /tmp/up; while :; do sleep 0.1; done"));
+    trapping["terminationGracePeriodSeconds"] = json!(30);
     // Ready once the trap is set: an earlier SIGTERM would end it differently.
-    told["containers"][0]["readinessProbe"] =
+    trapping["containers"][0]["readinessProbe"] =
         json!({"exec": {"command": ["test", "-e", "/tmp/up"]}, "periodSeconds": 1, "timeoutSeconds": 30});
-    node.put("told", &told);
-    node.wait_ready("told");
-    node.delete("pods", "told");
+    node.put("trapping", &trapping);
+    node.wait_ready("trapping");
+    node.delete("pods", "trapping");
     story.progress(&node);
-    node.wait_gone("told");
+    node.wait_gone("trapping");
     story.verify(&node);
     let events = watched.end(&node);
     let flips = flips(&events);
     assert!(flips.is_empty(), "{flips:#?}");
     let last = last_states(&events);
-    assert_eq!(container(last["told"], "c")["state"]["terminated"]["exitCode"], 7, "{:#}", last["told"]["status"]);
+    assert_eq!(
+        container(last["trapping"], "c")["state"]["terminated"]["exitCode"],
+        7,
+        "{:#}",
+        last["trapping"]["status"]
+    );
     assert!(happened.times("PATCH /api/v1/namespaces/cut/pods/job/status") >= 3, "{:?}", happened.0);
 }
 

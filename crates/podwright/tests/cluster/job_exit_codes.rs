@@ -84,28 +84,40 @@ fn wait_started(node: &ClusterNode<'_>, name: &str) {
 }
 
 /// The reported exit code is the recorded one. Only a job without a record was killed or never ran. A container whose start the
-/// agent's death interrupted is stopped by the runtime at once; it may have started, and is started again.
+/// agent's death interrupted is stopped by the runtime at once and started again. The runtime reports no exit code of its own for it,
+/// although it may have run, even to its end if that is short: the runs before such a start leave records, too.
 fn is_right(pod: &Value, written: &[&str]) -> bool {
     let state = &container(pod, "c")["state"];
     if state["terminated"]["reason"] == "ContainerStatusUnknown" {
         // An invented exit code.
         return false;
     }
-    let ends: Vec<i64> = written.iter().filter_map(|line| line.parse().ok()).collect();
+    let runs: Vec<&[&str]> = written.split(|line| *line == "start").skip(1).collect();
+    let ends: Vec<i64> =
+        runs.last().into_iter().flat_map(|run| run.iter()).filter_map(|line| line.parse().ok()).collect();
     // A job that gets SIGTERM between its record and its exit has one more record.
     let (own, once) = (ends.last().copied(), ends.len() < 2 || (ends.len() == 2 && ends[1] == 9));
-    let has_begun = written.contains(&"start");
+    let once = once && runs.len() <= 1 + interrupted_starts(pod);
+    let has_begun = !runs.is_empty();
     let code = state["terminated"]["exitCode"].as_i64();
     match (pod["status"]["phase"].as_str(), code) {
         _ if !once => false,
         (Some("Succeeded"), Some(0)) => own == Some(0) && has_begun,
-        // The agent died during the start, and the runtime gave up.
-        (Some("Failed"), Some(128)) => state["terminated"]["reason"] == "StartError" && own.is_none(),
+        // The agent died during the start, the runtime gave up, and the pod was deleted before the next start.
+        (Some("Failed"), Some(128)) => state["terminated"]["reason"] == "StartError",
         (Some("Failed"), Some(137)) => own.is_none(),
         (Some("Failed"), Some(_)) => own == code && has_begun,
         (Some("Failed"), None) => own.is_none() && state["running"].is_null(),
         _ => false,
     }
+}
+
+/// The starts of the container that the death of the agent interrupted, and that the runtime ended without an exit code of its own.
+fn interrupted_starts(pod: &Value) -> usize {
+    let status = container(pod, "c");
+    let last = &status["lastState"]["terminated"];
+    let was_interrupted = last["reason"] == "StartError" && last["exitCode"] == 128 && last["startedAt"].is_null();
+    if was_interrupted { usize::try_from(status["restartCount"].as_u64().unwrap_or(1)).unwrap_or(1) } else { 0 }
 }
 
 /// Every pod whose phase went backwards between two events.

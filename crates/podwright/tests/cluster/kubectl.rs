@@ -39,13 +39,13 @@ fn kubectl_get_describe_delete_cordon_and_drain_work() {
         "Normal Started",
         "kubelet",
     ];
-    wait_until(Duration::from_secs(15), "kubectl describe to tell all", || {
+    wait_until(Duration::from_secs(15), "kubectl describe to show all", || {
         // Columns are as wide as their widest cell.
-        let told = kubectl(&["describe", "pod", "web"]);
-        let told: Vec<&str> = told.split_whitespace().collect();
-        let told = told.join(" ");
-        let missing: Vec<&str> = wanted.iter().copied().filter(|words| !told.contains(words)).collect();
-        if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?} is not in\n{told}")) }
+        let output = kubectl(&["describe", "pod", "web"]);
+        let output: Vec<&str> = output.split_whitespace().collect();
+        let output = output.join(" ");
+        let missing: Vec<&str> = wanted.iter().copied().filter(|words| !output.contains(words)).collect();
+        if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?} is not in\n{output}")) }
     });
     let began = Instant::now();
     kubectl(&["delete", "pod", "web"]);
@@ -68,8 +68,8 @@ fn kubectl_get_describe_delete_cordon_and_drain_work() {
     node.wait_ready("stays");
     kubectl(&["cordon", node.name]);
     node.put("waits", &one(&sleeper("c")));
-    let told = kubectl(&["get", "node", node.name, "--no-headers"]);
-    assert!(told.contains("Ready,SchedulingDisabled"), "{told}");
+    let output = kubectl(&["get", "node", node.name, "--no-headers"]);
+    assert!(output.contains("Ready,SchedulingDisabled"), "{output}");
     kubectl(&["drain", node.name, "--force", "--ignore-daemonsets", "--timeout=60s"]);
     node.wait_gone("stays");
     node.phase("waits", "Pending").expect("it waits for a node");
@@ -92,8 +92,8 @@ fn describe_of_a_mirror_pod_shows_the_events_of_the_static_pod() {
         let events = node.list("events")?;
         let started = events.iter().find(|event| event["reason"] == "Started").context("none yet")?;
         ensure!(started["involvedObject"]["uid"] == *hash, "{started:#}");
-        let told = node.plane.kubectl(&["-n", node.name, "describe", "pod", "web-mirrored"])?;
-        ensure!(told.split_whitespace().any(|word| word == "Started"), "{told}");
+        let output = node.plane.kubectl(&["-n", node.name, "describe", "pod", "web-mirrored"])?;
+        ensure!(output.split_whitespace().any(|word| word == "Started"), "{output}");
         Ok(())
     });
     node.scratch.remove_manifest("web.json").expect("removed");

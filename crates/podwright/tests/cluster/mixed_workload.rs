@@ -71,7 +71,7 @@ impl MixedWorkload {
         for (name, before) in &self.containers {
             // The controllers may have marked the node as lost; that is corrected soon.
             let pod = node.wait_ready(name);
-            assert_eq!(&id(&pod), before, "{name} was made anew");
+            assert_eq!(&id(&pod), before, "{name} was created again");
             assert_eq!(container(&pod, "c")["restartCount"], 0, "{:#}", pod["status"]);
         }
         for name in ["added.json", "edited.json"] {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use podwright_testbed::ControlPlane;
 use serde_json::{Value, json};
 
 use crate::cluster_node::ClusterNode;
@@ -21,12 +22,18 @@ pub(crate) struct PodWatch(JoinHandle<Vec<Value>>);
 impl PodWatch {
     /// Starts the watch; existing pods come first, as ADDED.
     pub(crate) fn begin(node: &ClusterNode<'_>) -> Self {
-        let list = node.plane.api().get(&node.path("pods")).expect("a list");
+        Self::of_namespace(node.plane, node.name)
+    }
+
+    /// The same, of any namespace.
+    pub(crate) fn of_namespace(plane: &ControlPlane, namespace: &str) -> Self {
+        let pods = format!("/api/v1/namespaces/{namespace}/pods");
+        let list = plane.api().get(&pods).expect("a list");
         let version = list["metadata"]["resourceVersion"].as_str().expect("a version");
-        let path = format!("{}?resourceVersion={version}", node.path("pods"));
+        let path = format!("{pods}?resourceVersion={version}");
         let there = list["items"].as_array().into_iter().flatten();
         let mut events: Vec<Value> = there.map(|pod| json!({"type": "ADDED", "object": pod})).collect();
-        let mut watch = node.plane.api().watch(&path, PATIENCE).expect("a watch");
+        let mut watch = plane.api().watch(&path, PATIENCE).expect("a watch");
         Self(std::thread::spawn(move || {
             loop {
                 let event = watch.next().expect("the watch goes on until the sign");
@@ -40,11 +47,17 @@ impl PodWatch {
 
     /// Stops the watch; returns its events.
     pub(crate) fn end(self, node: &ClusterNode<'_>) -> Vec<Value> {
+        self.end_in(node.plane, node.name)
+    }
+
+    /// The same, of the namespace given to [`Self::of_namespace`].
+    pub(crate) fn end_in(self, plane: &ControlPlane, namespace: &str) -> Vec<Value> {
         let mut spec = one(&sleeper("c"));
         spec["schedulerName"] = json!("nobody");
-        node.put(SIGN, &spec);
+        let pods = format!("/api/v1/namespaces/{namespace}/pods");
+        plane.api().create(&pods, &json!({"metadata": {"name": SIGN}, "spec": spec})).expect("created");
         let events = self.0.join().expect("no panic");
-        node.delete("pods", SIGN);
+        plane.api().delete(&format!("{pods}/{SIGN}"), None).expect("deleted");
         events
     }
 }
@@ -74,6 +87,6 @@ pub(crate) fn flips(events: &[Value]) -> Vec<String> {
 
 /// The last object of every pod before its deletion.
 pub(crate) fn last_states(events: &[Value]) -> BTreeMap<&str, &Value> {
-    let told = events.iter().filter(|event| event["type"] != "DELETED");
-    told.map(|event| (event["object"]["metadata"]["name"].as_str().expect("a name"), &event["object"])).collect()
+    let states = events.iter().filter(|event| event["type"] != "DELETED");
+    states.map(|event| (event["object"]["metadata"]["name"].as_str().expect("a name"), &event["object"])).collect()
 }

@@ -99,7 +99,7 @@ fn jobs_daemon_sets_and_stateful_sets_run_and_are_deleted() {
     }
     let before = node.get("pods", "state-1").expect("there");
     node.delete("pods", "state-1");
-    wait_until(LIMIT, "state-1 to be made anew", || -> Result<()> {
+    wait_until(LIMIT, "state-1 to be created again", || -> Result<()> {
         let pod = node.phase("state-1", "Running")?;
         ensure!(pod["metadata"]["uid"] != before["metadata"]["uid"], "the old one");
         Ok(())

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use podwright_testbed::image::{BUSYBOX, ENTRYPOINT, USER_1000};
 use serde_json::{Value, json};
 
+use super::downward;
 use crate::suite::status_matrix;
 use crate::suite::{condition, container, sh, sleeper};
 
@@ -69,6 +70,7 @@ pub(crate) fn all() -> Vec<Compared> {
     all.extend(reporting());
     all.extend(ended());
     all.extend(stuck());
+    all.extend(downward::cases());
     all
 }
 
@@ -156,11 +158,11 @@ fn reporting() -> Vec<Compared> {
         json!({"name": "c", "image": ENTRYPOINT, "args": ["given", "$(X)"], "env": [{"name": "X", "value": "x"}]});
     image["terminationMessagePolicy"] = json!("FallbackToLogsOnError");
     vec![
-        Compared { name: "told-env", spec: pod("Never", json!([]), json!([env])), until: is_succeeded },
-        Compared { name: "told-files", spec: files, until: is_succeeded },
-        Compared { name: "told-parts", spec: parts, until: is_succeeded },
-        Compared { name: "told-chain", spec: chain, until: is_succeeded },
-        Compared { name: "told-user", spec: user, until: is_succeeded },
+        Compared { name: "view-env", spec: pod("Never", json!([]), json!([env])), until: is_succeeded },
+        Compared { name: "view-files", spec: files, until: is_succeeded },
+        Compared { name: "view-parts", spec: parts, until: is_succeeded },
+        Compared { name: "view-chain", spec: chain, until: is_succeeded },
+        Compared { name: "view-user", spec: user, until: is_succeeded },
         Compared { name: "entrypoint", spec: pod("Never", json!([]), json!([image])), until: is_succeeded },
     ]
 }
@@ -221,7 +223,7 @@ fn stuck() -> Vec<Compared> {
 }
 
 /// With a pod network, unlike the pods of the matrix.
-fn pod(policy: &str, init: Value, containers: Value) -> Value {
+pub(super) fn pod(policy: &str, init: Value, containers: Value) -> Value {
     json!({"restartPolicy": policy, "terminationGracePeriodSeconds": 1, "initContainers": init, "containers": containers})
 }
 
@@ -230,7 +232,7 @@ fn phase(pod: &Value, wanted: &str) -> Result<()> {
     Ok(())
 }
 
-fn is_succeeded(pod: &Value) -> Result<()> {
+pub(super) fn is_succeeded(pod: &Value) -> Result<()> {
     phase(pod, "Succeeded")
 }
 

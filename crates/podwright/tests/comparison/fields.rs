@@ -77,7 +77,7 @@ fn walk(path: &str, value: &Value, uid: &str, fields: &mut Fields) {
 }
 
 /// Replaces the pod's UID and the runtime's ids in a text.
-fn masked(text: &str, uid: &str) -> String {
+pub(crate) fn masked(text: &str, uid: &str) -> String {
     let mut shown = if uid.is_empty() { text.to_owned() } else { text.replace(uid, "UID") };
     let id = |part: &str| part.len() == 64 && part.bytes().all(|b| b.is_ascii_hexdigit());
     let ids: Vec<String> =

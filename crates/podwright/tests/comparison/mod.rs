@@ -3,6 +3,9 @@
 pub(crate) mod accepted;
 pub(crate) mod cases;
 pub(crate) mod difference;
+pub(crate) mod downward;
 pub(crate) mod fields;
+pub(crate) mod messages;
 pub(crate) mod objects;
 pub(crate) mod stable;
+pub(crate) mod stats;

@@ -13,6 +13,8 @@ use crate::suite::LIMIT;
 
 /// A status that has not changed for this long is stable. Back-offs last 10 s, and the Go kubelet lists the runtime every second.
 const STABLE_AFTER: Duration = Duration::from_millis(2500);
+/// The same for a pod that has ended and whose sandbox is still to be stopped: a busy runtime takes its time.
+const STABLE_AFTER_WITH_SANDBOX: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Waits until the pods that must start early are running, before other pods compete with them.
@@ -26,6 +28,13 @@ pub(crate) fn wait_running(who: &str, cases: &[Compared], suffix: &str, pods: im
             Ok(())
         });
     }
+}
+
+fn stable_after(pod: &Value) -> Duration {
+    let is_terminal = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+    let has_sandbox = conditions.any(|c| c["type"] == "PodReadyToStartContainers" && c["status"] == "True");
+    if is_terminal && has_sandbox { STABLE_AFTER_WITH_SANDBOX } else { STABLE_AFTER }
 }
 
 /// The fields of every pod once its expected state is reached and stable. The names of the pods end with `suffix`.
@@ -63,7 +72,7 @@ pub(crate) fn stable_fields(
             }
             match last.get(case.name) {
                 Some((before, since)) if *before == fields => {
-                    if since.elapsed() >= STABLE_AFTER {
+                    if since.elapsed() >= stable_after(pod) {
                         done.insert(case.name, fields);
                     } else {
                         open.push(format!("{}: not stable yet", case.name));

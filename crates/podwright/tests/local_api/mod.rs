@@ -1,21 +1,23 @@
-//! The local API of a real agent on Debian's containerd: submitted pods survive restarts, and overload is bounded.
+//! The local API of a real agent: submitted pods survive restarts, and overload is bounded.
 
 mod overload;
 mod streams;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use podwright_testbed::{image, leftovers, wait_until};
 use serde_json::{Value, json};
 
-use crate::fixture::{DebianNode, LIMIT, pod};
+use crate::fixture::{LIMIT, LocalNode, pod};
 use crate::suite::journal;
 use crate::suite::local_client as client;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-impl DebianNode {
+impl LocalNode {
     fn request(&self, method: &str, path: &str, body: &Value) -> Result<(u16, Value)> {
         client::request(&self.socket(), method, path, body)
     }
@@ -68,7 +70,7 @@ impl DebianNode {
             Ok(())
         });
         wait_until(Duration::from_secs(20), "nothing to be left", || {
-            let mut left = leftovers(&self.scratch, &self.containerd)?;
+            let mut left = leftovers(&self.scratch, &self.runtime)?;
             left.extend(journal::pods(&self.scratch)?);
             ensure!(left.is_empty(), "{left:#?}");
             Ok(())
@@ -93,7 +95,7 @@ fn container(pod: &Value) -> &Value {
 
 #[test]
 fn submitted_pods_survive_agent_and_host_restarts_and_deletes_continue() {
-    let mut node = DebianNode::start();
+    let mut node = LocalNode::start();
     node.create("web", &sleeper());
     let mut once = sh("exit 0");
     once["restartPolicy"] = json!("Never");
@@ -132,8 +134,8 @@ fn submitted_pods_survive_agent_and_host_restarts_and_deletes_continue() {
 
     // The host restarts: running pods run again, terminated pods stay terminated.
     node.agent.kill9().expect("killed");
-    node.containerd.power_cut().expect("cut");
-    node.containerd.start_again().expect("started again");
+    node.runtime.power_cut().expect("cut");
+    node.runtime.start_again().expect("started again");
     node.agent.set_env("PODWRIGHT_BOOT_ID", "another-boot");
     node.agent.start_again().expect("started again");
     wait_until(LIMIT, "web to come back", || {
@@ -161,14 +163,16 @@ fn submitted_pods_survive_agent_and_host_restarts_and_deletes_continue() {
 
 #[test]
 fn acknowledged_creates_survive_kills_of_the_agent() {
-    let mut node = DebianNode::start();
+    let mut node = LocalNode::start();
     let mut answered = Vec::new();
     for round in 0..5 {
-        let socket = node.socket();
+        let (socket, count) = (node.socket(), Arc::new(AtomicUsize::new(0)));
+        let acknowledged = Arc::clone(&count);
         let writer = std::thread::spawn(move || {
             let mut taken = Vec::new();
             for n in 0.. {
                 let name = format!("p{round}-{n}");
+                acknowledged.store(taken.len(), Ordering::Relaxed);
                 // A pod with a node selector that never matches: only its object matters here.
                 let mut spec = sleeper();
                 spec["nodeSelector"] = json!({"never": "here"});
@@ -180,7 +184,12 @@ fn acknowledged_creates_survive_kills_of_the_agent() {
             }
             taken
         });
-        std::thread::sleep(Duration::from_millis(40 + 35 * round));
+        wait_until(LIMIT, "two pods to be acknowledged", || {
+            ensure!(count.load(Ordering::Relaxed) >= 2 || writer.is_finished(), "not yet");
+            Ok(())
+        });
+        // At another moment of a request in each round.
+        std::thread::sleep(Duration::from_millis(7 * round));
         node.agent.kill9().expect("killed");
         answered.extend(writer.join().expect("the writer ends when the socket closes"));
         node.agent.start_again().expect("started again");

@@ -5,7 +5,7 @@ use std::thread;
 
 use super::*;
 
-fn rss(node: &DebianNode) -> u64 {
+fn rss(node: &LocalNode) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{}/status", node.agent.pid())).expect("the agent runs");
     let line = text.lines().find(|line| line.starts_with("VmRSS")).expect("there");
     line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
@@ -13,7 +13,7 @@ fn rss(node: &DebianNode) -> u64 {
 
 #[test]
 fn overload_is_bounded_and_reported() {
-    let node = DebianNode::start();
+    let node = LocalNode::start();
     node.create("web", &sleeper());
     node.wait_phase("web", "Running");
     let before = rss(&node);

@@ -6,7 +6,7 @@ use super::*;
 
 #[test]
 fn logs_are_followed_across_rotations_until_the_container_ends() {
-    let node = DebianNode::configured(json!({"containerLogMaxSize": "4Ki", "containerLogMonitorInterval": "3s"}));
+    let node = LocalNode::configured(json!({"containerLogMaxSize": "4Ki", "containerLogMonitorInterval": "3s"}));
     let mut spec =
         sh("for n in $(seq 1 400); do echo line $n of what this container has to say; sleep 0.02; done; echo end >&2");
     spec["restartPolicy"] = json!("Never");
@@ -38,7 +38,7 @@ fn walk(dir: &std::path::Path) -> Vec<String> {
 
 #[test]
 fn watch_exec_restart_and_stop_work() {
-    let node = DebianNode::start();
+    let node = LocalNode::start();
     let watch = client::open(&node.socket(), "GET /api/v1/pods?watch=true HTTP/1.0\r\n\r\n").expect("open");
     let mut events = BufReader::new(watch).lines().map_while(Result::ok).skip_while(|line| !line.starts_with('{'));
     node.create("web", &sh("trap 'exit 0' TERM; echo hello; while :; do sleep 0.1; done"));

@@ -4,12 +4,12 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use anyhow::{Context, Result, ensure};
-use podwright_testbed::{Agent, Containerd, Scratch, wait_until};
+use podwright_testbed::{Agent, Containerd, Flavor, Scratch, TestRuntime, wait_until};
 use serde_json::{Value, json};
 
 use crate::suite::container_output::read_output;
 use crate::suite::features::with;
-use crate::suite::{LIMIT, TestNode, container, one, sh, sleeper};
+use crate::suite::{LIMIT, TestNode, container, container_id, one, sh, sleeper};
 
 /// Kubernetes: the number of user ids per pod.
 const LENGTH: u64 = 65_536;
@@ -17,9 +17,13 @@ const LENGTH: u64 = 65_536;
 #[test]
 fn pods_run_in_their_own_user_namespaces() {
     let scratch = Scratch::new().expect("a scratch");
-    let containerd = Containerd::start_with_user_namespaces(&scratch).expect("containerd starts");
-    let agent = Agent::new(&scratch).runtime(&containerd).start().expect("the agent starts");
-    let mut node = TestNode { scratch, containerd, agent };
+    let runtime = match crate::FLAVOR {
+        Flavor::Engine => TestRuntime::start(&scratch, Flavor::Engine),
+        _ => Containerd::start_with_user_namespaces(&scratch).map(|it| TestRuntime::Containerd(Box::new(it))),
+    };
+    let runtime = runtime.expect("the runtime starts");
+    let agent = Agent::new(&scratch).runtime(&runtime).start().expect("the agent starts");
+    let mut node = TestNode { scratch, runtime, agent };
     let script = "cat /proc/self/uid_map; id -u; touch /v/mine /m/mine; stat -c '%u %g' /v/mine /m/mine; cat /d/name; echo; \
         cat /proc/interrupts | wc -c; mount -t tmpfs x /mnt 2>/dev/null && echo mounted; true";
     let mut c = sh("c", script);
@@ -80,7 +84,7 @@ fn first_user(node: &TestNode, name: &str) -> u64 {
 
 fn owner_of_processes(node: &TestNode, pod: &Value) -> Result<u64> {
     let uid = pod["metadata"]["uid"].as_str().context("a uid")?;
-    let id = container(pod, "c")["containerID"].as_str().context("no id")?.replace("containerd://", "");
+    let id = container_id(container(pod, "c"));
     let below = format!("{}/kubepods/besteffort/pod{uid}/{id}/cgroup.procs", node.scratch.name());
     let procs = ["/sys/fs/cgroup", "/sys/fs/cgroup/memory"].map(|top| fs::read_to_string(format!("{top}/{below}")));
     let procs = procs.into_iter().find_map(Result::ok).context("no cgroup")?;

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use podwright_testbed::{Flavor, wait_until};
+use podwright_testbed::{Flavor, TestRuntime, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::resources::memory;
 use super::restarts::lost_shim;
-use super::{LIMIT, TestNode, container, one, sleeper};
+use super::{LIMIT, TestNode, container, container_id, one, sleeper};
 
 const LIMIT_MI: u64 = 64;
 
@@ -53,12 +53,13 @@ fn is_back_inside(node: &TestNode, name: &str, cgroup: &Cgroup) -> Result<()> {
     let c = container(&pod, "c");
     // More than once if the runtime reports the container's exit before its sandbox's: the next container is created in a dead sandbox.
     ensure!(c["state"]["running"].is_object() && c["restartCount"].as_i64() >= Some(1), "{c:#}");
-    let id = c["containerID"].as_str().context("no id")?.replace("containerd://", "");
-    for group in [cgroup.0.clone(), cgroup.0.join(id)] {
+    for group in [cgroup.0.clone(), cgroup.0.join(container_id(c))] {
         let group = group.to_str().context("a path")?;
         ensure!(memory(group) == Some(LIMIT_MI << 20), "{group}: {:?}", memory(group));
     }
-    ensure!(cgroup.processes().len() >= 2, "sandbox and container are not inside: {:?}", cgroup.processes());
+    // containerd has a process for the sandbox.
+    let expected = if matches!(node.runtime, TestRuntime::Engine(_)) { 1 } else { 2 };
+    ensure!(cgroup.processes().len() >= expected, "sandbox and container are not inside: {:?}", cgroup.processes());
     Ok(())
 }
 

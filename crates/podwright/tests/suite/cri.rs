@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use podwright_cri::labels::{containers_of_pod, sandboxes_of_pod};
 use podwright_cri::v1::{Container, ContainerStatus, PodSandbox};
-use podwright_cri::{RemoteRuntime, RuntimeService};
+use podwright_cri::{ImageService, RemoteRuntime, RuntimeService};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::TestNode;
@@ -42,6 +43,25 @@ pub(crate) fn described(node: &TestNode, uid: &str) -> Described {
     })
 }
 
+/// Kills the first process of a container, behind the back of the runtime.
+pub(crate) fn kill(node: &TestNode, id: &str) {
+    let pid = query(node, async |runtime| {
+        let status = runtime.container_status(id, true, LIMIT).await.expect("its status");
+        let info: Value = serde_json::from_str(status.info.get("info").expect("a verbose status")).expect("JSON");
+        info["pid"].as_i64().expect("it runs")
+    });
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a pid");
+    kill_process(pid, Signal::KILL).expect("killed");
+}
+
+/// The names of all images.
+pub(crate) fn images(node: &TestNode) -> Vec<String> {
+    query(node, async |runtime| {
+        let images = runtime.list_images(None, LIMIT).await.expect("a list");
+        images.into_iter().flat_map(|image| image.repo_tags).collect()
+    })
+}
+
 /// An annotation of a container; empty if absent.
 pub(crate) fn annotation(container: &Container, key: &str) -> String {
     container.annotations.get(key).cloned().unwrap_or_default()
@@ -50,7 +70,8 @@ pub(crate) fn annotation(container: &Container, key: &str) -> String {
 fn query<T>(node: &TestNode, query: impl AsyncFnOnce(&RemoteRuntime) -> T) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let remote = RemoteRuntime::connect(&node.containerd.endpoint()).expect("an endpoint");
+        let remote =
+            RemoteRuntime::connect(&format!("unix://{}", node.runtime.socket().display())).expect("an endpoint");
         query(&remote).await
     })
 }

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use podwright_testbed::{Flavor, HungMount, wait_until};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::{LIMIT, TestNode, container, cri, one, sh, sleeper};
@@ -145,23 +144,22 @@ pub(crate) fn a_pod_can_be_deleted_at_every_step(flavor: Flavor) {
 /// The runtime is frozen: calls in flight neither finish nor fail.
 pub(crate) fn pods_deleted_while_the_runtime_is_frozen_are_removed_after_it_resumes(flavor: Flavor) {
     let node = TestNode::start(flavor);
-    let runtime = i32::try_from(node.containerd.pid()).ok().and_then(Pid::from_raw).expect("a pid");
     for (round, after) in [0, 150, 350, 600].into_iter().enumerate() {
         let names: Vec<String> = (0..4).map(|i| format!("r{round}p{i}")).collect();
         if after == 0 {
-            kill_process(runtime, Signal::STOP).expect("stopped");
+            node.runtime.freeze().expect("stopped");
         }
         for name in &names {
             node.put(name, &witness(&node, name));
         }
         std::thread::sleep(Duration::from_millis(after));
-        kill_process(runtime, Signal::STOP).expect("stopped");
+        node.runtime.freeze().expect("stopped");
         // Long enough for every pod to wait for the runtime, in whatever step it was.
         std::thread::sleep(Duration::from_millis(300));
         names.iter().for_each(|name| node.remove(name));
         std::thread::sleep(Duration::from_millis(700));
         assert_eq!(node.agent.get("/healthz").expect("it answers").status, 200);
-        kill_process(runtime, Signal::CONT).expect("goes on");
+        node.runtime.thaw().expect("goes on");
         let thawed = Instant::now();
         for name in &names {
             wait_until(LIMIT, &format!("{name} to be gone"), || {
@@ -171,7 +169,8 @@ pub(crate) fn pods_deleted_while_the_runtime_is_frozen_are_removed_after_it_resu
         }
         println!("stopped after {after} ms: all gone {:?} after it went on", thawed.elapsed());
         assert!(thawed.elapsed() < Duration::from_secs(2) + SLACK * 2, "{:?}", thawed.elapsed());
-        if after == 0 {
+        // The engine has no shim to freeze before the first pod.
+        if after == 0 && flavor != Flavor::Engine {
             let began: usize = names.iter().map(|name| began(&node, name)).sum();
             assert_eq!(began, 0, "no container was asked for before the deletion, and none may begin after it");
         }

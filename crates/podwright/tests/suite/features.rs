@@ -6,12 +6,12 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use podwright_cri::labels;
-use podwright_testbed::{Flavor, free_port, image, wait_until};
+use podwright_testbed::{Flavor, NodeRuntime, free_port, image, wait_until};
 use serde_json::{Value, json};
 
 use super::container_output::{read_output, read_output_of};
 use super::cri::{self, annotation};
-use super::{LIMIT, TestNode, condition, container, one, sh, sleeper};
+use super::{LIMIT, TestNode, condition, container, container_id, one, sh, sleeper};
 
 /// A pod's name, its spec, and the check after it has terminated.
 pub(crate) type Asked = (&'static str, Value, fn(&TestNode, &Value) -> Result<()>);
@@ -51,11 +51,22 @@ pub(crate) fn pods_get_what_their_specs_request(flavor: Flavor) {
         ensure!(podwright_testbed::get(&own, "/index.html")?.status == 200, "no page on the pod's own address");
         Ok(())
     });
+    if flavor == Flavor::Engine {
+        objects_of_the_engine_are_found(&node);
+    }
     let pod = node.wait_phase("known", "Running");
     runtime_objects_have_the_kubelets_names(&node, &pod);
     unknown_fields_are_named(&node);
     node.remove_all();
     node.wait_nothing_left();
+}
+
+/// The check for leftovers sees everything that the engine makes for a pod with a host port.
+fn objects_of_the_engine_are_found(node: &TestNode) {
+    let found = node.runtime.objects().expect("listed");
+    for kind in ["sandbox", "container", "shim directory", "netns", "shim", "address", "link", "port map"] {
+        assert!(found.iter().any(|object| object.starts_with(&format!("{kind} "))), "no {kind} in {found:#?}");
+    }
 }
 
 /// A pod with one container that exits, with more fields in its spec.
@@ -273,7 +284,7 @@ fn logs_are_right(node: &TestNode, pod: &Value) -> Result<()> {
     let text = |at: &Value| at.as_str().unwrap_or("missing").to_owned();
     let (name, uid) = (text(&pod["metadata"]["name"]), text(&pod["metadata"]["uid"]));
     let file = node.scratch.pod_logs()?.join(format!("default_{name}_{uid}/c/0.log"));
-    let id = text(&container(pod, "c")["containerID"]).replace("containerd://", "");
+    let id = container_id(container(pod, "c"));
     let link = node.scratch.log_links()?.join(format!("{name}_default_c-{id}.log"));
     ensure!(fs::read_link(&link).with_context(|| link.display().to_string())? == file, "the link leads elsewhere");
     let raw = fs::read_to_string(&file)?;

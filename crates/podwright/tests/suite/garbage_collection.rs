@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use podwright_testbed::{Agent, Containerd, Flavor, Scratch, image, wait_until};
+use podwright_testbed::{Flavor, image, wait_until};
 use serde_json::{Value, json};
 
 use super::{LIMIT, TestNode, container, cri, one, sh};
@@ -79,36 +79,35 @@ fn names(dir: &Path) -> Result<Vec<String>> {
 
 /// On a full disk; the sandbox image stays, even if the runtime does not pin it.
 pub(crate) fn unused_images_are_removed_except_the_sandbox_image(flavor: Flavor) {
-    let scratch = Scratch::new().expect("a scratch");
-    let containerd = Containerd::start(&scratch, flavor).expect("containerd starts");
-    let images = || containerd.ctr(&["images", "ls", "-q"]);
-    let before = images().expect("listed");
-    assert!(before.contains(image::USER_1000) && before.contains(image::PAUSE), "{before}");
-    // Every disk is fuller than one percent.
-    let config = json!({
-        "imageGCHighThresholdPercent": 1, "imageGCLowThresholdPercent": 0,
-        "imageMinimumGCAge": "1ns", "imageMaximumGCAge": "0s",
-    });
+    let mut node = TestNode::start(flavor);
+    let before = cri::images(&node);
+    let has = |images: &[String], name: &str| images.iter().any(|image| image == name);
+    assert!(has(&before, image::USER_1000) && has(&before, image::PAUSE), "{before:?}");
     // One image is in use.
-    let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [
-        {"name": "c", "image": image::USER_GUEST, "command": ["sleep", "1000"]},
-    ]});
-    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "user"}, "spec": spec});
-    scratch.put_manifest("user.json", &pod).expect("written");
-    let mut agent = Agent::new(&scratch).runtime(&containerd).start().expect("the agent starts");
-    wait_until(LIMIT, "the pod to run", || {
-        let pod = agent.pod("user-node")?.unwrap_or_default();
-        ensure!(pod["status"]["phase"] == "Running", "{:#}", pod["status"]);
-        Ok(())
-    });
-    agent.sigterm().expect("it ends");
-    let _agent = Agent::new(&scratch).runtime(&containerd).config(config).start().expect("the agent starts");
+    node.put("user", &one(&json!({"name": "c", "image": image::USER_GUEST, "command": ["sleep", "1000"]})));
+    node.wait_phase("user", "Running");
+    node.agent.sigterm().expect("it ends");
+    let file = node.scratch.path().join("podwright.yaml");
+    let mut config: Value = serde_json::from_slice(&fs::read(&file).expect("there")).expect("JSON");
+    // Every disk is fuller than one percent.
+    for (field, value) in [
+        ("imageGCHighThresholdPercent", json!(1)),
+        ("imageGCLowThresholdPercent", json!(0)),
+        ("imageMinimumGCAge", json!("1ns")),
+        ("imageMaximumGCAge", json!("0s")),
+    ] {
+        config[field] = value;
+    }
+    fs::write(&file, config.to_string()).expect("written");
+    node.agent.start_again().expect("the agent starts");
     wait_until(LIMIT, "unused images to go", || {
-        let left = images()?;
-        ensure!(!left.contains(image::USER_1000) && !left.contains(image::BUSYBOX), "{left}");
+        let left = cri::images(&node);
+        ensure!(!has(&left, image::USER_1000) && !has(&left, image::BUSYBOX), "{left:?}");
         Ok(())
     });
-    let left = images().expect("listed");
-    assert!(left.contains(image::PAUSE), "what sandboxes need stays: {left}");
-    assert!(left.contains(image::USER_GUEST), "what a container uses stays: {left}");
+    let left = cri::images(&node);
+    assert!(has(&left, image::PAUSE), "what sandboxes need stays, by its usual name too: {left:?}");
+    assert!(has(&left, image::USER_GUEST), "what a container uses stays: {left:?}");
+    node.remove_all();
+    node.wait_nothing_left();
 }

@@ -64,8 +64,8 @@ pub(crate) fn a_hanging_mount_delays_only_its_own_pods(flavor: Flavor) {
             let pod = node.phase(&name, "Pending")?;
             ensure!(container(&pod, "c")["state"]["waiting"]["reason"] == "ContainerCreating", "{:#}", pod["status"]);
             let (log, pod) = (node.agent.log(), format!("pod=default/{name}-node"));
-            let told = log.lines().find(|l| l.contains(&pod) && l.contains("FailedMount")).context("not yet")?;
-            ensure!(told.contains(&hung.point().display().to_string()) && told.contains("\"dead\""), "{told}");
+            let line = log.lines().find(|l| l.contains(&pod) && l.contains("FailedMount")).context("not yet")?;
+            ensure!(line.contains(&hung.point().display().to_string()) && line.contains("\"dead\""), "{line}");
             Ok(())
         });
     }

@@ -274,7 +274,7 @@ pub(crate) fn readiness_does_not_change_when_the_agent_is_killed(flavor: Flavor,
             Ok::<_, anyhow::Error>(looks)
         });
         for i in 0..times {
-            node.agent.kill9().expect("killed");
+            node.kill_agent();
             node.agent.start_again().expect("started again");
             std::thread::sleep(Duration::from_millis(37 * (i as u64 % 10)));
         }

@@ -25,7 +25,8 @@ fn seen(name: &str, script: &str) -> Value {
 
 /// Records SIGTERM and keeps running.
 fn deaf(dir: &Path, name: &str) -> Value {
-    let script = format!("trap 'echo told >> /w/{name}' TERM; echo begun >> /w/{name}; while :; do sleep 0.1; done");
+    let script =
+        format!("trap 'echo terminated >> /w/{name}' TERM; echo begun >> /w/{name}; while :; do sleep 0.1; done");
     let mut spec = with("Always", json!([]), seen("c", &script));
     spec["terminationGracePeriodSeconds"] = json!(GRACE);
     spec["volumes"] = json!([{"name": "w", "hostPath": {"path": dir}}]);
@@ -39,8 +40,8 @@ fn lines(dir: &Path, name: &str) -> Vec<String> {
 /// Removes the pod and waits for SIGTERM; minutes of its grace period are left.
 fn remove_and_wait_for_sigterm(node: &TestNode, dir: &Path, name: &str) {
     node.remove(name);
-    wait_until(LIMIT, &format!("{name} to be told to end"), || {
-        ensure!(lines(dir, name) == ["begun", "told"], "{:?}", lines(dir, name));
+    wait_until(LIMIT, &format!("{name} to get SIGTERM"), || {
+        ensure!(lines(dir, name) == ["begun", "terminated"], "{:?}", lines(dir, name));
         Ok(())
     });
 }
@@ -93,8 +94,8 @@ pub(crate) fn after_a_reboot_pods_follow_their_restart_policy(flavor: Flavor) {
 
     remove_and_wait_for_sigterm(&node, &dir, "leaves");
     node.agent.kill9().expect("killed");
-    node.containerd.power_cut().expect("cut");
-    node.containerd.start_again().expect("started again");
+    node.runtime.power_cut().expect("cut");
+    node.runtime.start_again().expect("started again");
     node.agent.set_env("PODWRIGHT_BOOT_ID", "a-third-boot");
     node.agent.start_again().expect("started again");
     wait_gone(&node, &dir, "leaves");
@@ -110,7 +111,7 @@ pub(crate) fn after_a_reboot_pods_follow_their_restart_policy(flavor: Flavor) {
     }
     let always = node.pod("always").expect("known");
     assert_eq!(container(&always, "i")["state"]["terminated"]["exitCode"], 0, "init ran again");
-    wait_until(LIMIT, "the one half-way to begin anew", || {
+    wait_until(LIMIT, "the one half-way to begin again", || {
         ensure!(lines(&dir, "midway") == ["i", "j", "i", "j"], "{:?}", lines(&dir, "midway"));
         node.phase("midway", "Pending")
     });

@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use podwright_testbed::{Agent, Containerd, Flavor, Scratch};
+use podwright_testbed::{Agent, Flavor, Scratch, TestRuntime};
 use serde_json::json;
 
-use super::{TestNode, container, one, sh, sleeper};
+use super::{TestNode, container, container_id, cri, one, sh, sleeper};
 
 pub(crate) fn a_recorded_run_with_faults_replays_identically(flavor: Flavor, seconds: u64) {
     let scratch = Scratch::new().expect("a scratch");
-    let containerd = Containerd::start(&scratch, flavor).expect("containerd starts");
+    let runtime = TestRuntime::start(&scratch, flavor).expect("the runtime starts");
     let recording = scratch.path().join("recording");
-    let agent = Agent::new(&scratch).runtime(&containerd).arg("--record").arg(&recording).start().expect("it starts");
-    let mut node = TestNode { scratch, containerd, agent };
+    let agent = Agent::new(&scratch).runtime(&runtime).arg("--record").arg(&recording).start().expect("it starts");
+    let mut node = TestNode { scratch, runtime, agent };
     fill(&node);
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut rounds = 0;
@@ -65,20 +65,16 @@ fn inject_fault(node: &mut TestNode, round: u64) {
     node.put(&name, &one(&sleeper("c")));
     let pod = node.wait_phase(&name, "Running");
     match round % 5 {
-        0 | 3 => {
-            let id =
-                container(&pod, "c")["containerID"].as_str().unwrap_or_default().rsplit('/').next().map(str::to_owned);
-            node.containerd.ctr(&["tasks", "kill", "-s", "KILL", &id.expect("an id")]).expect("killed");
-        }
+        0 | 3 => cri::kill(node, &container_id(container(&pod, "c"))),
         1 => node.put(&name, &json!("broken")),
         2 => {
             node.agent.kill9().expect("killed");
             node.agent.start_again().expect("started again");
         }
         _ => {
-            node.containerd.kill9().expect("killed");
+            node.runtime.kill9().expect("killed");
             std::thread::sleep(Duration::from_millis(500));
-            node.containerd.start_again().expect("started again");
+            node.runtime.start_again().expect("started again");
         }
     }
     if round > 0 {

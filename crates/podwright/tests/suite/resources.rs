@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use podwright_linux::cgroup::cpu_weight;
-use podwright_testbed::Flavor;
+use podwright_testbed::{Flavor, TestRuntime};
 use serde_json::{Value, json};
 
-use super::{TestNode, container, one, sleeper};
+use super::{TestNode, container, container_id, one, sleeper};
 
 /// QoS class, pod and expected values: CPU shares, CPU quota in µs per 100 ms, memory.
 struct Expected {
@@ -63,7 +63,7 @@ pub(crate) fn check(node: &TestNode) {
         let class = pod["status"]["qosClass"].as_str().expect("a class").to_lowercase();
         assert_eq!(class, name);
         let uid = pod["metadata"]["uid"].as_str().expect("a uid");
-        let id = container(&pod, "c")["containerID"].as_str().expect("an id").replace("containerd://", "");
+        let id = container_id(container(&pod, "c"));
         let of_pod = format!("{}/{}/pod{uid}", node.scratch.name(), expected.parent);
         let of_container = format!("{of_pod}/{id}");
         for group in [&of_pod, &of_container] {
@@ -78,11 +78,19 @@ pub(crate) fn check(node: &TestNode) {
             "besteffort" => assert_eq!(score, 1000),
             "burstable" => assert!((2..1000).contains(&score), "{score}"),
             // -997 where the host allows it; else as low as the runtime's own score.
-            _ => assert!(score == -997 || score == score_of(node.containerd.pid()), "{score}"),
+            _ => assert!(score == -997 || score == score_of(runtime_pid(node)), "{score}"),
         }
     }
     // The class has the weight of the sum of its pods' requests.
     assert_eq!(shares(&format!("{}/kubepods/burstable", node.scratch.name())), kernel_value(256));
+}
+
+/// A process of the runtime itself.
+fn runtime_pid(node: &TestNode) -> u32 {
+    match &node.runtime {
+        TestRuntime::Containerd(containerd) => containerd.pid(),
+        TestRuntime::Engine(_) => node.agent.pid(),
+    }
 }
 
 /// At startup and, with changed reservations, at the next start; also while pods run.
@@ -90,8 +98,10 @@ pub(crate) fn the_cgroup_of_all_pods_is_limited_to_node_allocatable(flavor: Flav
     let mut node = TestNode::start(flavor);
     let group = format!("{}/kubepods", node.scratch.name());
     let total = read(Path::new("/proc/meminfo"));
-    let total =
-        total.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")).expect("told");
+    let total = total
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"))
+        .expect("MemTotal is in kB");
     let total = total.parse::<u64>().expect("a number") << 10;
     let held = || number("memory", &group, "memory.limit_in_bytes", "memory.max");
     assert_eq!(held(), Some(total), "before the first pod");
@@ -124,15 +134,15 @@ fn unified() -> bool {
     Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
 }
 
-fn kernel_value(shares: u64) -> Option<u64> {
+pub(crate) fn kernel_value(shares: u64) -> Option<u64> {
     Some(if unified() { cpu_weight(shares) } else { shares })
 }
 
-fn shares(group: &str) -> Option<u64> {
+pub(crate) fn shares(group: &str) -> Option<u64> {
     number("cpu", group, "cpu.shares", "cpu.weight")
 }
 
-fn quota(group: &str) -> Option<u64> {
+pub(crate) fn quota(group: &str) -> Option<u64> {
     number("cpu", group, "cpu.cfs_quota_us", "cpu.max")
 }
 

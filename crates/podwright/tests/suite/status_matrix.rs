@@ -171,7 +171,7 @@ pub(crate) fn cases() -> Vec<Case> {
         },
         Case {
             name: "sidecar-fails-job",
-            spec: spec("Never", json!([sidecar("side", "exit 9")]), json!([sh("c", "sleep 4; exit 0")])),
+            spec: spec("Never", json!([sidecar("side", "sleep 1; exit 9")]), json!([sh("c", "sleep 4; exit 0")])),
             expect: |p| {
                 is(p, "Succeeded")?;
                 exit(p, "c", 0, "Completed")

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use podwright_testbed::{Agent, Containerd, Flavor, Scratch, wait_until};
+use podwright_testbed::{Agent, Flavor, Scratch, TestRuntime, wait_until};
 
 use super::{LIMIT, TestNode, container, one, sh, sleeper};
 
@@ -43,10 +43,10 @@ pub(crate) fn systemd_is_notified_and_pods_survive_the_stop_of_the_agent(flavor:
     let socket = UnixDatagram::bind(&path).expect("bound");
     socket.set_nonblocking(true).expect("set");
     let mut manager = Manager { socket, heard: String::new() };
-    let containerd = Containerd::start(&scratch, flavor).expect("containerd starts");
-    let agent = Agent::new(&scratch).runtime(&containerd);
+    let runtime = TestRuntime::start(&scratch, flavor).expect("the runtime starts");
+    let agent = Agent::new(&scratch).runtime(&runtime);
     let agent = agent.env("NOTIFY_SOCKET", &path.display().to_string()).env("WATCHDOG_USEC", "1000000");
-    let mut node = TestNode { agent: agent.start().expect("it starts"), scratch, containerd };
+    let mut node = TestNode { agent: agent.start().expect("it starts"), scratch, runtime };
     manager.wait_for("READY=1", 1);
     node.put("stays", &one(&sleeper("c")));
     let stays = node.wait_phase("stays", "Running");
@@ -99,5 +99,5 @@ fn stops_during_a_termination(node: &mut TestNode, manager: &mut Manager) {
         ensure!(node.pod("slow").is_err(), "it is there");
         Ok(())
     });
-    assert!(begin.elapsed() < Duration::from_secs(40), "it went on, and did not wait for its grace anew");
+    assert!(begin.elapsed() < Duration::from_secs(40), "it went on, and did not wait for its grace period again");
 }

@@ -1,4 +1,4 @@
-//! The shape of our Rust code: length of functions, layout of modules, cycles between modules, where tasks are spawned.
+//! The shape of our Rust code: length of functions, layout of modules, where tasks are spawned.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,11 +11,15 @@ pub(crate) const FUNCTION_LINES_MAX: usize = 70;
 pub(crate) struct SourceFile {
     pub(crate) path: String,
     pub(crate) code: String,
+    /// The paths in attributes such as `serde(with = "crate::…")`, which are code in a literal.
+    pub(crate) attribute_paths: Vec<String>,
 }
 
 impl SourceFile {
     pub(crate) fn new(path: &str, text: &str) -> Self {
-        Self { path: path.to_owned(), code: without_test_modules(code::of(text)) }
+        let code = without_test_modules(code::of(text));
+        let attribute_paths = attribute_paths(text, &code);
+        Self { path: path.to_owned(), code, attribute_paths }
     }
 
     fn is_test(&self) -> bool {
@@ -35,11 +39,23 @@ impl SourceFile {
     }
 
     /// The crate's directory and the top-level module the file belongs to. `lib.rs` and `main.rs` belong to none.
-    fn module(&self) -> Option<(&str, &str)> {
-        let (krate, inside) = self.path.strip_prefix("crates/")?.split_once("/src/")?;
+    pub(crate) fn module(&self) -> Option<(&str, &str)> {
+        let (krate, inside) = self.inside()?;
         let top = inside.split('/').next()?.trim_end_matches(".rs");
         (!matches!(top, "lib" | "main" | "bin")).then_some((krate, top))
     }
+
+    /// The crate's directory, and the path of the file below `src`.
+    pub(crate) fn inside(&self) -> Option<(&str, &str)> {
+        self.path.strip_prefix("crates/")?.split_once("/src/")
+    }
+}
+
+/// Literals that begin with `crate::` and are the value of something: of an attribute. Those in comments and tests are none.
+fn attribute_paths(text: &str, code: &str) -> Vec<String> {
+    let lines = text.lines().zip(code.lines()).filter(|(_, code)| !code.trim().is_empty());
+    let values = lines.flat_map(|(line, _)| line.split("= \"crate::").skip(1));
+    values.filter_map(|rest| rest.split('"').next()).map(|path| format!("crate::{path}")).collect()
 }
 
 /// Blanks the inline test modules; lines stay lines.
@@ -80,6 +96,54 @@ pub(crate) fn long_functions(file: &SourceFile) -> Vec<(String, usize)> {
     found
 }
 
+/// A type with more is several nouns.
+pub(crate) const METHODS_MAX: usize = 25;
+
+/// Types with one method per RPC of the CRI, as the protocol has it: splitting them would only hide the number.
+const RPC_TYPES: [(&str, &str); 4] =
+    [("cri", "RemoteRuntime"), ("cri", "Adapter"), ("cri", "Arc"), ("engine", "EngineRuntime")];
+
+/// Types over the limit: crate, name and number of methods, those of traits included.
+pub(crate) fn types_with_many_methods(files: &[SourceFile]) -> Vec<(String, String, usize)> {
+    let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for file in files.iter().filter(|file| file.is_product()) {
+        let krate = file.path.split('/').nth(1).unwrap_or_default();
+        let mut of = None;
+        for line in file.code.lines() {
+            if line.starts_with("impl") {
+                of = implementing_type(line);
+            } else if line.starts_with('}') {
+                of = None;
+            } else if let Some(of) =
+                of.filter(|_| line.starts_with("    ") && function_name(line.trim_start()).is_some())
+                && !line.starts_with("     ")
+            {
+                *counts.entry((krate.to_owned(), of.to_owned())).or_default() += 1;
+            }
+        }
+    }
+    let is_rpc = |krate: &str, name: &str| RPC_TYPES.contains(&(krate, name));
+    let many = counts.into_iter().filter(|((krate, name), count)| *count > METHODS_MAX && !is_rpc(krate, name));
+    many.map(|((krate, name), count)| (krate, name, count)).collect()
+}
+
+/// The type of a line such as `impl<T> Trait for path::Type<T> {`.
+fn implementing_type(line: &str) -> Option<&str> {
+    let mut rest = line.strip_prefix("impl")?;
+    if rest.starts_with('<') {
+        let mut depth = 0;
+        let end = rest.char_indices().find(|(at, c)| {
+            // The arrow of `Fn() -> T` closes nothing.
+            let closes = *c == '>' && !rest[..*at].ends_with('-');
+            depth += i32::from(*c == '<') - i32::from(closes);
+            depth == 0
+        });
+        rest = &rest[end?.0 + 1..];
+    }
+    let of = rest.rsplit(" for ").next()?.trim().trim_start_matches('&');
+    of.split(['<', ' ', '{']).next()?.rsplit("::").next()
+}
+
 fn function_name(line: &str) -> Option<&str> {
     let mut words = line.split_whitespace().skip_while(|word| {
         matches!(*word, "pub" | "const" | "async" | "unsafe" | "extern" | "default") || word.starts_with("pub(")
@@ -112,6 +176,41 @@ pub(crate) fn mod_files(files: &[SourceFile]) -> Vec<&str> {
     wrong.map(|f| f.path.as_str()).collect()
 }
 
+/// Files that start threads without `podwright_tasks::spawn_thread`, and why the end of such a thread does not go unnoticed.
+const OWN_THREADS: [(&str, &str); 10] = [
+    ("crates/agent/src/recorder.rs", "its end ends the recording, and nothing else needs it"),
+    ("crates/engine/src/verbs/stream_target.rs", "joined by the request"),
+    (
+        "crates/image/src/registry/transfer.rs",
+        "removes a file; what it leaves is removed by the next garbage collection",
+    ),
+    ("crates/net/src/cni/invoke.rs", "copies the streams of one plugin, whose end is awaited with a deadline"),
+    ("crates/net/src/netns.rs", "scoped: joined at once"),
+    ("crates/podwright/src/client/", "of a command that ends with it"),
+    ("crates/podwright/src/config/facts.rs", "a lookup that is abandoned after its limit"),
+    ("crates/podwright/src/image_command/", "of a command that ends with it"),
+    ("crates/podwright/src/logging/limit.rs", "reports dropped lines, and nothing else needs it"),
+    ("crates/server/src/local/body.rs", "the request sees its end"),
+];
+
+/// Where product code starts a thread that is not supervised, outside of [`OWN_THREADS`]; and entries there that are not needed.
+pub(crate) fn bare_threads(files: &[SourceFile]) -> Vec<String> {
+    let starts = |line: &str| ["thread::spawn(", "thread::Builder", "spawn_blocking("].iter().any(|c| line.contains(c));
+    let (mut found, mut needed) = (vec![], BTreeSet::new());
+    for file in files.iter().filter(|f| f.is_product() && !f.path.starts_with("crates/tasks/")) {
+        let allowed = OWN_THREADS.iter().find(|(path, _)| file.path.starts_with(path));
+        for (number, _) in file.code.lines().enumerate().filter(|(_, line)| starts(line)) {
+            match allowed {
+                Some((path, _)) => drop(needed.insert(*path)),
+                None => found.push(format!("{}:{}", file.path, number + 1)),
+            }
+        }
+    }
+    let not_needed = OWN_THREADS.iter().filter(|(path, _)| !needed.contains(path));
+    found.extend(not_needed.map(|(path, _)| format!("{path} starts no thread and is listed")));
+    found
+}
+
 /// Where product code spawns a task that is neither supervised nor named.
 pub(crate) fn bare_spawns(file: &SourceFile) -> Vec<usize> {
     let bare = |line: &str| {
@@ -120,92 +219,6 @@ pub(crate) fn bare_spawns(file: &SourceFile) -> Vec<usize> {
     };
     let lines = file.code.lines().enumerate().filter(|(_, line)| bare(line));
     lines.map(|(number, _)| number + 1).collect()
-}
-
-/// Cycles between the top-level modules of a crate, each as `crate: a -> b -> a`.
-pub(crate) fn module_cycles(files: &[SourceFile]) -> Vec<String> {
-    let mut uses: BTreeMap<&str, BTreeMap<&str, BTreeSet<&str>>> = BTreeMap::new();
-    for file in files.iter().filter(|file| file.is_product()) {
-        let Some((krate, module)) = file.module() else { continue };
-        let used = uses.entry(krate).or_default().entry(module).or_default();
-        used.extend(uses_of(&file.code).into_iter().filter(|name| *name != module));
-    }
-    let mut cycles = vec![];
-    for (krate, graph) in &uses {
-        for component in components(graph) {
-            let path = component.iter().chain(component.first()).copied().collect::<Vec<_>>();
-            cycles.push(format!("{krate}: {}", path.join(" -> ")));
-        }
-    }
-    cycles
-}
-
-/// The top-level modules that a text names by `crate::`.
-fn uses_of(code: &str) -> BTreeSet<&str> {
-    let mut found = BTreeSet::new();
-    for (at, _) in code.match_indices("crate::") {
-        if code[..at].chars().next_back().is_some_and(|c| c.is_alphanumeric() || c == '_') {
-            continue;
-        }
-        let rest = &code[at + "crate::".len()..];
-        let names = match rest.strip_prefix('{') {
-            Some(list) => top_level_names(list),
-            None => vec![first_name(rest)],
-        };
-        found.extend(names);
-    }
-    found
-}
-
-fn first_name(text: &str) -> &str {
-    text.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default()
-}
-
-/// The names at the first level of `{a::b, c::{d, e}}`, after its opening brace.
-fn top_level_names(list: &str) -> Vec<&str> {
-    let (mut names, mut depth, mut start) = (vec![], 0_usize, 0);
-    for (at, c) in list.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' if depth == 0 => {
-                names.push(first_name(list[start..at].trim_start()));
-                break;
-            }
-            '}' => depth -= 1,
-            ',' if depth == 0 => {
-                names.push(first_name(list[start..at].trim_start()));
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    names
-}
-
-/// Sets of modules that reach each other, in order of their names.
-fn components<'a>(graph: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> Vec<Vec<&'a str>> {
-    let reached: BTreeMap<&str, BTreeSet<&str>> = graph.keys().map(|from| (*from, reachable(graph, from))).collect();
-    let mut found: Vec<Vec<&str>> = vec![];
-    for module in graph.keys() {
-        let together =
-            graph.keys().filter(|other| reached[module].contains(*other) && reached[*other].contains(module));
-        let together: Vec<&str> = together.copied().collect();
-        if together.len() > 1 && !found.contains(&together) {
-            found.push(together);
-        }
-    }
-    found
-}
-
-fn reachable<'a>(graph: &BTreeMap<&'a str, BTreeSet<&'a str>>, from: &str) -> BTreeSet<&'a str> {
-    let mut found = BTreeSet::new();
-    let mut next: Vec<&str> = graph.get(from).into_iter().flatten().copied().collect();
-    while let Some(module) = next.pop() {
-        if graph.contains_key(module) && found.insert(module) {
-            next.extend(graph[module].iter().copied());
-        }
-    }
-    found
 }
 
 #[cfg(test)]
@@ -226,17 +239,15 @@ mod tests {
     }
 
     #[test]
-    fn cycles_of_any_length_are_found_outside_of_tests() {
-        let files = [
-            file("crates/x/src/a.rs", "use crate::b::B;"),
-            file("crates/x/src/b/deep.rs", "use crate::{c::{C, D}, d};"),
-            file("crates/x/src/c.rs", "// crate::d\nfn f() { crate::a::g() }"),
-            file("crates/x/src/d.rs", "#[cfg(test)]\nmod tests {\n    use crate::a;\n}\nuse crate::e;"),
-            file("crates/x/src/e.rs", "#[cfg(test)]\nmod tests;\nuse crate::d;"),
-            file("crates/x/src/d/tests.rs", "use crate::a;"),
-            file("crates/x/src/lib.rs", "mod a; use crate::a; use crate::d;"),
-        ];
-        assert_eq!(module_cycles(&files), ["x: a -> b -> c -> a", "x: d -> e -> d"]);
+    fn methods_are_counted_over_all_impls_of_a_type() {
+        let methods = |n: usize| "    pub(crate) async fn f(&self) {\n        fn inner() {}\n    }\n".repeat(n);
+        let own = file("crates/x/src/a.rs", &format!("impl<'a, T: Fn() -> U> a::Many<'a, T> {{\n{}}}\n", methods(20)));
+        let foreign =
+            file("crates/x/src/b.rs", &format!("impl Trait for Many<'_, u8> {{\n{}}}\nfn f() {{}}\n", methods(6)));
+        let rpc = file("crates/cri/src/c.rs", &format!("impl RemoteRuntime {{\n{}}}\n", methods(40)));
+        let few = file("crates/y/src/d.rs", &format!("impl Many {{\n{}}}\n", methods(25)));
+        let found = types_with_many_methods(&[own, foreign, rpc, few]);
+        assert_eq!(found, [("x".to_owned(), "Many".to_owned(), 26)]);
     }
 
     #[test]
@@ -246,5 +257,19 @@ mod tests {
         assert_eq!(mod_files(&files), ["crates/x/src/a/mod.rs"]);
         let text = "tokio::spawn(a);\npodwright_tasks::spawn(\"n\", b);\ntasks.service(\"m\", c);\n";
         assert_eq!(bare_spawns(&file("crates/x/src/a.rs", text)), [1]);
+    }
+
+    #[test]
+    fn threads_are_found_outside_of_the_list_and_the_list_has_no_more_than_needed() {
+        let thread = "fn f() {\n    std::thread::spawn(g);\n}\n";
+        let mut files: Vec<_> =
+            OWN_THREADS.iter().map(|(path, _)| file(&format!("{}/x.rs", path.trim_end_matches('/')), thread)).collect();
+        assert_eq!(bare_threads(&files), Vec::<String>::new());
+        files.push(file("crates/x/src/a.rs", "thread::Builder::new()\n    .spawn(f);\nhandle.spawn_blocking(g);"));
+        files.push(file("crates/x/src/tests.rs", thread));
+        files.push(file("crates/x/src/b.rs", "podwright_tasks::spawn_thread(\"journal\", f);"));
+        files.remove(0);
+        let unused = format!("{} starts no thread and is listed", OWN_THREADS[0].0);
+        assert_eq!(bare_threads(&files), ["crates/x/src/a.rs:1".to_owned(), "crates/x/src/a.rs:3".to_owned(), unused]);
     }
 }

@@ -62,7 +62,8 @@ fn proxy_variables_cause_a_warning_in_a_cluster() {
         let flags = RunFlags { kubeconfig, ..RunFlags::default() };
         let (file, _) = KubeletFile::decode(file::document(HEAD.as_bytes()).unwrap()).unwrap();
         let mut diagnostics = Diagnostics::default();
-        let inputs = ConfigInputs { flags: &flags, file, facts: facts(), base: "/".into() };
+        let configz = serde_json::Value::Null;
+        let inputs = ConfigInputs { flags: &flags, file, facts: facts(), configz, base: "/".into() };
         cluster::warn_about_proxies(&inputs, |name| name == set, &mut diagnostics);
         diagnostics.warnings
     };

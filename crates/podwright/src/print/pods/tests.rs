@@ -108,6 +108,27 @@ fn a_deleted_pod_is_terminating_until_its_phase_is_terminal() {
 }
 
 #[test]
+fn a_pod_in_quarantine_is_shown_as_quarantined() {
+    let quarantined = |phase: &str, reason: &str| {
+        json!({"phase": phase, "containerStatuses": [running("c", true)],
+            "conditions": [{"type": "podwright.dev/Quarantined", "status": "True", "reason": reason}]})
+    };
+    for (phase, reason, expected) in [
+        ("Pending", "AgentDied", "Quarantined"),
+        ("Running", "AgentDied", "Quarantined"),
+        ("Running", "InternalError", "Quarantined"),
+        // For some seconds only.
+        ("Running", "AgentDiedOnce", "Running"),
+        ("Failed", "AgentDied", "Failed"),
+    ] {
+        assert_eq!(one(&quarantined(phase, reason)).status, expected, "{phase}, {reason}");
+    }
+    let mut deleted = pod(&json!({"containers": [{"name": "c"}]}), &quarantined("Running", "AgentDied"));
+    deleted.metadata.deletion_timestamp = deleted.metadata.creation_timestamp.clone();
+    assert_eq!(summary(&deleted).status, "Terminating", "as kubectl shows it");
+}
+
+#[test]
 fn the_table_has_the_format_of_kubectl() {
     let mut crashing = waiting_for("CrashLoopBackOff");
     crashing["restartCount"] = json!(4);
@@ -120,6 +141,42 @@ fn the_table_has_the_format_of_kubectl() {
         pod(&json!({"containers": [{"name": "c"}]}), &json!({"phase": "Running", "containerStatuses": [crashing]}));
     b.metadata.name = Some("a-longer-name".into());
     let now = "2024-01-01T00:05:00Z".parse().unwrap();
-    let columns = Columns { namespace: true, wide: true };
+    let columns = Columns { namespace: true, wide: true, labels: false };
     insta::assert_snapshot!("table", table(&[a, b], columns, now).render(Paint::off()));
+}
+
+#[test]
+fn a_static_pod_that_waits_for_admission_has_an_age() {
+    let mut held = pod(&json!({"containers": [{"name": "c"}]}), &json!({"phase": "Pending", "reason": "OutOfcpu"}));
+    held.metadata.creation_timestamp = None;
+    assert_eq!(created_at(&held), None);
+    let seen = "2024-01-01T00:04:00Z";
+    held.metadata.annotations = Some([("kubernetes.io/config.seen".to_owned(), seen.to_owned())].into());
+    assert_eq!(created_at(&held), Some(seen.parse().unwrap()));
+}
+
+#[test]
+fn the_table_shows_how_far_a_pull_is() {
+    let shown = |message: Value, init: bool, wide: bool| {
+        let mut waiting = waiting_for(if init { "PodInitializing" } else { "ContainerCreating" });
+        waiting["state"]["waiting"]["message"] = message;
+        let list = if init { "initContainerStatuses" } else { "containerStatuses" };
+        let inits = if init { json!([{"name": "c"}]) } else { json!([]) };
+        let spec = json!({"initContainers": inits, "containers": [{"name": "c"}]});
+        let pods = [pod(&spec, &json!({"phase": "Pending", list: [waiting]}))];
+        let columns = Columns { wide, ..Columns::default() };
+        table(&pods, columns, Timestamp::UNIX_EPOCH).render(Paint::off())
+    };
+    let pull = || json!("Pulling 34 of 120 MB");
+    for wide in [false, true] {
+        let table = shown(pull(), false, wide);
+        assert!(table.contains(" Pulling 34 of 120 MB ") && !table.contains("ContainerCreating"), "{table}");
+        let table = shown(pull(), true, wide);
+        assert!(table.contains(" Init:0/1 (Pulling 34 of 120 MB) "), "{table}");
+        // The manifest of the image is not known yet, or nothing is.
+        for message in [json!("Pulling"), Value::Null] {
+            let table = shown(message, false, wide);
+            assert!(table.contains(" ContainerCreating ") && !table.contains("Pulling"), "{table}");
+        }
+    }
 }

@@ -1,0 +1,185 @@
+//! A pod that uses up what it can get does not slow other pods down, nor does it make the agent large.
+
+mod attacks;
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use podwright_testbed::{Agent, Flavor, HungMount, Scratch, TestRuntime, wait_until};
+use serde_json::{Value, json};
+
+use self::attacks::{Attack, DeadNameServer};
+use super::{LIMIT, TestNode, condition, container, local_client, one, sleeper};
+
+/// Anonymous memory of the agent. Its code, which a debug build has much of, is not counted.
+const MEMORY_MAX_KIB: u64 = 64 << 10;
+/// The same while there is a pod with 80,000 variables, each of which takes about 3 kB: half of the limit of the unit.
+const LARGE_POD_MEMORY_MAX_KIB: u64 = 512 << 10;
+/// What a shared host may add to any time.
+const TOLERANCE: Duration = Duration::from_secs(2);
+/// Measurements of which one must be fast enough: a busy host only adds.
+const RUNS: usize = 3;
+/// `/livez` answers within this time next to clients that read nothing.
+const LIVE_MAX: Duration = Duration::from_millis(100);
+/// Clients that read nothing: as many as the listener serves at a time.
+const SILENT_CLIENTS: usize = 64;
+
+/// The latencies of one pod that starts, becomes ready and is removed.
+#[derive(Clone, Copy, Debug)]
+struct Latencies {
+    start: Duration,
+    probe: Duration,
+    stop: Duration,
+}
+
+impl Latencies {
+    fn measure(node: &TestNode, name: &str) -> Self {
+        let mut spec = one(&sleeper("c"));
+        spec["containers"][0]["readinessProbe"] = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
+        let begun = Instant::now();
+        node.put(name, &spec);
+        wait_until(LIMIT, &format!("{name} to run"), || running(node, name));
+        let start = begun.elapsed();
+        wait_until(LIMIT, &format!("{name} to be ready"), || {
+            let pod = running(node, name)?;
+            ensure!(condition(&pod, "Ready")["status"] == "True", "{name}: {:#}", pod["status"]);
+            Ok(())
+        });
+        let probe = begun.elapsed() - start;
+        let begun = Instant::now();
+        node.remove(name);
+        wait_until(LIMIT, &format!("{name} to be gone"), || {
+            ensure!(read(node, name)?.is_none(), "it is there");
+            Ok(())
+        });
+        Self { start, probe, stop: begun.elapsed() }
+    }
+
+    /// The shortest time of each kind: a busy host only adds.
+    fn best(self, other: Self) -> Self {
+        Self { start: self.start.min(other.start), probe: self.probe.min(other.probe), stop: self.stop.min(other.stop) }
+    }
+
+    fn check(&self, quiet: &Self) -> Result<()> {
+        let times =
+            [("start", self.start, quiet.start), ("probe", self.probe, quiet.probe), ("stop", self.stop, quiet.stop)];
+        for (what, time, quiet) in times {
+            ensure!(time <= quiet * 2 + TOLERANCE, "its {what} takes {time:?}, and {quiet:?} without the attack");
+        }
+        Ok(())
+    }
+}
+
+/// A pod by the name in its manifest, from the local API: the list of `--listen` may be large, and is attacked itself.
+fn read(node: &TestNode, name: &str) -> Result<Option<Value>> {
+    let socket = node.scratch.run_dir()?.join("api.sock");
+    let path = format!("/api/v1/namespaces/default/pods/{name}-node");
+    let (code, pod) = local_client::request(&socket, "GET", &path, &Value::Null)?;
+    ensure!(code == 200 || code == 404, "{code}: {pod:#}");
+    Ok(Some(pod).filter(|_| code == 200))
+}
+
+fn running(node: &TestNode, name: &str) -> Result<Value> {
+    let pod = read(node, name)?.with_context(|| format!("{name} is unknown"))?;
+    ensure!(pod["status"]["phase"] == "Running", "{name}: {:#}", pod["status"]);
+    Ok(pod)
+}
+
+/// The anonymous memory of the agent in KiB.
+fn memory(node: &TestNode) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", node.agent.pid()))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("no RssAnon")?;
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
+}
+
+/// A node whose agent asks a dead name server, and has credentials with wildcards.
+fn start(flavor: Flavor, names: &DeadNameServer) -> (TestNode, HungMount) {
+    let scratch = Scratch::new().expect("a scratch");
+    let hung = HungMount::new(&scratch.path().join("hung")).expect("mounted");
+    let runtime = TestRuntime::start(&scratch, flavor).expect("the runtime starts");
+    attacks::put_wildcard_credentials(&scratch);
+    let agent = Agent::new(&scratch)
+        .runtime(&runtime)
+        .config(json!({"podPidsLimit": 64, "containerLogMaxSize": "1Mi"}))
+        .covered_file("/etc/resolv.conf", &names.resolv_conf())
+        .covered_file("/etc/hosts", &attacks::hosts_file())
+        .start();
+    (TestNode { agent: agent.expect("the agent starts"), scratch, runtime }, hung)
+}
+
+/// Starts and stops a pod next to an attack that is under way.
+fn check_victim(node: &TestNode, attack: &str, quiet: &Latencies) {
+    let memory_max = if attack == attacks::MANY_VARIABLES { LARGE_POD_MEMORY_MAX_KIB } else { MEMORY_MAX_KIB };
+    for run in 1..=RUNS {
+        let loud = Latencies::measure(node, &format!("next-to-{attack}-{run}"));
+        let memory = memory(node).expect("it runs");
+        println!("{attack}: {loud:?}, without it {quiet:?}, {memory} KiB");
+        assert!(memory <= memory_max, "the agent has {memory} KiB next to {attack}");
+        match loud.check(quiet) {
+            Ok(()) => return,
+            Err(slow) => assert!(run < RUNS, "next to {attack}: {slow}"),
+        }
+    }
+}
+
+/// Clients of the list of pods that read nothing of it delay health by a tenth of a second at most. The list is larger than what the
+/// kernel buffers for a connection.
+fn silent_clients_delay_no_health(node: &TestNode) {
+    let clients: Vec<TcpStream> = (0..SILENT_CLIENTS)
+        .map(|_| {
+            let mut client = TcpStream::connect(node.agent.address()).expect("connected");
+            client.write_all(b"GET /pods HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
+            client
+        })
+        .collect();
+    let answers = (0..10).map(|_| {
+        let begun = Instant::now();
+        assert_eq!(node.agent.get("/livez").expect("an answer").status, 200);
+        begun.elapsed()
+    });
+    let answers: Vec<Duration> = answers.collect();
+    println!("/livez next to {} silent clients: {answers:?}", clients.len());
+    assert!(answers.iter().min().is_some_and(|best| *best <= LIVE_MAX), "{answers:?}");
+    assert!(answers.iter().max().is_some_and(|worst| *worst <= LIVE_MAX + TOLERANCE), "{answers:?}");
+    let memory = memory(node).expect("it runs");
+    assert!(memory <= LARGE_POD_MEMORY_MAX_KIB, "the agent has {memory} KiB next to clients that read nothing");
+}
+
+pub(crate) fn a_noisy_neighbour_slows_no_other_pod_down(flavor: Flavor) {
+    let names = DeadNameServer::start();
+    let (node, hung) = start(flavor, &names);
+    let mut bystander = one(&sleeper("c"));
+    bystander["containers"][0]["livenessProbe"] =
+        json!({"exec": {"command": ["true"]}, "periodSeconds": 1, "timeoutSeconds": 10});
+    node.put("bystander", &bystander);
+    node.put("exploding", &attacks::exploding_environment());
+    wait_until(LIMIT, "the bystander to run", || running(&node, "bystander"));
+    let quiet = Latencies::measure(&node, "quiet-1").best(Latencies::measure(&node, "quiet-2"));
+
+    for Attack { name, spec, is_under_way } in attacks::all(&hung) {
+        node.put(name, &spec);
+        wait_until(LIMIT, &format!("{name} to be under way"), || {
+            let pod = read(&node, name)?.context("unknown")?;
+            ensure!(is_under_way(&pod), "{:#}", pod["status"]);
+            Ok(())
+        });
+        if name == attacks::DEAD_NAME_SERVER {
+            names.wait_query();
+        }
+        check_victim(&node, name, &quiet);
+        if name == attacks::MANY_VARIABLES {
+            silent_clients_delay_no_health(&node);
+        }
+        node.remove(name);
+    }
+    let refused = node.agent.log().lines().any(|line| line.contains("invalid") && line.contains("exploding.json"));
+    assert!(refused && node.pod("exploding").is_err(), "{}", node.agent.log());
+    let pod = running(&node, "bystander").expect("it runs");
+    assert_eq!(container(&pod, "c")["restartCount"], 0, "{:#}", pod["status"]);
+    drop(hung);
+    node.remove_all();
+    node.wait_nothing_left();
+}
