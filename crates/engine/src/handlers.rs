@@ -3,9 +3,10 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use podwright_linux::pidfd::PidFd;
 use podwright_shim::plan::ExternalRuntime;
 
 use crate::settings::{EngineSettings, OciRuntime};
@@ -51,25 +52,17 @@ impl Handler {
         let mut command = Command::new(path);
         command.arg("--root").arg(root).args(["delete", "--force", id]);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        match wait_within(&mut child, DELETE_LIMIT)? {
-            Some(status) if status.success() => Ok(()),
-            Some(status) => Err(io::Error::other(format!("{} delete: {status}", path.display()))),
-            None => {
-                let _ = child.kill();
-                let _ = child.wait();
-                Err(io::Error::new(io::ErrorKind::TimedOut, format!("{} delete takes too long", path.display())))
-            }
+        // An unreaped child keeps its pid.
+        let exited = PidFd::open(child.id()).and_then(|process| process.wait_exit(DELETE_LIMIT));
+        if !matches!(exited, Ok(true)) {
+            let _ = child.kill();
+            let _ = child.wait();
+            let late = || io::Error::new(io::ErrorKind::TimedOut, format!("{} delete takes too long", path.display()));
+            return Err(exited.err().unwrap_or_else(late));
         }
-    }
-}
-
-fn wait_within(child: &mut Child, limit: Duration) -> io::Result<Option<std::process::ExitStatus>> {
-    let until = Instant::now() + limit;
-    loop {
-        match child.try_wait()? {
-            Some(status) => return Ok(Some(status)),
-            None if Instant::now() >= until => return Ok(None),
-            None => std::thread::sleep(POLL),
+        match child.wait()? {
+            status if status.success() => Ok(()),
+            status => Err(io::Error::other(format!("{} delete: {status}", path.display()))),
         }
     }
 }
@@ -79,4 +72,3 @@ pub(crate) const BUILTIN_HANDLER: &str = "podwright";
 /// Below the run directory: the state of a runtime means nothing after a reboot.
 pub(crate) const STATE_DIR: &str = "runtimes";
 const DELETE_LIMIT: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(5);
