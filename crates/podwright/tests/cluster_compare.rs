@@ -19,7 +19,7 @@ use comparison::cases::{self, Compared};
 use comparison::difference::assert_same;
 use comparison::fields::Fields;
 use comparison::messages::comparable;
-use comparison::stable::{stable_fields, wait_running};
+use comparison::stable::{frequent_syncs, stable_fields, wait_running};
 use suite::LIMIT;
 
 const NODE: &str = "compared";
@@ -41,8 +41,8 @@ fn the_api_server_gets_the_same_statuses_as_from_the_go_kubelet() {
     agent.sigterm().expect("the agent stops");
     plane.kubectl(&["delete", "node", NODE]).expect("deleted");
 
-    let kubelet =
-        GoKubelet::start_joined(&scratch, &containerd, NODE, &kubeconfig, &json!({})).expect("the Go kubelet starts");
+    let kubelet = GoKubelet::start_joined(&scratch, &containerd, NODE, &kubeconfig, &frequent_syncs())
+        .expect("the Go kubelet starts");
     let theirs = run(plane, "the Go kubelet", &cases);
     drop(kubelet);
     drop(containerd);

@@ -19,7 +19,7 @@ use comparison::cases::{self, Compared};
 use comparison::difference::assert_same;
 use comparison::fields::Fields;
 use comparison::objects;
-use comparison::stable::{stable_fields, wait_running};
+use comparison::stable::{frequent_syncs, stable_fields, wait_running};
 use comparison::stats::{self, Reported};
 use suite::{LIMIT, TestNode};
 
@@ -46,7 +46,7 @@ fn pods_get_the_same_statuses_as_from_the_go_kubelet() {
         &node.scratch,
         node.runtime.containerd().expect("it is containerd"),
         "node",
-        &json!({}),
+        &frequent_syncs(),
     )
     .expect("the Go kubelet starts");
     wait_running("the Go kubelet", &cases, "-node", || kubelet.pods());

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use podwright_testbed::wait_until;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::cases::Compared;
 use super::fields::{self, Fields};
@@ -16,6 +16,12 @@ const STABLE_AFTER: Duration = Duration::from_millis(2500);
 /// The same for a pod that has ended and whose sandbox is still to be stopped: a busy runtime takes its time.
 const STABLE_AFTER_WITH_SANDBOX: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// The Go kubelet reports an ended container as terminated until its next sync, which is at the end of the back-off, but at most this
+/// (and half as much again) later: with its default of a minute, short back-offs show for a moment or not at all.
+pub(crate) fn frequent_syncs() -> Value {
+    json!({"syncFrequency": "5s"})
+}
 
 /// Waits until the pods that must start early are running, before other pods compete with them.
 pub(crate) fn wait_running(who: &str, cases: &[Compared], suffix: &str, pods: impl Fn() -> Result<Value>) {
