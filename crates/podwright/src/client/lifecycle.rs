@@ -84,12 +84,21 @@ pub(super) async fn restart(flags: &RestartFlags) -> Result<ExitCode, ClientErro
     let query = flags.container.as_deref().map(|name| format!("?container={}", encode(name))).unwrap_or_default();
     let mut code = ExitCode::SUCCESS;
     for pod in selected(&client, &flags.selection).await? {
-        match client.send::<Value>(Method::POST, &format!("{}/restart{query}", pod_path(&pod)), None).await {
-            Ok(_) => println!("pod/{} restart requested", name_of(&pod)),
+        match request_restart(&client, &pod, &query).await {
+            Ok(()) => println!("pod/{} restart requested", name_of(&pod)),
             Err(error) => code = report(&error),
         }
     }
     Ok(code)
+}
+
+/// A pod that has terminated is replaced by a new instance: the next command must find it.
+async fn request_restart(client: &Client, pod: &Pod, query: &str) -> Result<(), ClientError> {
+    client.send::<Value>(Method::POST, &format!("{}/restart{query}", pod_path(pod)), None).await?;
+    if wait::has_terminated(pod) {
+        wait::replaced(client, pod).await?;
+    }
+    Ok(())
 }
 
 /// `podwright start`: pods that have not terminated are left alone.
@@ -101,8 +110,8 @@ pub(super) async fn start(flags: &StartFlags) -> Result<ExitCode, ClientError> {
             println!("pod/{} has not terminated, nothing to start", name_of(&pod));
             continue;
         }
-        match client.send::<Value>(Method::POST, &format!("{}/restart", pod_path(&pod)), None).await {
-            Ok(_) => println!("pod/{} start requested", name_of(&pod)),
+        match request_restart(&client, &pod, "").await {
+            Ok(()) => println!("pod/{} start requested", name_of(&pod)),
             Err(error) => code = report(&error),
         }
     }

@@ -14,6 +14,8 @@ use crate::cli::{WaitCondition, WaitFlags};
 
 /// A command that waits longer than this prints what for.
 const ANNOUNCE_AFTER: Duration = Duration::from_secs(5);
+/// A new instance appears within milliseconds; without room on the node it may not appear at all.
+const REPLACEMENT_MAX: Duration = Duration::from_secs(10);
 /// The explanation is only an addition to a message.
 const HEADLINE_MAX: Duration = Duration::from_secs(2);
 
@@ -103,6 +105,20 @@ pub(super) async fn gone(client: &Client, pod: &Pod, limit: Option<Duration>) ->
 /// Waits until this pod has terminated.
 pub(super) async fn stopped(client: &Client, pod: &Pod, limit: Option<Duration>) -> Result<(), ClientError> {
     until_of(client, pod, limit, has_terminated).await
+}
+
+/// Waits until a new instance has replaced this terminated pod: in between, the agent knows no pod of that name.
+pub(super) async fn replaced(client: &Client, pod: &Pod) -> Result<(), ClientError> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+    let version = pod.metadata.resource_version.as_deref().unwrap_or_default();
+    // The new instance of a static pod has the same UID.
+    let new = |kind: &str, other: &Pod| {
+        kind != "DELETED" && (other.metadata.uid != pod.metadata.uid || !has_terminated(other))
+    };
+    match timeout(REPLACEMENT_MAX, follow(client, namespace, pod.metadata.name.as_deref(), version, new)).await {
+        Ok(Err(error)) if error.watch_resume().is_none() => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// The phase of the pod is terminal.
