@@ -12,10 +12,10 @@ mod engine;
 #[path = "differential/runc.rs"]
 mod runc;
 
-use std::panic::catch_unwind;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use podwright_testbed::run_on_main_thread;
 use serde_json::{Value, json};
 
 use bundle::Bundle;
@@ -125,22 +125,9 @@ fn main() -> ExitCode {
     if podwright_shim::is_zygote(&arguments) {
         return podwright_shim::zygote::main();
     }
-    if arguments.iter().any(|argument| argument == "--list") {
-        CASES.iter().for_each(|(name, _)| println!("{name}: test"));
-        return ExitCode::SUCCESS;
-    }
-    let filter = arguments.iter().skip(1).find(|argument| !argument.starts_with('-'));
     let print = arguments.iter().any(|argument| argument == "--print");
-    let mut failed = vec![];
-    for (name, change) in CASES.iter().filter(|(name, _)| filter.is_none_or(|filter| name.contains(filter.as_str()))) {
-        let passed = catch_unwind(|| compare_case(name, *change, print)).is_ok();
-        println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
-        if !passed {
-            failed.push(name);
-        }
-    }
-    println!("test result: {}", if failed.is_empty() { "ok".to_owned() } else { format!("FAILED: {failed:?}") });
-    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let cases: Vec<_> = CASES.iter().map(|(name, change)| (*name, (*name, *change))).collect();
+    run_on_main_thread(&cases, |(name, change)| compare_case(name, change, print))
 }
 
 fn compare_case(name: &str, change: fn(&mut Value), print: bool) {

@@ -24,11 +24,11 @@ mod usage;
 
 use std::future::Future;
 use std::os::unix::process::CommandExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::process::{Command, ExitCode};
 
 use podwright_linux::namespace::{self, flags};
+use podwright_testbed::run_on_main_thread;
 use rustix::mount::{MountPropagationFlags, mount_change};
 
 use bed::Bed;
@@ -110,28 +110,13 @@ fn main() -> ExitCode {
     if podwright_shim::is_zygote(&arguments) {
         return podwright_shim::zygote::main();
     }
-    let filters: Vec<&String> = arguments.iter().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    let is_chosen = |name: &str| filters.is_empty() || filters.iter().any(|part| name.contains(*part));
-    if arguments.iter().any(|argument| argument == "--list") {
-        CASES.iter().for_each(|(name, _)| println!("{name}: test"));
-        return ExitCode::SUCCESS;
-    }
     if std::env::var_os(INSIDE).is_none() {
         return enter_own_namespaces(&arguments);
     }
     podwright_net::loopback_up().expect("the loopback interface");
-    let mut failed = vec![];
-    for (name, case) in CASES.iter().filter(|(name, _)| is_chosen(name)) {
-        let start = std::time::Instant::now();
-        let ok = catch_unwind(AssertUnwindSafe(|| bed::run(case))).is_ok();
-        println!("test {name} ... {} ({:?})", if ok { "ok" } else { "FAILED" }, start.elapsed());
-        if !ok {
-            failed.push(name);
-        }
-    }
+    let result = run_on_main_thread(CASES, |case| bed::run(&case));
     bed::remove_images();
-    println!("test result: {}", if failed.is_empty() { "ok".to_owned() } else { format!("FAILED: {failed:?}") });
-    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    result
 }
 
 /// Set in the process that has its own namespaces.

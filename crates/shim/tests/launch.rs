@@ -15,33 +15,18 @@ mod pods;
 #[path = "launch/processes.rs"]
 mod processes;
 
-use std::panic::catch_unwind;
 use std::process::ExitCode;
+
+use podwright_testbed::run_on_main_thread;
 
 type Test = (&'static str, fn());
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let measuring = arguments.iter().any(|argument| argument == "--ignored");
-    let filters: Vec<&String> =
-        arguments.iter().filter(|argument| argument.contains('_') && !argument.starts_with('-')).collect();
+    let measuring = std::env::args().any(|argument| argument == "--ignored");
     let tests: Vec<Test> = if measuring {
         measure::TESTS.to_vec()
     } else {
         [processes::TESTS, files::TESTS, confinement::TESTS, pods::TESTS].concat()
     };
-    if arguments.iter().any(|argument| argument == "--list") {
-        tests.iter().for_each(|(name, _)| println!("{name}: test"));
-        return ExitCode::SUCCESS;
-    }
-    let mut failed = vec![];
-    let chosen = tests.iter().filter(|(name, _)| filters.is_empty() || filters.iter().any(|part| name.contains(*part)));
-    for (name, test) in chosen {
-        let passed = catch_unwind(test).is_ok();
-        println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
-        if !passed {
-            failed.push(name);
-        }
-    }
-    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    run_on_main_thread(&tests, |test| test())
 }
