@@ -80,6 +80,7 @@ pub(crate) async fn reconcile_network(context: &Arc<EngineContext>) {
 /// Every sandbox that may have a network, those that are being made included. Only one that is ready has its network restored: the
 /// others are about to release theirs. What a released one left, because its engine died before the address was free, is removed.
 fn owned_pods(context: &EngineContext) -> Vec<OwnedPod> {
+    let unrecorded = unrecorded_pods(context);
     let objects = context.objects();
     let has_released = |id: &SandboxId| {
         let sandbox = objects.machines.sandbox(id);
@@ -94,26 +95,37 @@ fn owned_pods(context: &EngineContext) -> Vec<OwnedPod> {
         OwnedPod { sandbox_id: id.0.clone(), attachment }
     });
     // Nothing is known of these but that they may have an address.
-    let unreadable = context.unreadable.sandboxes();
-    let unreadable = unreadable.map(|id| OwnedPod { sandbox_id: id.0.clone(), attachment: None });
-    pods.chain(unreadable).collect()
+    let unknown = context.unreadable.sandboxes().map(|id| id.0.clone()).chain(unrecorded);
+    pods.chain(unknown.map(|sandbox_id| OwnedPod { sandbox_id, attachment: None })).collect()
+}
+
+/// Ids of sandboxes that have a run directory and no record. They may run: the sweep removes the directory once it has ended them.
+pub(crate) fn unrecorded_pods(context: &EngineContext) -> Vec<String> {
+    let all = names(&context.settings.run_dir.join(PODS_DIR));
+    all.into_iter().filter(|name| !is_sandbox(context, name)).collect()
+}
+
+fn is_sandbox(context: &EngineContext, name: &str) -> bool {
+    let id = SandboxId(name.to_owned());
+    context.unreadable.has_sandbox(&id) || context.objects().sandboxes.contains_key(&id)
+}
+
+fn container_names(pod: &Path) -> Vec<String> {
+    names(&pod.join(podwright_shim::protocol::CONTAINERS_DIR))
 }
 
 /// Directories of sandboxes and containers without an object that were last changed before this time. Blocks.
 fn sweep_files(context: &EngineContext, before: SystemTime) {
     let engine = context.settings.root_dir.join("engine");
-    let run = context.settings.run_dir.join("pods");
-    let is_sandbox = |name: &str| {
-        let id = SandboxId(name.to_owned());
-        context.unreadable.has_sandbox(&id) || context.objects().sandboxes.contains_key(&id)
-    };
+    let run = context.settings.run_dir.join(PODS_DIR);
+    let is_sandbox = |name: &str| is_sandbox(context, name);
     let is_container = |name: &str| {
         let id = ContainerId(name.to_owned());
         context.unreadable.has_container(&id) || context.objects().containers.contains_key(&id)
     };
     for name in leftovers(&run, before, &is_sandbox) {
         let path = run.join(&name);
-        let containers = names(&path.join(podwright_shim::protocol::CONTAINERS_DIR));
+        let containers = container_names(&path);
         // Its sandbox is not known to be unreadable: nothing reads it but the container's own record.
         if containers.iter().any(|id| context.unreadable.has_container(&ContainerId(id.clone()))) {
             continue;
@@ -131,10 +143,14 @@ fn sweep_files(context: &EngineContext, before: SystemTime) {
         let _ = mount::detach(&path.join("shm"));
         remove(&path);
     }
-    for name in leftovers(&engine.join("sandboxes"), before, &is_sandbox) {
+    // What was left alone keeps its files.
+    let left: BTreeSet<String> = unrecorded_pods(context).into_iter().collect();
+    let left_containers: BTreeSet<String> = left.iter().flat_map(|name| container_names(&run.join(name))).collect();
+    for name in leftovers(&engine.join("sandboxes"), before, &|name| left.contains(name) || is_sandbox(name)) {
         remove(&engine.join("sandboxes").join(name));
     }
-    for name in leftovers(&engine.join("containers"), before, &is_container) {
+    let is_kept = |name: &str| left_containers.contains(name) || is_container(name);
+    for name in leftovers(&engine.join("containers"), before, &is_kept) {
         // While the directory is there, the container is known to be ours.
         if !end_container(context, &name, None) || !delete_from_runtimes(context, &name) {
             continue;
@@ -142,7 +158,7 @@ fn sweep_files(context: &EngineContext, before: SystemTime) {
         remove(&engine.join("containers").join(name));
     }
     end_leftover_processes(context);
-    sweep_runtimes(context, before, &is_container);
+    sweep_runtimes(context, before, &is_kept);
 }
 
 /// What other runtimes have of a container without an object. `false`: something is left.
@@ -302,6 +318,8 @@ fn reap_zombies(before: &BTreeSet<u32>, zygote: Option<u32>) -> BTreeSet<u32> {
     zombies
 }
 
+/// Below the run directory: one directory for each pod.
+const PODS_DIR: &str = "pods";
 const INTERVAL: Duration = Duration::from_secs(30);
 /// Files are swept every five minutes.
 const FILES_EVERY: u32 = 10;

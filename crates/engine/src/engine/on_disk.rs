@@ -6,9 +6,12 @@ use podwright_linux::beneath::TreeUsage;
 use crate::context::EngineContext;
 use crate::images::{ContainersOnDisk, ImageUser};
 use crate::machine::SandboxId;
+use crate::sweep;
 
 impl ContainersOnDisk for EngineContext {
     fn gc_roots(&self) -> GcRoots {
+        // Which layers these use is not known.
+        let has_unrecorded = !sweep::unrecorded_pods(self).is_empty();
         let objects = self.objects();
         let records = || objects.containers.values().map(|entry| &entry.record);
         let mut roots = GcRoots {
@@ -17,6 +20,7 @@ impl ContainersOnDisk for EngineContext {
             ..GcRoots::default()
         };
         self.unreadable.keep_layers(&mut roots);
+        roots.keep_all_layers |= has_unrecorded;
         roots
     }
 

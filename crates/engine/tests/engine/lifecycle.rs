@@ -55,7 +55,7 @@ pub(crate) async fn a_pod_on_the_bridge_has_the_address_that_its_status_shows(be
     assert_eq!(status.network.unwrap().ip, "", "the address is released");
 }
 
-fn own_namespaces(config: &mut v1::ContainerConfig) {
+pub(crate) fn own_namespaces(config: &mut v1::ContainerConfig) {
     let context = config.linux.as_mut().unwrap().security_context.as_mut().unwrap();
     context.namespace_options.as_mut().unwrap().network = v1::NamespaceMode::Pod.into();
 }

@@ -7,6 +7,7 @@ use podwright_linux::cgroup::{CgroupPath, CgroupResources, CgroupTree};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::bed::{Bed, LIMIT};
+use crate::lifecycle::own_namespaces;
 
 async fn state(bed: &Bed, container: &str, wanted: v1::ContainerState) {
     let until = Instant::now() + LIMIT;
@@ -483,14 +484,18 @@ pub(crate) async fn an_engine_with_another_root_is_refused_while_pods_run(mut be
 
 /// The sweep finds neither a record nor the specification with the cgroup.
 pub(crate) async fn a_pod_that_runs_in_an_unknown_cgroup_is_left_alone(mut bed: Bed) {
-    let sandbox = bed.pod("web").await;
-    let id = bed.start(&sandbox, "main", "exec sleep 1000").await;
+    let sandbox = bed.run_sandbox(bed.sandbox_config("web", false)).await;
+    let mut config = bed.container_config("main", "exec sleep 1000");
+    own_namespaces(&mut config);
+    let id = bed.start_config(&sandbox, config).await;
     let (pid, shim) = (bed.pid(&id).await, shim_of(&bed, &id).await);
     let engine = bed.dir.join("root/engine");
     let [from, to] = [engine.clone(), bed.dir.join("lost")];
-    let moved = [format!("sandboxes/{sandbox}"), format!("containers/{id}")];
+    let (of_sandbox, of_container) = (format!("sandboxes/{sandbox}"), format!("containers/{id}"));
+    let moved =
+        [format!("{of_sandbox}/record"), format!("{of_container}/record"), format!("{of_container}/config.json")];
     bed.end_engine().await;
-    for dir in ["sandboxes", "containers"] {
+    for dir in [&of_sandbox, &of_container] {
         std::fs::create_dir_all(to.join(dir)).unwrap();
     }
     moved.iter().for_each(|name| std::fs::rename(from.join(name), to.join(name)).unwrap());
@@ -498,6 +503,7 @@ pub(crate) async fn a_pod_that_runs_in_an_unknown_cgroup_is_left_alone(mut bed: 
     restart_and_sweep(&mut bed).await;
     let alive = |pid: i32| std::path::Path::new(&format!("/proc/{pid}/ns/net")).exists();
     assert!(alive(pid) && alive(shim.as_raw_nonzero().get()));
+    assert!(has_network(pid) && engine.join(&of_sandbox).is_dir() && engine.join(of_container).join("upper").is_dir());
     assert!(bed.run_dir().join("pods").join(&sandbox).join("c").join(&id).join("pid").exists());
     bed.end_engine().await;
     moved.iter().for_each(|name| std::fs::rename(to.join(name), from.join(name)).unwrap());
@@ -505,10 +511,16 @@ pub(crate) async fn a_pod_that_runs_in_an_unknown_cgroup_is_left_alone(mut bed: 
     assert_eq!((bed.pid(&id).await, shim_of(&bed, &id).await), (pid, shim));
 }
 
+fn has_network(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/net/dev")).is_ok_and(|links| links.contains("eth0:"))
+}
+
 /// Both records are lost, in different ways: the container runs on as long as its own may come back.
 pub(crate) async fn a_pod_with_an_unreadable_container_is_not_swept(mut bed: Bed) {
-    let sandbox = bed.pod("web").await;
-    let id = bed.start(&sandbox, "main", "exec sleep 1000").await;
+    let sandbox = bed.run_sandbox(bed.sandbox_config("web", false)).await;
+    let mut config = bed.container_config("main", "exec sleep 1000");
+    own_namespaces(&mut config);
+    let id = bed.start_config(&sandbox, config).await;
     let (pid, shim) = (bed.pid(&id).await, shim_of(&bed, &id).await);
     let engine = bed.dir.join("root/engine");
     let records = [engine.join("sandboxes").join(&sandbox), engine.join("containers").join(&id)];
@@ -520,7 +532,7 @@ pub(crate) async fn a_pod_with_an_unreadable_container_is_not_swept(mut bed: Bed
     bed.start_engine().await;
     restart_and_sweep(&mut bed).await;
     let alive = |pid: i32| std::path::Path::new(&format!("/proc/{pid}/ns/net")).exists();
-    assert!(alive(pid) && alive(shim.as_raw_nonzero().get()));
+    assert!(alive(pid) && alive(shim.as_raw_nonzero().get()) && has_network(pid));
     bed.end_engine().await;
     std::fs::create_dir_all(of_sandbox.parent().unwrap()).unwrap();
     std::fs::write(&of_sandbox, kept).unwrap();
