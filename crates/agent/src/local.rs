@@ -56,8 +56,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Reads the pods below this directory. A broken file is restored from the journal's records if possible, else renamed and
-    /// reported.
+    /// Reads the pods below this directory. The pod of a broken file is taken from the journal's records if possible, else the file is
+    /// renamed and reported. A file that the disk did not return stays as it is.
     pub fn open(
         root_dir: &Path,
         node: &str,
@@ -72,14 +72,22 @@ impl Store {
         let mut broken = Vec::new();
         for file in files {
             let remembered = records.iter().find(|r| r.uid == file.uid && r.source == Source::Local);
-            let rescued = remembered.filter(|record| write(&dir, &record.pod).is_ok());
-            if let Some(record) = rescued {
-                tracing::warn!(path = %file.path.display(), reason = file.why, "file of a submitted pod is broken, restored from the journal");
+            if let Some(record) = remembered {
+                tracing::warn!(path = %file.path.display(), reason = file.why, "file of a submitted pod is broken, taken from the journal");
+                // The pod runs on, also if the disk is full or read-only.
+                if !file.is_unread
+                    && let Err(error) = write(&dir, &record.pod)
+                {
+                    tracing::error!(path = %file.path.display(), %error, "writing the file of a submitted pod failed");
+                }
                 pods.push(Pod::clone(&record.pod));
                 continue;
             }
-            let path = dir.rename_broken(&file.path).unwrap_or(file.path);
-            tracing::error!(path = %path.display(), reason = file.why, "file of a submitted pod is broken, renamed");
+            let path = match file.is_unread {
+                true => file.path,
+                false => dir.rename_broken(&file.path).unwrap_or(file.path),
+            };
+            tracing::error!(path = %path.display(), reason = file.why, "file of a submitted pod is broken");
             broken.push((path.display().to_string(), file.why));
         }
         let pods = without_duplicates(pods, &dir);
@@ -225,10 +233,11 @@ fn find_by_name<'a>(objects: &'a Objects, name: &FullName) -> Option<&'a Arc<Pod
     objects.values().find(|pod| full_name(pod) == *name)
 }
 
-/// Removes the older of two pods with the same name, which an agent leaves if it dies during a replacement.
+/// Removes the older of two pods with the same name, which an agent leaves if it dies during a replacement. Only a pod that has ended is
+/// replaced, and the clock may have been set back since it was created.
 fn without_duplicates(mut pods: Vec<Pod>, dir: &ManifestDir) -> Vec<Pod> {
     let ended = |pod: &Pod| pod.status.as_ref().is_some_and(|status| is_terminal(status.phase.as_deref()));
-    let age = |pod: &Pod| (pod.metadata.creation_timestamp.as_ref().map(|at| at.0), !ended(pod));
+    let age = |pod: &Pod| (!ended(pod), pod.metadata.creation_timestamp.as_ref().map(|at| at.0));
     pods.sort_by_key(|pod| std::cmp::Reverse(age(pod)));
     let mut names = BTreeSet::new();
     pods.retain(|pod| {

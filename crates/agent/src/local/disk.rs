@@ -36,6 +36,8 @@ pub(super) struct BrokenFile {
     pub(super) path: PathBuf,
     /// The error.
     pub(super) why: String,
+    /// The disk did not return it: its content may be valid.
+    pub(super) is_unread: bool,
 }
 
 impl ManifestDir {
@@ -55,24 +57,30 @@ impl ManifestDir {
 
     /// All pods in the order of file names, and the broken files. Removes temporary files of interrupted writes.
     pub(super) fn load(&self) -> io::Result<(Vec<Pod>, Vec<BrokenFile>)> {
-        let mut names: Vec<String> =
-            fs::read_dir(&self.dir)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+        // A pod that is missing in the list would be terminated.
+        let entries = fs::read_dir(&self.dir)?.collect::<io::Result<Vec<_>>>()?;
+        let mut names: Vec<String> = entries.iter().filter_map(|entry| entry.file_name().into_string().ok()).collect();
         names.sort();
         let (mut pods, mut broken) = (Vec::new(), Vec::new());
         for name in names {
             if name.starts_with('.') {
-                fs::remove_file(self.dir.join(&name))?;
+                let path = self.dir.join(&name);
+                if let Err(error) = fs::remove_file(&path) {
+                    tracing::warn!(path = %path.display(), %error, "removing the rest of an interrupted write failed");
+                }
                 continue;
             }
             let Some(uid) = name.strip_suffix(ENDING) else { continue };
             let path = self.dir.join(&name);
-            match read(&path, uid) {
-                Ok(_) if pods.len() == PODS_MAX => {
-                    broken.push(BrokenFile { uid: uid.into(), path, why: format!("more than {PODS_MAX} pods") });
+            let (why, is_unread) = match read(&path, uid) {
+                Ok(pod) if pods.len() < PODS_MAX => {
+                    pods.push(pod);
+                    continue;
                 }
-                Ok(pod) => pods.push(pod),
-                Err(error) => broken.push(BrokenFile { uid: uid.into(), path, why: error.to_string() }),
-            }
+                Ok(_) => (format!("more than {PODS_MAX} pods"), false),
+                Err(error) => (error.to_string(), error.is_unread()),
+            };
+            broken.push(BrokenFile { uid: uid.into(), path, why, is_unread });
         }
         Ok((pods, broken))
     }
@@ -126,6 +134,13 @@ enum ReadPodError {
     OtherUid(String),
     #[error("the pod in it has no name, namespace or spec")]
     Incomplete,
+}
+
+impl ReadPodError {
+    /// A link, which is not followed, is wrong content.
+    fn is_unread(&self) -> bool {
+        matches!(self, Self::Io(error) if error.raw_os_error() != Some(rustix::io::Errno::LOOP.raw_os_error()))
+    }
 }
 
 fn read(path: &Path, uid: &str) -> Result<Pod, ReadPodError> {

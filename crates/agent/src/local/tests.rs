@@ -270,6 +270,37 @@ async fn only_a_terminal_status_is_written_to_disk() {
     assert_eq!(shown.status.as_ref().unwrap().phase.as_deref(), Some("Succeeded"));
 }
 
+fn record(view: &PodView) -> PodRecord {
+    serde_json::from_value(json!({
+        "uid": view.uid().as_str(), "source": "local", "pod": view.pod(), "first_seen": "2024-01-01T00:00:00Z",
+        "life": "Syncing", "containers": {}, "sandbox_attempts": 0,
+    }))
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_pod_whose_file_can_neither_be_read_nor_written_is_taken_from_the_journal() {
+    let fixture = fixture();
+    let (broken, unread) = (fixture.create(pod("broken")).await.unwrap(), fixture.create(pod("unread")).await.unwrap());
+    let lost = fixture.create(pod("lost")).await.unwrap();
+    let file = |name: String| fixture.dir.path().join("manifests").join(name);
+    std::fs::write(file(format!("{}.json", broken.uid())), "{").unwrap();
+    // A directory in place of the temporary file: as on a full disk, nothing can be written.
+    std::fs::create_dir(file(format!(".{}", broken.uid()))).unwrap();
+    let mut sockets = vec![];
+    for view in [&unread, &lost] {
+        // The open of a socket fails, as that of a file on a damaged disk.
+        let path = file(format!("{}.json", view.uid()));
+        std::fs::remove_file(&path).unwrap();
+        sockets.push(std::os::unix::net::UnixListener::bind(path).unwrap());
+    }
+    let mut fixture = fixture.reopen(&[record(&broken), record(&unread)]);
+    fixture.store.begin().await;
+    let Some((_, SourceChange::Set { pods, broken })) = fixture.changes.recv().await else { panic!("no set") };
+    assert_eq!((pods.len(), broken.len()), (2, 1));
+    assert!(broken[0].0.ends_with(&format!("{}.json", lost.uid())), "the file stays as it is: {broken:?}");
+}
+
 #[tokio::test]
 async fn a_broken_file_is_restored_from_the_journal_or_renamed_and_reported() {
     let fixture = fixture();
@@ -277,12 +308,7 @@ async fn a_broken_file_is_restored_from_the_journal_or_renamed_and_reported() {
     for view in [&kept, &lost] {
         std::fs::write(fixture.dir.path().join(format!("manifests/{}.json", view.uid())), "{").unwrap();
     }
-    let record: PodRecord = serde_json::from_value(json!({
-        "uid": kept.uid().as_str(), "source": "local", "pod": kept.pod(), "first_seen": "2024-01-01T00:00:00Z",
-        "life": "Syncing", "containers": {}, "sandbox_attempts": 0,
-    }))
-    .unwrap();
-    let mut fixture = fixture.reopen(&[record]);
+    let mut fixture = fixture.reopen(&[record(&kept)]);
     fixture.store.begin().await;
     let Some((_, SourceChange::Set { pods, broken })) = fixture.changes.recv().await else { panic!("no set") };
     assert_eq!((pods.len(), broken.len()), (1, 1));
@@ -329,8 +355,10 @@ async fn a_terminated_pod_can_be_recreated_once() {
     assert_eq!(fixture.summaries(), [format!("remove {}", first.uid()), "put web None".into()]);
     assert_eq!((fixture.files(), fixture.feed.list().1.len()), (1, 1));
 
-    // An agent that died in between leaves both files.
-    std::fs::write(&old_file, left_behind).unwrap();
+    // An agent that died in between leaves both files; the clock had been set back.
+    let mut left_behind: Value = serde_json::from_slice(&left_behind).unwrap();
+    left_behind["metadata"]["creationTimestamp"] = json!("2100-01-01T00:00:00Z");
+    std::fs::write(&old_file, left_behind.to_string()).unwrap();
     let mut fixture = fixture.reopen(&[]);
     fixture.store.begin().await;
     assert_eq!(fixture.summaries(), ["set 1 0"]);
