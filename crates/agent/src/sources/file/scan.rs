@@ -63,8 +63,10 @@ pub(super) struct Scan {
 /// One manifest file.
 #[derive(Debug)]
 pub(super) enum ScannedFile {
-    /// Unchanged since the last read, or not to be read now.
+    /// Unchanged since the last read.
     Same,
+    /// A process is writing it.
+    Written { origin: String },
     /// New metadata, same content.
     Touched(FileStamp),
     /// Read again.
@@ -173,7 +175,10 @@ fn examine(path: &Path, known: KnownFile, decode: &Decode) -> Option<ScannedFile
         Some(Writer::Appeared) => own.is_symlink() || own.nlink() > 1,
         Some(Writer::Quiet) => own.is_symlink() || own.nlink() > 1 || meta.len() > 0,
     };
-    if !complete || (!known.closed && known.stamp == Some(FileStamp::of(&meta))) {
+    if !complete {
+        return Some(ScannedFile::Written { origin });
+    }
+    if !known.closed && known.stamp == Some(FileStamp::of(&meta)) {
         return Some(ScannedFile::Same);
     }
     Some(match read(path) {
@@ -195,7 +200,7 @@ fn examine(path: &Path, known: KnownFile, decode: &Decode) -> Option<ScannedFile
             outcome: Err(ManifestFileError::TooLarge(size)),
         },
         // Modified during the read: it is read again after its writer closes it, or in the next scan.
-        Ok(Some((FileContent::Changing, _))) => ScannedFile::Same,
+        Ok(Some((FileContent::Changing, _))) => ScannedFile::Written { origin },
         Err(error) => broken(ManifestFileError::Unreadable(error.to_string())),
     })
 }

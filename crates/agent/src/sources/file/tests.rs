@@ -4,8 +4,8 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use podwright_core::model::{Manifest, Pod};
 use podwright_core::validate::FieldError;
@@ -128,6 +128,37 @@ async fn a_file_created_during_the_first_scan_is_not_missed() {
         let (_, change) = timeout(Duration::from_secs(10), changes.recv()).await.expect("a change").unwrap();
         let SourceChange::Set { pods, .. } = change else { panic!("{change:?}") };
         assert_eq!(pods.len(), expected);
+    }
+    task.abort();
+}
+
+#[tokio::test]
+async fn a_file_that_is_written_during_the_first_scan_counts_as_broken_until_it_is_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["a", "b"] {
+        fs::write(dir.path().join(format!("{name}.yaml")), manifest(name)).unwrap();
+    }
+    let (tx, mut changes) = mpsc::channel(4);
+    let (path, plain, writer) = (dir.path().join("b.yaml"), decode(Arc::default()), Arc::new(Mutex::new(None)));
+    let held = Arc::clone(&writer);
+    let writing: Decode = Arc::new(move |value: Value, origin: &str| {
+        // The first file is decoded before the second is read.
+        if origin.ends_with("a.yaml") {
+            let mut file = OpenOptions::new().append(true).open(&path).expect("opened");
+            file.write_all(b"\n").expect("written");
+            *held.lock().unwrap() = Some(file);
+        }
+        plain(value, origin)
+    });
+    let config =
+        FileSourceConfig { path: dir.path().into(), check_frequency: Duration::from_secs(3600), all_names: false };
+    let task = tokio::spawn(run(config, writing, tx, Pool::default()));
+    for (expected, broken_files) in [(1, 1), (2, 0)] {
+        let (_, change) = timeout(Duration::from_secs(10), changes.recv()).await.expect("a change").unwrap();
+        let SourceChange::Set { pods, broken } = change else { panic!("{change:?}") };
+        assert_eq!((pods.len(), broken.len()), (expected, broken_files), "{broken:?}");
+        assert!(broken.iter().all(|(origin, _)| origin.ends_with("b.yaml")), "{broken:?}");
+        writer.lock().unwrap().take();
     }
     task.abort();
 }

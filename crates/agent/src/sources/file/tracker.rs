@@ -17,6 +17,9 @@ pub(super) type Set = (Vec<Manifest>, Vec<(String, String)>);
 #[derive(Default)]
 pub(super) struct FileTracker {
     files: BTreeMap<OsString, TrackedFile>,
+    /// Files that a process was writing at the first scan, and their origins. The pods that they had may run: the files count as broken
+    /// until they can be read.
+    unread: BTreeMap<OsString, String>,
     writers: BTreeMap<OsString, Writing>,
     /// Closed or renamed into place since the last scan.
     closed: BTreeSet<OsString>,
@@ -97,8 +100,11 @@ impl FileTracker {
 
     /// Records the result of a scan.
     pub(super) fn on_scan(&mut self, found: BTreeMap<OsString, ScannedFile>, now: Instant) {
-        self.changed |= !self.scanned;
+        let is_first = !self.scanned;
+        self.changed |= is_first;
         self.scanned = true;
+        let unread_before = self.unread.len();
+        self.unread.retain(|name, _| found.contains_key(name));
         // A file that reappears within SETTLE counts as never removed.
         for (name, file) in &mut self.files {
             file.gone = if found.contains_key(name) { None } else { file.gone.or(Some(now)) };
@@ -116,10 +122,17 @@ impl FileTracker {
             // A write that began after the scan began may have made it read a partial file.
             let partial =
                 self.writers.get(&name).is_some_and(|w| w.writes || !self.writers_at_scan.contains_key(&name));
-            if !partial {
-                self.update(name, found);
+            match found {
+                ScannedFile::Written { origin } | ScannedFile::Read { origin, .. } if is_first && partial => {
+                    self.unread.insert(name, origin);
+                }
+                ScannedFile::Written { origin } if is_first => _ = self.unread.insert(name, origin),
+                found if !partial => self.update(name, found),
+                _ => {}
             }
         }
+        self.unread.retain(|name, _| !self.files.contains_key(name));
+        self.changed |= self.unread.len() != unread_before;
         self.closed_at_scan.clear();
     }
 
@@ -142,12 +155,13 @@ impl FileTracker {
                 Err(error) => set.1.push((file.origin.clone(), error.to_string())),
             }
         }
+        set.1.extend(self.unread.values().map(|origin| (origin.clone(), BEING_WRITTEN.to_owned())));
         Some(set)
     }
 
     fn update(&mut self, name: OsString, found: ScannedFile) {
         match found {
-            ScannedFile::Same => {}
+            ScannedFile::Same | ScannedFile::Written { .. } => {}
             ScannedFile::Touched(stamp) => {
                 if let Some(file) = self.files.get_mut(&name) {
                     file.stamp = Some(stamp);
@@ -171,5 +185,6 @@ impl FileTracker {
     }
 }
 
+const BEING_WRITTEN: &str = "a process is writing it; it is read when it is closed";
 /// Editors remove a file and create it again within this time. For as long, a new file counts as being written.
 const SETTLE: Duration = Duration::from_millis(200);
