@@ -21,7 +21,8 @@ use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::{Timestamp, ToSpan};
 use podwright_core::model::ContainerId;
 use podwright_cri::{BoxFuture, Code, CriError};
 use podwright_tasks::PoolKey;
@@ -227,11 +228,23 @@ fn rename_if_too_large(log: &Path, max_size: u64, now: Timestamp) -> Result<LogS
         Size::Missing => return Ok(LogState::Missing),
         Size::TooLarge => {}
     }
-    let mut to = log.as_os_str().to_owned();
-    to.push(format!(".{}", now.strftime("%Y%m%d-%H%M%S")));
-    let to = PathBuf::from(to);
+    let Some((dir, name)) = split(log) else { return Ok(LogState::Fits) };
+    let to = dir.join(format!("{name}.{}", part_time(name, &siblings(dir)?, now)));
     renameat_with(CWD, log, CWD, &to, RenameFlags::NOREPLACE).map_err(|errno| failed("rename", log)(errno.into()))?;
     Ok(LogState::Renamed(to))
+}
+
+/// The time in the name of the next rotated file: later than all others, because the order of the names decides which is the oldest, and
+/// the clock may have been set back.
+fn part_time(log: &str, siblings: &[String], now: Timestamp) -> String {
+    let times = siblings.iter().filter_map(|name| name.strip_prefix(log)?.strip_prefix('.'));
+    let times = times.map(|rest| rest.strip_suffix(GZ).unwrap_or(rest)).filter(|rest| is_timestamp(rest));
+    let after = times.max().and_then(|last| {
+        let last = DateTime::strptime(TIME_FORMAT, last).ok()?;
+        Some(last.checked_add(1.second()).ok()?.strftime(TIME_FORMAT).to_string())
+    });
+    let now = now.strftime(TIME_FORMAT).to_string();
+    after.map_or(now.clone(), |after| after.max(now))
 }
 
 /// Keeps a new file that the runtime opened despite its error.
@@ -243,12 +256,8 @@ fn undo_rename(from: &Path, log: &Path) -> Result<(), RotateError> {
 }
 
 fn clean_up(log: &Path, max_files: usize) -> Result<(), RotateError> {
-    let (Some(dir), Some(name)) = (log.parent(), log.file_name().and_then(OsStr::to_str)) else { return Ok(()) };
-    let siblings: Vec<String> = fs::read_dir(dir)
-        .map_err(failed("list", dir))?
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .collect();
-    let plan = plan(name, &siblings, max_files);
+    let Some((dir, name)) = split(log) else { return Ok(()) };
+    let plan = plan(name, &siblings(dir)?, max_files);
     for name in plan.remove {
         let path = dir.join(name);
         fs::remove_file(&path).map_err(failed("remove", &path))?;
@@ -257,6 +266,17 @@ fn clean_up(log: &Path, max_files: usize) -> Result<(), RotateError> {
         compress(&dir.join(name))?;
     }
     Ok(())
+}
+
+/// The directory of the log, and its name.
+fn split(log: &Path) -> Option<(&Path, &str)> {
+    Some((log.parent()?, log.file_name().and_then(OsStr::to_str)?))
+}
+
+/// The names of all files in the directory of a log.
+fn siblings(dir: &Path) -> Result<Vec<String>, RotateError> {
+    let entries = fs::read_dir(dir).map_err(failed("list", dir))?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect())
 }
 
 /// Compresses `x` to `x.gz`, completely or not at all.
@@ -307,6 +327,7 @@ fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RotateEr
     move |source| RotateError::Io { step, path, source }
 }
 
+const TIME_FORMAT: &str = "%Y%m%d-%H%M%S";
 const GZ: &str = ".gz";
 const TMP: &str = ".tmp";
 /// For the sizes of all logs.

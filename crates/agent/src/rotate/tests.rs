@@ -66,6 +66,22 @@ fn the_newest_files_are_kept_and_all_but_one_compressed() {
     }
 }
 
+#[test]
+fn a_rotated_file_has_a_later_name_than_all_others() {
+    let now: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+    for (siblings, expected) in [
+        (&["0.log"][..], "20260102-030405"),
+        (&["0.log", "0.log.20260102-030404.gz"], "20260102-030405"),
+        // Two in one second.
+        (&["0.log", "0.log.20260102-030405"], "20260102-030406"),
+        // The clock was set back.
+        (&["0.log", "0.log.20301231-235959.gz", "0.log.20260101-000000"], "20310101-000000"),
+        (&["0.log", "1.log.20301231-235959", "0.log.99999999-999999"], "20260102-030405"),
+    ] {
+        assert_eq!(part_time("0.log", &names(siblings), now), expected, "{siblings:?}");
+    }
+}
+
 struct Bench {
     dir: TempDir,
     container: RunningContainer,
