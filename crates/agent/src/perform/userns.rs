@@ -84,8 +84,10 @@ fn find_or_allocate(pods_dir: &Path, uid: &str, count: u32) -> Result<IdRange, R
         return Ok(range);
     }
     let mut taken = BTreeSet::new();
-    let pods = std::fs::read_dir(pods_dir).map_err(|source| RangeError::List { path: pods_dir.to_owned(), source })?;
-    for pod in pods.flatten() {
+    let failed = |source| RangeError::List { path: pods_dir.to_owned(), source };
+    for pod in std::fs::read_dir(pods_dir).map_err(failed)? {
+        // The range of a pod that is missing in the list would be taken for free.
+        let pod = pod.map_err(failed)?;
         if let Some(range) = read(&pod.path().join(FILE))? {
             taken.insert(range.host_id / LENGTH);
         }
