@@ -229,9 +229,12 @@ impl PullRun {
         names.insert(self.image.clone(), target);
         let store = Arc::clone(&self.store);
         let new = NewImage { names, manifest: manifest_digest, id: manifest.config.digest, layers };
-        let added = self.blocking("image list", move || store.add(new)).await?;
-        drop(lease);
-        Ok(added?)
+        // The lease moves along: a pull that is given up here does not end the thread.
+        let added = self.blocking("image list", move || {
+            let _lease = lease;
+            store.add(new)
+        });
+        Ok(added.await??)
     }
 
     /// The digest under the reference, and the manifest for this platform.
