@@ -128,7 +128,10 @@ impl ArchiveFile {
     }
 
     pub(super) fn complete(self) -> io::Result<()> {
-        self.aside.as_ref().map_or(Ok(()), |aside| fs::rename(aside, &self.path))
+        let Some(aside) = &self.aside else { return Ok(()) };
+        // It may replace an older archive, which must not be lost with the power.
+        self.file.sync_all()?;
+        fs::rename(aside, &self.path)
     }
 }
 

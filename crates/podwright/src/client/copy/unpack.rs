@@ -199,9 +199,12 @@ fn write_named(content: &mut impl Read, dir: &ConfinedDir, name: &OsStr, mode: u
 
 /// Writes the file aside and renames it: a copy that fails leaves what was there.
 fn write_file(content: &mut impl Read, dir: &ConfinedDir, name: &OsStr, mode: u32) -> io::Result<()> {
-    check_replaceable(dir, name)?;
+    let replaces = check_replaceable(dir, name)?;
     let (aside, mut file) = create_aside(dir, mode)?;
-    let written = io::copy(content, &mut file).and_then(|_| Ok(renameat(dir, &aside, dir, name)?));
+    let written = io::copy(content, &mut file)
+        // What was there must not be lost with the power. A new file is not worth the wait.
+        .and_then(|_| if replaces { file.sync_all() } else { Ok(()) })
+        .and_then(|()| Ok(renameat(dir, &aside, dir, name)?));
     if written.is_err() {
         let _ = unlinkat(dir, &aside, AtFlags::empty());
     }
@@ -231,14 +234,15 @@ fn remove_entry(dir: &ConfinedDir, name: &OsStr) -> io::Result<()> {
 }
 
 /// Directories, devices, FIFOs and sockets are not replaced. Those of a name that the container chose are not written either.
-fn check_replaceable(dir: &ConfinedDir, name: &OsStr) -> io::Result<()> {
+/// `false`: there is nothing to replace.
+fn check_replaceable(dir: &ConfinedDir, name: &OsStr) -> io::Result<bool> {
     let found = match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) => found,
-        Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::NOENT) => return Ok(false),
         Err(error) => return Err(error.into()),
     };
     match FileType::from_raw_mode(found.st_mode) {
-        FileType::RegularFile | FileType::Symlink => Ok(()),
+        FileType::RegularFile | FileType::Symlink => Ok(true),
         FileType::Directory => Err(Errno::ISDIR.into()),
         _ => Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is a device, FIFO or socket, which is not replaced")),
     }
