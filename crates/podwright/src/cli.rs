@@ -143,7 +143,7 @@ pub(crate) enum ClientCommand {
     Events(EventFlags),
     /// Show the CPU and memory that pods, containers or the node use at this moment.
     Top(TopFlags),
-    /// Show the state of the node: runtime, pod network, room, images, pods, invalid manifests and recent warnings.
+    /// Show the state of the node: runtime, pod network, allocatable resources, images, pods, invalid manifests and recent warnings.
     Status(StatusFlags),
     /// Explain the state of a pod: its history, what it is waiting for, and what to do about it.
     Explain(ExplainFlags),

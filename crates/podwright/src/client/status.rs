@@ -1,4 +1,4 @@
-//! `podwright status`: the agent, its runtime, network, room, images and pods, invalid manifests and recent warnings on one page.
+//! `podwright status`: the agent, its runtime, network, allocatable resources, images and pods, invalid manifests and recent warnings on one page.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -68,7 +68,7 @@ fn page(state: &NodeState<'_>, now: Timestamp) -> String {
         None if manifests.runtime_up => out.push_str("Pod network\n  ready\n"),
         None => {}
     }
-    let _ = writeln!(out, "Room\n  {}", room(node, pods));
+    let _ = writeln!(out, "Allocatable\n  {}", allocatable(node, pods));
     if !manifests.pressures.is_empty() {
         let pressures = plain(&manifests.pressures.join(", "));
         let _ = writeln!(out, "  {pressures}: pods may be evicted, and new ones have to wait");
@@ -95,7 +95,7 @@ fn page(state: &NodeState<'_>, now: Timestamp) -> String {
 }
 
 /// `pods request 0.35 of 2 CPUs and 256Mi of 3.8Gi memory`, of what pods can request: the capacity without reservations.
-fn room(node: &Value, pods: &[Pod]) -> String {
+fn allocatable(node: &Value, pods: &[Pod]) -> String {
     let total = |resource: &str| {
         let text = node["status"]["allocatable"][resource].as_str()?;
         text.parse::<podwright_core::quantity::Amount>().ok()
@@ -174,7 +174,7 @@ mod tests {
         let state = NodeState { version: "1.0", node, pods, manifests, events, images: Some((3, 12_345_678)) };
         let page = page(&state, "2024-01-01T10:00:05Z".parse().unwrap());
         let expected = "Agent\n  running on node n, version 1.0\nContainer runtime\n  does not respond: nothing is started or \
-                        stopped until it does\n  RecordsWritten: no space\nPod network\n  not ready: no CNI configuration\nRoom\n  pods request 0.25 of 2 CPUs and 64Mi of 4Gi \
+                        stopped until it does\n  RecordsWritten: no space\nPod network\n  not ready: no CNI configuration\nAllocatable\n  pods request 0.25 of 2 CPUs and 64Mi of 4Gi \
                         memory\n  DiskPressure: pods may be evicted, and new ones have to wait\nImages\n  3, 12.3 MB\nPods\n  2: 1 Running, 1 Stopped\nInvalid manifests\n  /m/x.yaml: line 1\n\
                         Warnings of the last hour\n  5s ago, default/b: BackOff: m\n";
         assert_eq!(page, expected);

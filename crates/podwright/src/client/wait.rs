@@ -14,7 +14,7 @@ use crate::cli::{WaitCondition, WaitFlags};
 
 /// A command that waits longer than this prints what for.
 const ANNOUNCE_AFTER: Duration = Duration::from_secs(5);
-/// A new instance appears within milliseconds; without room on the node it may not appear at all.
+/// A new instance appears within milliseconds; if the node lacks resources it may not appear at all.
 const REPLACEMENT_MAX: Duration = Duration::from_secs(10);
 /// The explanation is only an addition to a message.
 const HEADLINE_MAX: Duration = Duration::from_secs(2);
