@@ -29,7 +29,7 @@ type Measured = Vec<f64>;
 /// The measurement, its unit, and the goal as a fraction of the Go kubelet's value.
 const ROWS: [(&str, &str, Option<f64>); 14] = [
     ("start: created → Ready", "s", Some(0.8)),
-    ("delete: asked → object gone", "s", Some(0.25)),
+    ("delete: requested → object gone", "s", Some(0.25)),
     ("job: created → Succeeded", "s", Some(0.25)),
     ("crash: created → running again", "s", None),
     ("60 at once, up", "s", Some(0.6)),
@@ -84,9 +84,9 @@ pub(crate) fn measure() -> Result<Table> {
         ]);
     }
     table.note(&format!(
-        "Pods with networks of their own, bound to the node when they are created; medians of {TIMES}, seen on a watch of the API server. \
+        "Pods with networks of their own, bound to the node when they are created; medians of {TIMES}, measured by a watch of the API server. \
          Bare calls: the same pods by CRI calls alone, 4 at a time; no agent is faster. The Go kubelet leaves dead sandboxes to a later \
-         clean-up, podwright removes them before the object goes."
+         clean-up, podwright removes them before the object is deleted."
     ));
     Ok(table)
 }

@@ -171,7 +171,7 @@ fn api_pods() -> Result<Vec<Row>> {
     let row = |name: &str, ours: Duration, theirs: Duration| {
         (format!("{MANY} pods of the API, {name}"), ours.as_secs_f64(), theirs.as_secs_f64(), "s", 0.25)
     };
-    Ok(vec![row("up: created → all Ready", up, their_up), row("down: asked → all objects gone", down, their_down)])
+    Ok(vec![row("up: created → all Ready", up, their_up), row("down: requested → all objects gone", down, their_down)])
 }
 
 /// Microseconds from the end of writing a manifest until StartContainer returns, which is after the program was executed.

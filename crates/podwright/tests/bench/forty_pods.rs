@@ -60,7 +60,7 @@ pub(crate) fn measure() -> Result<Table> {
     table.note(&format!(
         "All manifests at once, one container each, on a bridge with the portmap plugin or on the host's network; the medians of {ROUNDS} rounds in turn. Bare calls: \
          RunPodSandbox, CreateContainer, StartContainer; StopContainer, StopPodSandbox, RemoveContainer, RemovePodSandbox, 4 pods at a \
-         time, with the configurations that the agent makes. What the bare calls take is the floor of this machine: no agent is faster. Rounds, \
+         time, with the configurations that the agent makes. The time of the bare calls is the lower limit on this machine: no agent is faster. Rounds, \
          up/down: {}.",
         rounds.join(" · "),
     ));

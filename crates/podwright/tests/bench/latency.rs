@@ -64,7 +64,7 @@ pub(crate) fn measure() -> Result<Table> {
     }
     table.note(
         "One pod at a time, on the host's network, containerd 2.x. The agent's own time is the span without the moments in which a \
-         CRI call was under way; its journal, cgroups and directories are in it. A look is a CRI call, too.",
+         CRI call was under way; its journal, cgroups and directories are in it. An observation is a CRI call, too.",
     );
     Ok(table)
 }
