@@ -40,8 +40,9 @@ fn image(container: &Value, path: &str, found: &mut Vec<FieldError>) {
     let is_other = |image: &&str| !image.is_empty() && image.trim() == *image;
     let Some(image) = container["image"].as_str().filter(is_other) else { return };
     if !is_reference(image) {
-        let message =
-            format!("{NEVER_WORKS}{image:?} is no image name: it must look like registry/name:tag, in lower case");
+        let message = format!(
+            "{NEVER_WORKS}{image:?} is not a valid image name: it must look like registry/name:tag, in lower case"
+        );
         found.push(FieldError { path: format!("{path}.image"), message });
     }
 }

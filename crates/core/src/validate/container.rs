@@ -145,7 +145,7 @@ fn environment(container: &Container, volumes: &Volumes<'_>, at: &str, errors: &
         names::environment(&variable.name, format!("{at}.name"), errors);
         if let Some(from) = &variable.value_from {
             if variable.value.as_ref().is_some_and(|value| !value.is_empty()) {
-                errors.add(format!("{at}.valueFrom"), "must not be given beside value");
+                errors.add(format!("{at}.valueFrom"), "must not be set together with value");
             }
             downward::check_env_source(from, volumes, &format!("{at}.valueFrom"), errors);
         }
@@ -160,7 +160,7 @@ fn mounts(container: &Container, volumes: &Volumes<'_>, at: &str, errors: &mut F
         if !volumes.contains_key(mount.name.as_str()) {
             errors.add(
                 format!("{at}.name"),
-                format!("{} is no volume of the pod: add it to spec.volumes", quoted(&mount.name)),
+                format!("{} is not a volume of the pod: add it to spec.volumes", quoted(&mount.name)),
             );
         }
         if mount.mount_path.is_empty() {
@@ -195,7 +195,7 @@ fn check_mount(mount: &VolumeMount, privileged: bool, at: &str, errors: &mut Fie
     errors.relative_path(sub_path, &format!("{at}.subPath"));
     errors.relative_path(expression, &format!("{at}.subPathExpr"));
     if !sub_path.is_empty() && !expression.is_empty() {
-        errors.add(format!("{at}.subPathExpr"), "must not be given beside subPath");
+        errors.add(format!("{at}.subPathExpr"), "must not be set together with subPath");
     }
     let propagation = mount.mount_propagation.as_deref();
     let known = ["None", "HostToContainer", "Bidirectional"];
@@ -212,7 +212,7 @@ fn check_mount(mount: &VolumeMount, privileged: bool, at: &str, errors: &mut Fie
             errors.add(&here, "needs readOnly: true");
         }
         if propagation.is_some_and(|propagation| propagation != "None") {
-            errors.add(&here, "needs mountPropagation None, or none given");
+            errors.add(&here, "needs mountPropagation: None, or no mountPropagation");
         }
     }
 }
@@ -220,9 +220,7 @@ fn check_mount(mount: &VolumeMount, privileged: bool, at: &str, errors: &mut Fie
 fn restart(container: &Container, at: &str, errors: &mut FieldErrors) {
     let rules = container.restart_policy_rules.as_deref().unwrap_or_default();
     match container.restart_policy.as_deref() {
-        None if !rules.is_empty() => {
-            errors.add(format!("{at}.restartPolicy"), "must be given beside restartPolicyRules")
-        }
+        None if !rules.is_empty() => errors.add(format!("{at}.restartPolicy"), "is required with restartPolicyRules"),
         policy => errors.set_one_of(policy, &["Always", "OnFailure", "Never"], format!("{at}.restartPolicy")),
     }
     if rules.len() > 20 {

@@ -21,7 +21,7 @@ pub(super) fn check(container: &Container, spec: &PodSpec, volumes: &Volumes<'_>
         let mut wrong = |field: &str, what: String| errors.add(format!("{at}.{field}"), what);
         match volumes.get(device.name.as_str()) {
             None => {
-                wrong("name", format!("{} is no volume of the pod: add it to spec.volumes", quoted(&device.name)));
+                wrong("name", format!("{} is not a volume of the pod: add it to spec.volumes", quoted(&device.name)));
             }
             Some(volume) if volume.persistent_volume_claim.is_none() && volume.ephemeral.is_none() => {
                 wrong("name", "must be a volume of kind persistentVolumeClaim or ephemeral".to_owned());

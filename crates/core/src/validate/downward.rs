@@ -33,7 +33,7 @@ pub(super) fn check_env_source(from: &EnvVarSource, volumes: &Volumes<'_>, at: &
         match volumes.get(file.volume_name.as_str()) {
             None => errors.add(
                 format!("{at}.volumeName"),
-                format!("{} is no volume of the pod: add it to spec.volumes", quoted(&file.volume_name)),
+                format!("{} is not a volume of the pod: add it to spec.volumes", quoted(&file.volume_name)),
             ),
             Some(volume) if volume.empty_dir.is_none() => {
                 errors.add(format!("{at}.volumeName"), "must be a volume of kind emptyDir");

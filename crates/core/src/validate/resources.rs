@@ -31,7 +31,7 @@ pub(super) fn check(given: &ResourceRequirements, at: &str, known: fn(&str) -> b
     let mut all = limits.keys().chain(requests.keys());
     if all.clone().any(|name| name.starts_with(HUGEPAGES)) && !all.any(|name| matches!(name.as_str(), "cpu" | "memory"))
     {
-        errors.add(at, "huge pages need cpu or memory beside them");
+        errors.add(at, "huge pages also need a request or limit of cpu or memory");
     }
 }
 

@@ -179,7 +179,7 @@ fn check_selector(selector: Option<&LabelSelector>, at: &str, errors: &mut Field
 fn check_label_keys(keys: Option<&[String]>, selector: Option<&LabelSelector>, at: &str, errors: &mut FieldErrors) {
     let Some(keys) = keys.filter(|keys| !keys.is_empty()) else { return };
     if selector.is_none() {
-        errors.add(at, "needs a labelSelector beside it");
+        errors.add(at, "needs a labelSelector too");
     }
     for (i, key) in keys.iter().enumerate() {
         names::qualified(key, format!("{at}[{i}]"), errors);

@@ -48,7 +48,7 @@ pub(super) fn check_pod(spec: &PodSpec, errors: &mut FieldErrors) {
 
 fn namespaces(spec: &PodSpec, errors: &mut FieldErrors) {
     if spec.host_pid == Some(true) && spec.share_process_namespace == Some(true) {
-        errors.add("spec.shareProcessNamespace", "must not be true beside hostPID");
+        errors.add("spec.shareProcessNamespace", "must not be true together with hostPID");
     }
     if spec.host_users == Some(false) {
         for (host, field) in

@@ -64,7 +64,7 @@ fn errors_name_the_field_and_what_to_write() {
         (
             "/spec/containers/0/volumeMounts",
             json!([{ "name": "data", "mountPath": "/x" }]),
-            "spec.containers[0].volumeMounts[0].name: \"data\" is no volume of the pod: add it to spec.volumes",
+            "spec.containers[0].volumeMounts[0].name: \"data\" is not a volume of the pod: add it to spec.volumes",
         ),
         (
             "/spec/containers/0/resources",
