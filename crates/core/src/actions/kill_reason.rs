@@ -73,7 +73,7 @@ impl Plan<'_> {
             _ if changed => (KillReason::ContainerChanged, "definition changed", true),
             Some(ProbeKind::Liveness) => (KillReason::LivenessFailed, "failed liveness probe", again),
             Some(ProbeKind::Startup) => (KillReason::StartupFailed, "failed startup probe", again),
-            _ if requested => (KillReason::Requested, "is asked to restart", true),
+            _ if requested => (KillReason::Requested, "was requested to restart", true),
             _ if resized => {
                 let message = format!("Container {} resize requires restart", c.name);
                 return Some(Kill { replace: true, ..Kill::new(seen, KillReason::Resized, message) });

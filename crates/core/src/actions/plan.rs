@@ -57,7 +57,7 @@ impl<'a> Plan<'a> {
                 }
                 // Voided by a former agent, which died before the instance was stopped.
                 Fact::Running(seen) if seen.sandbox == *self.sandbox && is_voided(self.i.record, &c.name, &seen.id) => {
-                    let message = format!("Container {} is asked to restart, will be restarted", c.name);
+                    let message = format!("Container {} was requested to restart, will be restarted", c.name);
                     let kill = Kill::new(seen, KillReason::Requested, message);
                     self.out.kill.push(Kill { replace: true, ..kill });
                     continue;

@@ -161,7 +161,7 @@ pub(super) fn settle_doubts(facts: &mut PodFacts, ctx: &mut Ctx<'_>) {
         facts.observed.acted(ctx.seq.draw());
     }
     for call in given_up {
-        facts.history.record(ctx.now, &format!("{} is given up", call.key()), "its result stayed unknown");
+        facts.history.record(ctx.now, &format!("{} is no longer awaited", call.key()), "its result stayed unknown");
         skip_attempt(facts, call);
     }
     if facts.calls.observation_due(ctx.now.boot) {

@@ -114,7 +114,7 @@ const CLUSTER: &[AcceptedDifference] = &[
     AcceptedDifference {
         matches: |d| d.case == "restarts-all" && d.path.starts_with("event Killing of"),
         intermittent: false,
-        reason: "the Go kubelet's message is \"killing\"; here it says that the container is asked to restart",
+        reason: "the Go kubelet's message is \"killing\"; here it says that the container was requested to restart",
     },
     AcceptedDifference {
         matches: |d| d.case == "no-volume" && d.path.starts_with("event FailedMount of"),
