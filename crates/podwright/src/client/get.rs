@@ -157,7 +157,7 @@ async fn show_pods(client: &Client, flags: &GetFlags) -> Result<ExitCode, Client
         let manifests = client.get::<Manifests>("/podwright/v1/manifests").await?;
         // On stderr, so that programs that read the table find only pods.
         if manifests.runtime_pending {
-            eprintln!("The agent was just started: the container runtime has not been asked about pods yet.");
+            eprintln!("The agent was just started: the container runtime has not been queried for pods yet.");
         } else if !manifests.runtime_up {
             eprintln!("The container runtime does not respond: the status of pods may be out of date.");
         }

@@ -56,7 +56,7 @@ fn page(state: &NodeState<'_>, now: Timestamp) -> String {
     let _ = writeln!(out, "Agent\n  running{name}, version {}", plain(version));
     let runtime = match (manifests.runtime_up, manifests.runtime_pending) {
         (true, _) => "responds",
-        (false, true) => "has not been asked yet: the agent was just started",
+        (false, true) => "has not been queried yet: the agent was just started",
         (false, false) => "does not respond: nothing is started or stopped until it does",
     };
     let _ = writeln!(out, "Container runtime\n  {runtime}");

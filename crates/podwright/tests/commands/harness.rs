@@ -321,7 +321,7 @@ impl Api {
         names
     }
 
-    /// The agent was just started, and has not asked the runtime yet.
+    /// The agent was just started, and has not queried the runtime yet.
     pub(crate) fn set_runtime_pending(&self) {
         self.agent.runtime_pending.store(true, Ordering::Relaxed);
     }

@@ -62,7 +62,7 @@ fn right_after_its_start_an_agent_does_not_report_a_silent_runtime() {
     assert!(outcome.code == 0 && outcome.stderr.contains("The agent was just started"), "{outcome:?}");
     assert!(!outcome.stderr.contains("does not respond"), "{outcome:?}");
     let outcome = api.run("status");
-    assert!(outcome.stdout.contains("has not been asked yet: the agent was just started"), "{outcome:?}");
+    assert!(outcome.stdout.contains("has not been queried yet: the agent was just started"), "{outcome:?}");
 }
 
 #[test]

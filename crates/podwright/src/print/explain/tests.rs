@@ -326,7 +326,7 @@ fn a_runtime_that_was_not_asked_yet_is_no_silent_one() {
     let mut pod = explanation(Some(State::Syncing), &status);
     (pod.runtime_up, pod.runtime_pending) = (false, true);
     let (first, _) = first_lines(&pod, &[]);
-    assert_eq!(first, "cannot be observed: the agent was just started, and has not asked the container runtime yet");
+    assert_eq!(first, "cannot be observed: the agent was just started, and has not queried the container runtime yet");
     pod.runtime_pending = false;
     let (first, second) = first_lines(&pod, &[]);
     assert_eq!(first, "cannot be observed: the container runtime does not respond");

@@ -17,8 +17,10 @@ pub(super) fn of(explanation: &Explanation, events: &[&CorrelatedEvent]) -> Vec<
     }
     match (explanation.runtime_up, explanation.runtime_pending) {
         (true, _) => {}
-        (false, true) => waits
-            .push(of_pod(RUNTIME_STARTING, "the agent was just started, and has not asked the container runtime yet")),
+        (false, true) => waits.push(of_pod(
+            RUNTIME_STARTING,
+            "the agent was just started, and has not queried the container runtime yet",
+        )),
         (false, false) => waits.push(of_pod(NO_RUNTIME, "the container runtime does not respond")),
     }
     waits.extend(explanation.waits.iter().cloned());
