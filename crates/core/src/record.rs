@@ -1,4 +1,4 @@
-//! Flight recordings: every input of core in order, each with a checksum of what core decided, and how they are replayed.
+//! Recordings: every input of core in order, each with a checksum of what core decided, and how they are replayed.
 //!
 //! ```text
 //! {"begin":{"format":1,"core":"0.1.0+9a…","at":{…},"node":{…}}}   the whole state of core

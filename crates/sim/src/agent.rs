@@ -21,7 +21,7 @@ pub struct Agent {
     pub config: NodeConfig,
     /// Survives the process.
     pub journal: Journal,
-    /// Every event and its output in the format of the agent's flight recorder; `None`: not recorded.
+    /// Every event and its output in the format of the agent's recorder; `None`: not recorded.
     pub recording: Option<Vec<String>>,
     /// How many events core has handled.
     pub events: u64,

@@ -26,7 +26,7 @@ pub fn run(seed: u64, tracing: bool) -> Outcome {
     finish(&mut world)
 }
 
-/// Runs one seed and records core's events and outputs in the format of the agent's flight recorder.
+/// Runs one seed and records core's events and outputs in the format of the agent's recorder.
 pub fn run_recorded(seed: u64, tracing: bool) -> (Outcome, Vec<String>) {
     let mut world = prepare(seed);
     (world.env.tracing, world.agent.recording) = (tracing, Some(vec![]));

@@ -47,21 +47,21 @@ fn replay(path: &Path) -> u64 {
 #[tokio::test]
 async fn a_recording_can_be_replayed_and_a_second_run_keeps_the_first() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("flight");
+    let path = dir.path().join("recording");
     let config = RecorderConfig { path: path.clone(), max_size: 1 << 20 };
     record(config.clone(), 10).await;
     assert_eq!(replay(&path), 10);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(fs::read_to_string(&path).unwrap().contains("{\"end\":\"the agent ended\"}"));
     record(config, 5).await;
-    assert_eq!((replay(&path), replay(&dir.path().join("flight.1"))), (5, 10));
+    assert_eq!((replay(&path), replay(&dir.path().join("recording.1"))), (5, 10));
 }
 
 #[tokio::test]
 async fn a_long_recording_is_split_and_every_part_can_be_replayed() {
     let dir = tempfile::tempdir().unwrap();
     let max_size = 500_000;
-    record(RecorderConfig { path: dir.path().join("flight"), max_size }, 5_000).await;
+    record(RecorderConfig { path: dir.path().join("recording"), max_size }, 5_000).await;
     let mut parts: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     parts.sort();
     assert_eq!(parts.len(), 4, "{parts:?}");
@@ -74,8 +74,8 @@ async fn a_long_recording_is_split_and_every_part_can_be_replayed() {
 #[tokio::test]
 async fn a_limit_smaller_than_the_state_ends_the_recording_only() {
     let dir = tempfile::tempdir().unwrap();
-    record(RecorderConfig { path: dir.path().join("flight"), max_size: 100 }, 50).await;
-    assert!(fs::metadata(dir.path().join("flight")).unwrap().len() < 100);
+    record(RecorderConfig { path: dir.path().join("recording"), max_size: 100 }, 50).await;
+    assert!(fs::metadata(dir.path().join("recording")).unwrap().len() < 100);
 }
 
 #[test]

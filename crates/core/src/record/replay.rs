@@ -59,7 +59,7 @@ pub struct Step {
 #[derive(Debug, Error)]
 pub enum ReplayError {
     /// Not a recording.
-    #[error("this is not a flight recording: {0}")]
+    #[error("this is not a recording: {0}")]
     NotARecording(String),
     /// Made by another core.
     #[error(

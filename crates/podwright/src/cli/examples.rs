@@ -7,7 +7,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         &[
             ("podwright run --pod-manifest-path /etc/kubernetes/manifests", "Run the pods of a manifest directory"),
             (
-                "podwright run --config /etc/podwright/config.yaml --record /var/tmp/flight",
+                "podwright run --config /etc/podwright/config.yaml --record /var/tmp/recording",
                 "Use a KubeletConfiguration file, and record all decisions",
             ),
         ],
@@ -32,7 +32,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         "engine",
         &[(
             "podwright engine --root-dir /tmp/e --run-dir /run/e --listen unix:///run/e.sock --bridge pw1 --table pw1",
-            "Serve an engine of its own beside an agent, for crictl -r unix:///run/e.sock",
+            "Serve a second engine next to an agent, for crictl -r unix:///run/e.sock",
         )],
     ),
     ("describe", &[("podwright describe pod web", "Show the details of a pod")]),
@@ -117,8 +117,8 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     (
         "replay",
         &[
-            ("podwright replay flight --pod web", "Show all decisions about a pod"),
-            ("podwright replay -q flight", "Only check that all decisions are the same"),
+            ("podwright replay recording --pod web", "Show all decisions about a pod"),
+            ("podwright replay -q recording", "Only check that all decisions are the same"),
         ],
     ),
     (
