@@ -30,7 +30,7 @@ pub(crate) type HttpClient = Client<BackoffConnector<HttpsConnector<HttpConnecto
 pub(crate) enum ConnectError {
     #[error("{0}")]
     Tls(#[from] kube::Error),
-    #[error("tls-server-name: {0:?} is no name")]
+    #[error("tls-server-name: {0:?} is not a valid name")]
     ServerName(String),
 }
 

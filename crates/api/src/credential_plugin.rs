@@ -28,7 +28,7 @@ pub(crate) struct PluginCredential {
 /// Why a plugin gave no credential. Each message names the plugin's command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CredentialPluginError {
-    #[error("{command} wants a terminal (interactiveMode: Always), and there is none")]
+    #[error("{command} needs a terminal (interactiveMode: Always), but there is none")]
     NeedsTerminal { command: String },
     #[error("apiVersion {version:?} is not supported: use {}", VERSIONS.join(" or "))]
     UnknownVersion { version: String },

@@ -20,7 +20,7 @@ pub(crate) enum LimitError {
         #[source]
         source: io::Error,
     },
-    #[error("{name:?} is no file of a cgroup")]
+    #[error("{name:?} is not a cgroup file")]
     Unified { name: String },
 }
 

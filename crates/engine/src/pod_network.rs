@@ -75,7 +75,7 @@ pub(crate) fn host_ports(config: &v1::PodSandboxConfig) -> Result<Vec<PortForwar
         };
         let host_ip = match mapping.host_ip.as_str() {
             "" => None,
-            text => Some(text.parse::<IpAddr>().map_err(|_| wrong("the host IP is no address"))?),
+            text => Some(text.parse::<IpAddr>().map_err(|_| wrong("the host IP is not a valid address"))?),
         };
         let (host_port, container_port) = (number(mapping.host_port)?, number(mapping.container_port)?);
         Ok(PortForward { protocol, host_ip, host_port, container_port })

@@ -83,7 +83,7 @@ pub enum EngineStoreError {
         root: PathBuf,
     },
     /// Not an id of this engine: it would lead to another directory.
-    #[error("{0:?} is no id")]
+    #[error("{0:?} is not a valid id")]
     Id(String),
 }
 

@@ -52,7 +52,7 @@ pub enum ArchiveError {
         max: u64,
     },
     /// Neither `index.json` nor `manifest.json`.
-    #[error("this is no image archive: it has neither index.json nor manifest.json")]
+    #[error("this is not an image archive: it has neither index.json nor manifest.json")]
     NotAnArchive,
     /// `index.json` or `manifest.json` can't be read.
     #[error("{file} is malformed")]

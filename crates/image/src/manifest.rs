@@ -157,7 +157,7 @@ pub enum ImageManifestError {
         max: u64,
     },
     /// Neither an index nor a manifest.
-    #[error("media type {0:?} is no image manifest or index")]
+    #[error("media type {0:?} is not an image manifest or index")]
     MediaType(String),
     /// Docker's first format, which has no digests of layers.
     #[error("the image has a schema 1 manifest, which is not supported: push it again with a newer tool")]

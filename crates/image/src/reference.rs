@@ -42,7 +42,7 @@ pub enum ReferenceError {
     #[error("image reference {0:?}: the name has more than {NAME_LENGTH_MAX} characters")]
     TooLong(String),
     /// The part before the first slash looks like a registry and is not a host name with an optional port.
-    #[error("image reference {reference:?}: {registry:?} is no registry (host name and optional port)")]
+    #[error("image reference {reference:?}: {registry:?} is not a valid registry (host name and optional port)")]
     Registry {
         /// The whole text.
         reference: String,
@@ -54,7 +54,7 @@ pub enum ReferenceError {
     UpperCase(String),
     /// The repository has characters or separators that are not allowed.
     #[error(
-        "image reference {reference:?}: {component:?} is no part of a repository name (a-z, 0-9, separated by '.', '_', '__' or '-')"
+        "image reference {reference:?}: {component:?} is not a valid part of a repository name (a-z, 0-9, separated by '.', '_', '__' or '-')"
     )]
     Repository {
         /// The whole text.

@@ -76,7 +76,7 @@ pub(crate) fn ensure(name: &str, ranges: &[IpNet], mtu: Option<u32>, owner: &str
     let bridge = match found {
         Some(link) if !link.bridge => {
             return Err(NetworkError::Invalid(format!(
-                "interface {name} exists and is no bridge; choose another name"
+                "interface {name} exists and is not a bridge; choose another name"
             )));
         }
         Some(link) => link,

@@ -32,10 +32,16 @@ impl BridgeSettings {
         let invalid = |text: String| Err(NetworkError::Invalid(text));
         let plain = |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
         if self.bridge.is_empty() || self.bridge.len() > 15 || !plain(&self.bridge) {
-            return invalid(format!("{:?} is no name for a bridge: up to 15 letters, digits, - and _", self.bridge));
+            return invalid(format!(
+                "{:?} is not a valid name of a bridge: up to 15 letters, digits, - and _",
+                self.bridge
+            ));
         }
         if self.table.is_empty() || self.table.len() > 64 || !plain(&self.table) {
-            return invalid(format!("{:?} is no name for a table: up to 64 letters, digits, - and _", self.table));
+            return invalid(format!(
+                "{:?} is not a valid name of a table: up to 64 letters, digits, - and _",
+                self.table
+            ));
         }
         if self.ranges.is_empty() && self.ranges_file.is_some() {
             return Ok(());

@@ -319,7 +319,8 @@ fn addresses_of(result: Option<&Value>, plugin: &str) -> Result<Vec<IpAddr>, Cni
     let mut addresses = vec![];
     for ip in ips.into_iter().flatten() {
         let text = ip.get("address").and_then(Value::as_str).unwrap_or_default();
-        let network: IpNet = text.parse().map_err(|_| error(format!("{text:?} is no address with a prefix length")))?;
+        let network: IpNet =
+            text.parse().map_err(|_| error(format!("{text:?} is not an address with a prefix length")))?;
         addresses.push(network.addr());
     }
     if addresses.is_empty() {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 /// A value that would break the file's lines.
 #[derive(Debug, thiserror::Error)]
-#[error("{field} {value:?} of the DNS configuration holds white space or a control character")]
+#[error("{field} {value:?} of the DNS configuration contains white space or a control character")]
 pub struct DnsFileError {
     /// `server`, `search` or `option`.
     pub field: &'static str,

@@ -12,18 +12,18 @@ pub(crate) struct RuntimeHandlerFlag {
     pub(crate) runtime: OciRuntime,
 }
 
-/// Why a text is no handler.
+/// Why a text is not a handler.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RuntimeHandlerError {
     #[error("write NAME=PATH, such as runc=/usr/sbin/runc")]
     Form,
-    #[error("{0:?} is no name of a handler: lower case letters, digits, - and .")]
+    #[error("{0:?} is not a valid name of a handler: lower case letters, digits, - and .")]
     Name(String),
     #[error("{0:?} is the handler of the engine itself")]
     Builtin(String),
     #[error("{0:?} must be an absolute path")]
     Path(String),
-    #[error("{0:?} is no option; root=DIR is the only one")]
+    #[error("{0:?} is not an option; root=DIR is the only one")]
     Option(String),
 }
 
@@ -71,8 +71,8 @@ mod tests {
         assert_eq!((parsed.name.as_str(), parsed.runtime), ("g.1", runtime("/r", Some("/run/g"))));
         for (text, reason) in [
             ("runc", "NAME=PATH"),
-            ("=/r", "no name"),
-            ("../x=/r", "no name"),
+            ("=/r", "not a valid name"),
+            ("../x=/r", "not a valid name"),
             ("podwright=/r", "engine itself"),
             ("runc=runc", "absolute"),
             ("runc=/r,root=x", "absolute"),

@@ -42,7 +42,7 @@ pub(super) fn devices(
         let host = asked.host_path.trim_end_matches('/');
         let inside = if asked.container_path.is_empty() { host } else { asked.container_path.trim_end_matches('/') };
         if !inside.starts_with('/') || inside.split('/').any(|part| part == "..") {
-            let problem = "is no absolute path";
+            let problem = "is not an absolute path without ..";
             return Err(SpecError::Text { field: "device container_path", value: inside.into(), problem });
         }
         let access = access(&asked.permissions)?;

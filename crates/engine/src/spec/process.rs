@@ -94,7 +94,7 @@ fn env(inputs: &SpecInputs<'_>) -> Result<Vec<String>, SpecError> {
     for v1::KeyValue { key, value } in &inputs.config.envs {
         let text = |problem| SpecError::Text { field: "environment variable", value: key.clone(), problem };
         if key.is_empty() || key.contains('=') {
-            return Err(text("is no name"));
+            return Err(text("is not a valid name"));
         }
         set(key, std::str::from_utf8(value).map_err(|_| text("has a value that is not UTF-8"))?);
     }

@@ -63,7 +63,7 @@ pub(super) fn resources(inputs: &SpecInputs<'_>, rules: Vec<LinuxDeviceCgroup>) 
             return Err(SpecError::Unsupported("resources.unified on a cgroup v1 host".into()));
         }
         if let Some(key) = asked.unified.keys().find(|key| key.contains('/') || key.is_empty()) {
-            let problem = "is no name of a file of a cgroup";
+            let problem = "is not the name of a cgroup file";
             return Err(SpecError::Text { field: "resources.unified", value: key.clone(), problem });
         }
         resources.set_unified(Some(asked.unified.clone().into_iter().collect()));

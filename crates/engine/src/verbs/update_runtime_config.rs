@@ -19,7 +19,7 @@ pub(crate) async fn update_runtime_config(calls: VerbContext<'_>, config: v1::Ru
         return Ok(());
     }
     let parsed: Result<Vec<IpNet>, _> = asked.split(',').map(|range| range.trim().parse()).collect();
-    let asked = parsed.map_err(|_| invalid(CALL, format!("{asked:?} is no list of CIDRs")))?;
+    let asked = parsed.map_err(|_| invalid(CALL, format!("{asked:?} is not a list of CIDRs")))?;
     if !replaceable {
         if asked.iter().any(|range| !ranges.contains(&range.trunc())) {
             tracing::warn!(pod_cidr = ?asked, configured = ?ranges, "the pod CIDR of the node differs from the configured one, which stays");

@@ -54,12 +54,12 @@ fn bad_manifests_are_refused_and_the_error_names_the_field() {
         value
     };
     let rows = [
-        (json!([]), "is no image manifest"),
+        (json!([]), "is not an image manifest"),
         (json!("text"), "manifest is malformed"),
         (json!({"schemaVersion": 1, "fsLayers": []}), "schema 1"),
-        (edited(|m| m["manifests"] = json!([])), "is no image manifest"),
-        (edited(|m| m["mediaType"] = json!(OCI_INDEX)), "is no image manifest"),
-        (edited(|m| m["mediaType"] = json!("text/html")), "\"text/html\" is no image manifest"),
+        (edited(|m| m["manifests"] = json!([])), "is not an image manifest"),
+        (edited(|m| m["mediaType"] = json!(OCI_INDEX)), "is not an image manifest"),
+        (edited(|m| m["mediaType"] = json!("text/html")), "\"text/html\" is not an image manifest"),
         (edited(|m| m["config"]["digest"] = json!("sha256:../../etc/passwd")), "manifest is malformed"),
         (edited(|m| m["config"]["size"] = json!(-1)), "manifest is malformed"),
         (edited(|m| m["config"]["size"] = json!(9_u64 << 20)), "image configuration has 9437184 bytes"),

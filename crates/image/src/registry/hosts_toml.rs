@@ -68,7 +68,7 @@ pub enum HostsTomlError {
         problem: &'static str,
     },
     /// The registry's own name is no host.
-    #[error("{0:?} is no host name")]
+    #[error("{0:?} is not a valid host name")]
     Registry(String),
     /// What is wrong in one file.
     #[error("{}", path.display())]
@@ -205,9 +205,9 @@ fn headers(field: &str, value: Option<&Value>) -> Result<Vec<(HeaderName, Header
     let mut headers = vec![];
     for (name, values) in table {
         let field = format!("{field}.{:?}", excerpt(name));
-        let parsed = HeaderName::try_from(name.as_str()).map_err(|_| wrong(&field, "is no header name"))?;
+        let parsed = HeaderName::try_from(name.as_str()).map_err(|_| wrong(&field, "is not a valid header name"))?;
         for text in strings(&field, Some(values))? {
-            let mut value = HeaderValue::try_from(text).map_err(|_| wrong(&field, "is no header value"))?;
+            let mut value = HeaderValue::try_from(text).map_err(|_| wrong(&field, "is not a valid header value"))?;
             value.set_sensitive(true);
             headers.push((parsed.clone(), value));
         }
@@ -353,8 +353,8 @@ mod tests {
             ("[host.x]\nca = 1", r#"host."x".ca: must be a string or a list of strings"#),
             ("[host.x]\nskip_verify = \"yes\"", r#"host."x".skip_verify: must be true or false"#),
             ("[host.x]\nclient = [[\"a\", \"b\", \"c\"]]", r#"host."x".client: must be pairs"#),
-            ("[host.x.header]\n\"a b\" = \"c\"", "is no header name"),
-            ("[host.x.header]\na = \"c\\n\"", "is no header value"),
+            ("[host.x.header]\n\"a b\" = \"c\"", "is not a valid header name"),
+            ("[host.x.header]\na = \"c\\n\"", "is not a valid header value"),
             ("a = [", "invalid TOML"),
         ];
         for (text, message) in rows {

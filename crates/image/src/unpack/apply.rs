@@ -63,7 +63,7 @@ impl<'a> Applier<'a> {
                 let root = self.root.try_clone().map_err(step.failed("open"))?;
                 self.set_directory(Path::new(""), root.as_fd(), entry)
             }
-            EntryPath::Root => Err(step.refused("the root is no directory")),
+            EntryPath::Root => Err(step.refused("the root is not a directory")),
             EntryPath::Opaque(dir) => {
                 let dir = self.parent(&dir, &step)?;
                 metadata::set_opaque(dir.as_fd()).map_err(step.failed("mark as opaque"))

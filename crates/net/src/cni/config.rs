@@ -65,15 +65,15 @@ pub(super) enum ConfigFileError {
     Json(#[source] serde_json::Error),
     #[error("not a JSON object")]
     NotAnObject,
-    #[error("{0:?} is no network name")]
+    #[error("{0:?} is not a valid network name")]
     Name(String),
     #[error("CNI version {0:?} is not supported; 0.3.1, 0.4.0, 1.0.0 and 1.1.0 are")]
     Version(Vec<String>),
     #[error("plugins: {0}")]
     Plugins(#[source] serde_json::Error),
-    #[error("{0} plugins, from 1 to {PLUGINS_MAX} are possible")]
+    #[error("{0} plugins; a network has 1 to {PLUGINS_MAX}")]
     PluginCount(usize),
-    #[error("{0:?} is no plugin type")]
+    #[error("{0:?} is not a valid plugin type")]
     PluginType(String),
 }
 

@@ -242,9 +242,9 @@ fn settings_that_contradict_themselves_are_refused() {
             change(&mut settings);
             BridgeNetwork::new(settings, node.pins.clone()).unwrap_err().to_string()
         };
-        assert!(refused(&|s| s.bridge = "a-name-longer-than-15".into()).contains("no name for a bridge"));
-        assert!(refused(&|s| s.bridge = "a/b".into()).contains("no name for a bridge"));
-        assert!(refused(&|s| s.table = "a b".into()).contains("no name for a table"));
+        assert!(refused(&|s| s.bridge = "a-name-longer-than-15".into()).contains("not a valid name of a bridge"));
+        assert!(refused(&|s| s.bridge = "a/b".into()).contains("not a valid name of a bridge"));
+        assert!(refused(&|s| s.table = "a b".into()).contains("not a valid name of a table"));
         assert!(refused(&|s| s.ranges.clear()).contains("needs one address range"));
         assert!(refused(&|s| s.ranges.push("10.1.0.0/24".parse().unwrap())).contains("needs one address range"));
         assert!(refused(&|s| s.ranges = vec!["10.1.0.0/31".parse().unwrap()]).contains("no addresses for pods"));
@@ -254,7 +254,7 @@ fn settings_that_contradict_themselves_are_refused() {
             node.pins.clone(),
         );
         let error = network.unwrap().reconcile(&[]).unwrap_err().to_string();
-        assert_eq!(error, "interface lo exists and is no bridge; choose another name");
+        assert_eq!(error, "interface lo exists and is not a bridge; choose another name");
         assert!(!bridge::is_veth_name("lo"));
     });
 }

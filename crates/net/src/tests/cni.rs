@@ -198,7 +198,7 @@ fn a_failed_add_reports_the_plugins_message_and_is_undone() {
         assert_eq!(fs::read_dir(node.dir.path().join("cache")).unwrap().count(), 0);
         for (output, reason) in [
             ("echo nonsense", "malformed"),
-            ("echo '{\"ips\":[{\"address\":\"x\"}]}'", "no address with a prefix"),
+            ("echo '{\"ips\":[{\"address\":\"x\"}]}'", "is not an address with a prefix"),
             ("echo '{}'", "has no address"),
         ] {
             plugins.script("bad", output);

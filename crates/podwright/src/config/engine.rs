@@ -50,8 +50,10 @@ pub(super) fn read(
     let name = |given: &Option<String>, default: &str| given.clone().unwrap_or_else(|| default.to_owned());
     let bridge = name(&flags.engine_bridge, "pw0");
     if !is_link_name(&bridge) {
-        diagnostics
-            .error("--engine-bridge", format!("{bridge:?} is no name of a link: 1 to 15 letters, digits, - or _"));
+        diagnostics.error(
+            "--engine-bridge",
+            format!("{bridge:?} is not a valid name of a link: 1 to 15 letters, digits, - or _"),
+        );
     }
     let table = name(&flags.engine_table, "podwright");
     if table.is_empty() {

@@ -7,9 +7,12 @@ use podwright_image::{
 use podwright_server::local::{ImageErrorKind, ImageRequestError};
 use podwright_tasks::PoolError;
 
-/// A name that is no reference.
+/// A name that is not an image reference.
 pub(super) fn no_reference(name: &str, error: &ReferenceError) -> ImageRequestError {
-    ImageRequestError::new(ImageErrorKind::Invalid, format!("{name:?} is no image: {}", error_chain(error)))
+    ImageRequestError::new(
+        ImageErrorKind::Invalid,
+        format!("{name:?} is not a valid image name: {}", error_chain(error)),
+    )
 }
 
 pub(super) fn pull_error(error: &PullError) -> ImageRequestError {

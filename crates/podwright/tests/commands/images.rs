@@ -145,7 +145,7 @@ fn what_cannot_be_done_is_explained() {
     std::fs::write(&text, "hello").expect("written");
     fails(dir.path(), &["load", text.to_str().expect("text")], "text: ");
     fails(dir.path(), &["load", "/does/not/exist"], "/does/not/exist: No such file");
-    fails(dir.path(), &["pull", "Not/An:Image:Name"], "is no image");
+    fails(dir.path(), &["pull", "Not/An:Image:Name"], "is not a valid image name");
     fails(dir.path(), &["save", "absent:1"], "image absent:1 does not exist");
     let store = ImageStore::open(&dir.path().join("engine/images"), ImageLimits::default(), Platform::host());
     let _store = store.expect("opened");

@@ -117,7 +117,7 @@ impl PodSupervisor {
     fn hello(&mut self, asker: Asker, hello: &Hello) -> Result<(), ProtocolError> {
         let protocol = PROTOCOL.min(hello.protocol_max);
         let refusal = if protocol < PROTOCOL_MIN.max(hello.protocol_min) {
-            Some(refuse(RefusalReason::Unsupported, format!("the shim speaks {PROTOCOL_MIN} to {PROTOCOL}")))
+            Some(refuse(RefusalReason::Unsupported, format!("the shim supports protocol {PROTOCOL_MIN} to {PROTOCOL}")))
         } else if hello.boot_id != self.boot_id {
             Some(refuse(RefusalReason::Invalid, "the boot id is not that of this host"))
         } else {

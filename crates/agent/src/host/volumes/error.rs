@@ -99,7 +99,7 @@ pub enum FileError {
     #[error("the path must not begin with '..'")]
     PathReserved,
     /// A mode with bits besides the permissions.
-    #[error("mode must lie between 0 and 0777")]
+    #[error("mode must be between 0 and 0777")]
     Mode,
     /// A `fieldRef` or `resourceFieldRef` without a value.
     #[error(transparent)]

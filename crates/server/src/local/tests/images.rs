@@ -66,7 +66,7 @@ impl NodeImages for TestImages {
             let read = archive.read_to_end(&mut all).map_err(|error| error.kind());
             *loaded.lock().unwrap() = Some(read);
             match all.starts_with(b"bad") {
-                true => Err(ImageRequestError::new(ImageErrorKind::Invalid, "this is no image archive")),
+                true => Err(ImageRequestError::new(ImageErrorKind::Invalid, "this is not an image archive")),
                 false => Ok(ImageLine::Kept(all.len())),
             }
         })))
@@ -171,7 +171,7 @@ async fn an_archive_is_read_while_it_is_sent_and_a_cut_one_is_not_taken_for_whol
     let (code, text) = server.send("POST /podwright/v1/images/load", &"y".repeat(5 << 20)).await;
     assert_eq!((code, text), (200, format!("{{\"kept\":{}}}\n", 5 << 20)));
     let (code, text) = server.send("POST /podwright/v1/images/load", "bad").await;
-    assert!(code == 400 && text.contains("this is no image archive"), "{code} {text}");
+    assert!(code == 400 && text.contains("this is not an image archive"), "{code} {text}");
     *images.loaded.lock().unwrap() = None;
     let mut stream = UnixStream::connect(&server.path).await.unwrap();
     let head = "POST /podwright/v1/images/load HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nhalf";
