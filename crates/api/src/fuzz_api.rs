@@ -33,7 +33,7 @@ pub fn credential_plugin(output: &[u8]) {
     let _ = credential_plugin::parse(output);
 }
 
-/// Certificates.
+/// A PEM file with any number of certificates.
 pub fn pem(text: &[u8]) {
     let _ = (certificate::count(text), certificate::not_after(text));
 }

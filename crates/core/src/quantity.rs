@@ -54,7 +54,7 @@ pub struct Amount {
 }
 
 impl Amount {
-    /// Zero.
+    /// Also used for a request that is not set.
     pub const ZERO: Self = Self { nanos: 0, format: Format::Decimal };
 
     /// A whole number of bytes, pods, …

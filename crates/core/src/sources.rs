@@ -40,9 +40,9 @@ struct Set {
 pub struct PodChanges {
     /// No longer in the source.
     pub remove: Vec<PodUid>,
-    /// New.
+    /// New, or recreated under the same UID: that is then in `remove` too.
     pub add: Vec<Manifest>,
-    /// Changed.
+    /// The spec, labels or annotations differ.
     pub update: Vec<Manifest>,
     /// Changed, with a new deletionTimestamp.
     pub delete: Vec<Manifest>,

@@ -91,7 +91,7 @@ pub enum UnpackError {
     Disk {
         /// The layer's blob.
         layer: Digest,
-        /// Details.
+        /// Free and required space, or the system's error.
         #[source]
         source: DiskError,
     },

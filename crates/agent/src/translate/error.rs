@@ -109,7 +109,7 @@ pub enum TranslateError {
     /// `runAsNonRoot` is violated.
     #[error("{violation} (pod: {pod:?}, container: {container})")]
     NonRoot {
-        /// How.
+        /// Whether `runAsUser` or the user of the image is, or may be, root.
         violation: NonRootViolation,
         /// `name_namespace(uid)`.
         pod: String,

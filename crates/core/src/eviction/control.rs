@@ -55,7 +55,7 @@ pub(crate) enum Action {
 /// State of the removals before pods are evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum Reclaim {
-    /// Nothing.
+    /// No removal is in progress.
     #[default]
     Idle,
     /// Dead containers, and images after them.

@@ -85,7 +85,7 @@ pub enum Effect {
         store: Source,
         /// The request.
         request: ObjectRequest,
-        /// Timeout.
+        /// The executor stops waiting after this time; the request may still take effect.
         limit: Duration,
     },
     /// Reports a Kubernetes event.

@@ -48,10 +48,10 @@ pub enum DiskLayout {
 /// The pod data in a reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum PodReading {
-    /// Nothing.
+    /// The pods are not read: [`NodeReading::pods`] is `None`.
     #[default]
     None,
-    /// Memory.
+    /// Working sets of pods and containers; no walk over files.
     Memory,
     /// Also processes, and sizes of files as last measured.
     All,
@@ -90,9 +90,9 @@ pub struct ContainerUsage {
 /// Space on a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskAmount {
-    /// Bytes.
+    /// In use; of a writable layer as the runtime reports it.
     pub bytes: u64,
-    /// Inodes.
+    /// In use; 0 if the runtime does not report them.
     pub inodes: u64,
 }
 

@@ -28,13 +28,13 @@ pub enum Signal {
 /// The resource that a signal is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum StarvedResource {
-    /// Memory.
+    /// Bytes of the node, or of the cgroup of all pods.
     Memory,
     /// Bytes on disk.
     EphemeralStorage,
-    /// Inodes.
+    /// Of any of the three file systems.
     Inodes,
-    /// Process ids.
+    /// Processes and threads together.
     Pids,
 }
 

@@ -19,9 +19,9 @@ pub struct HostDevice {
     pub minor: u32,
     /// Permission bits.
     pub mode: u32,
-    /// Owner.
+    /// Of the node on the host; the container's node gets the same.
     pub uid: u32,
-    /// Group.
+    /// As `uid`.
     pub gid: u32,
 }
 

@@ -13,7 +13,7 @@ use crate::digest::{ContentHasher, Digest};
 /// What a pull may use at the registry of its image. Neither `Debug` nor errors show secrets.
 #[derive(Clone, Debug, Default)]
 pub enum RegistryCredentials {
-    /// None.
+    /// No credentials: public images only.
     #[default]
     Anonymous,
     /// User name and password, for the registry or its token server.

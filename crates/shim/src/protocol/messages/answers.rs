@@ -116,7 +116,7 @@ pub struct AdoptRefusal {
     /// Container id; `None`: the namespaces or the pause process of the pod.
     #[prost(string, optional, tag = "1")]
     pub container: Option<String>,
-    /// Why.
+    /// The reason; always set.
     #[prost(message, optional, tag = "2")]
     pub refusal: Option<RequestRefusal>,
 }

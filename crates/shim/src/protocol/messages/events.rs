@@ -54,7 +54,7 @@ pub struct Exited {
     /// Container id.
     #[prost(string, tag = "1")]
     pub container: String,
-    /// How.
+    /// Exit code or signal, and the time.
     #[prost(message, optional, tag = "2")]
     pub report: Option<ExitReport>,
     /// Processes of its cgroup that the kernel killed for lack of memory.
@@ -74,7 +74,7 @@ pub struct ExecExited {
     /// As in the request.
     #[prost(string, tag = "2")]
     pub exec: String,
-    /// How.
+    /// Exit code or signal, and the time.
     #[prost(message, optional, tag = "3")]
     pub report: Option<ExitReport>,
     /// It was killed because of its deadline.

@@ -197,11 +197,11 @@ pub struct Attach {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum AttachStream {
-    /// Input.
+    /// Only for containers with `stdin`.
     Stdin = 0,
     /// Output; of a terminal, everything.
     Stdout = 1,
-    /// Errors.
+    /// Not of a terminal.
     Stderr = 2,
 }
 
