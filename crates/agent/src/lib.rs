@@ -1,7 +1,6 @@
 //! The executors of the agent: each performs one kind of effect and reports its result. Decisions are made in `podwright-core`.
 
 pub mod empty_dirs;
-mod error_chain;
 pub mod event_loop;
 pub mod feed;
 #[cfg(feature = "fuzzing")]

@@ -20,10 +20,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use podwright_core::model::{Event, ShutdownRequest};
-use podwright_tasks::{Pool, PoolKey};
+use podwright_tasks::{Pool, PoolKey, error_chain};
 use tokio::sync::watch;
 
-use crate::error_chain::error_chain;
 use crate::event_loop::Handle;
 use logind::{Logind, LogindError};
 use state_file::ShutdownTimes;

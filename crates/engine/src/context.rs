@@ -10,7 +10,7 @@ use podwright_linux::cgroup::{CgroupPath, CgroupTree};
 use podwright_linux::features::KernelFeatures;
 use podwright_net::{NetnsPins, Network};
 use podwright_shim::plan::CgroupMembership;
-use podwright_tasks::{Pool, PoolError};
+use podwright_tasks::{Pool, PoolError, error_chain};
 use tokio::sync::mpsc;
 
 use crate::events::EventHub;
@@ -108,13 +108,7 @@ pub(crate) fn now() -> Moment {
 
 /// The failure of a step: the error with its causes, as the caller of the CRI reads it.
 pub(crate) fn failure(error: &dyn std::error::Error) -> Failure {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
+    let mut text = error_chain(error);
     let end = text.floor_char_boundary(FAILURE_BYTES_MAX);
     text.truncate(end);
     Failure::new(text)

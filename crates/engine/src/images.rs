@@ -14,10 +14,9 @@ use std::time::Duration;
 use podwright_cri::{Code, CriError, CriFuture, ImageService, v1};
 use podwright_image::{GcRoots, ImageRecord, ImageReference, ImageStore, PullErrorKind, Puller};
 use podwright_linux::beneath::TreeUsage;
-use podwright_tasks::Pool;
+use podwright_tasks::{Pool, error_chain};
 use tokio::time::{Instant, timeout};
 
-use crate::error_chain::error_chain;
 use credentials::credentials;
 
 pub use resolve::{ResolvedImage, resolve_image};

@@ -10,7 +10,6 @@ mod context;
 mod device_rules;
 mod driver;
 mod engine;
-mod error_chain;
 mod events;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

@@ -14,9 +14,8 @@ use podwright_cri::{Code, CriError, v1};
 use podwright_linux::beneath::TreeUsage;
 use podwright_linux::cgroup::{CgroupPath, CgroupTree, UsageDetail};
 use podwright_net::{InterfaceCounters, interface_counters};
-use podwright_tasks::{Pool, PoolKey};
+use podwright_tasks::{Pool, PoolKey, error_chain};
 
-use crate::error_chain::error_chain;
 use crate::images::now_ns;
 use crate::metrics::{LayerFileSystem, MetricSample};
 use collector::Measurements;

@@ -19,7 +19,7 @@ mod transport;
 use std::time::Duration;
 
 use http::StatusCode;
-use podwright_tasks::PoolError;
+use podwright_tasks::{PoolError, error_chain};
 
 use crate::content::ContentError;
 use crate::digest::Digest;
@@ -167,7 +167,7 @@ pub enum RegistryError {
         source: HostsTomlError,
     },
     /// No host of the registry delivered.
-    #[error("{reference}: {}", attempts.iter().map(chain).collect::<Vec<_>>().join("; "))]
+    #[error("{reference}: {}", attempts.iter().map(|error| error_chain(error)).collect::<Vec<_>>().join("; "))]
     AllHosts {
         /// The image.
         reference: ImageReference,
@@ -207,15 +207,4 @@ impl RegistryError {
     pub(crate) fn is_local(&self) -> bool {
         matches!(self, Self::Content(ContentError::Disk(_) | ContentError::File(_)) | Self::Pool(_))
     }
-}
-
-/// An error with its sources on one line.
-fn chain(error: &RegistryError) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(next) = source {
-        text += &format!(": {next}");
-        source = next.source();
-    }
-    text
 }

@@ -18,12 +18,12 @@ use podwright_image::{ImageStoreError, RegistryError};
 use podwright_server::local::{
     FreedContent, ImageErrorKind, ImageLine, ImageLines, ImageRequestError, NodeImage, NodeImages, PullRequest,
 };
+use podwright_tasks::error_chain;
 
 use crate::cli::{ImageCommand, ImageFlags, ImageOutput, ImagePullFlags};
 use crate::client::ClientError;
 use crate::print::amounts::size;
 use crate::print::{Paint, TextTable, age_at, plain};
-use crate::store_images::error_chain;
 use archive_file::{ArchiveFile, ArchiveInput};
 use open::OpenImages;
 use progress::ProgressView;

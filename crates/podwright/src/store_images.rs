@@ -22,7 +22,6 @@ use podwright_server::local::{
 use podwright_tasks::{Pool, PoolLimits};
 use serde_json::{Value, json};
 
-pub(crate) use errors::error_chain;
 use errors::{archive_error, pool_error, store_error};
 
 /// The images of one store. Clones share it.

@@ -11,6 +11,7 @@
 //! does half of its work, so the process exits and whatever supervises it (systemd, usually) starts it again; containers
 //! keep running. Work for one request, one container or one pull is not a service: its failure affects only that work.
 
+mod error_chain;
 mod panic;
 mod pool;
 mod thread_end;
@@ -28,6 +29,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use error_chain::error_chain;
 pub use panic::panic_message;
 pub use pool::{Pool, PoolError, PoolKey, PoolLimits};
 pub use thread_end::{ThreadEnd, spawn_thread};

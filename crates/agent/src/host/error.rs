@@ -7,13 +7,13 @@ use podwright_core::model::CallError;
 use podwright_linux::beneath::RemoveError;
 use podwright_linux::cgroup::CgroupError;
 use podwright_linux::mountinfo::MountInfoError;
+use podwright_tasks::error_chain;
 
 use super::PoolError;
 use super::hosts::HostsFileError;
 use super::subpath::SubPathError;
 use super::systemd::SystemdError;
 use super::volumes::VolumeError;
-use crate::error_chain::error_chain;
 use crate::pod_spec::VolumeSpecError;
 
 /// A failed operation. The operation determines the reason that users see, the cause is the message.

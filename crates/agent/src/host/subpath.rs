@@ -13,11 +13,11 @@ use std::path::{Component, Path, PathBuf};
 use podwright_linux::beneath::{self, ConfinedDir};
 use podwright_linux::mount;
 use podwright_linux::mountinfo::{self, MountInfoError};
+use podwright_tasks::error_chain;
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 
 use super::{dirs, unmount};
-use crate::error_chain::error_chain;
 use crate::pod_spec::VolumeSpecError;
 
 /// A subPath that can't be bound.

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use podwright_tasks::error_chain;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
@@ -37,7 +38,7 @@ pub(super) enum ServingStatus {
 pub(super) enum HealthCheckError {
     #[error("timeout: failed to connect service {authority:?} within {limit:?}")]
     ConnectTimeout { authority: String, limit: Duration },
-    #[error("error: failed to connect service at {authority:?}: {}", chain(.source))]
+    #[error("error: failed to connect service at {authority:?}: {}", error_chain(.source))]
     Connect { authority: String, source: tonic::transport::Error },
     #[error("error: health rpc probe failed: {0}")]
     NotReady(tonic::transport::Error),
@@ -75,17 +76,6 @@ pub(super) async fn check(authority: &str, service: &str, limit: Duration) -> Re
 async fn connect(authority: &str) -> Result<Channel, tonic::transport::Error> {
     let endpoint = Endpoint::from_shared(format!("http://{authority}"))?;
     endpoint.user_agent(format!("kube-probe/{KUBERNETES_VERSION}"))?.connect().await
-}
-
-/// The error with its causes.
-fn chain(error: &tonic::transport::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// The name of a status in the protocol.

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use podwright_core::expansion::EXPANDED_BYTES_MAX;
 use podwright_core::model::CallError;
+use podwright_tasks::error_chain;
 
-use crate::error_chain::error_chain;
 use crate::objects::GetObjectError;
 use crate::pod_spec::{FieldRefError, HostnameError, VolumeSpecError};
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use podwright_tasks::error_chain;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
@@ -13,7 +14,6 @@ use super::spdy::serve_spdy;
 use super::streams::OpenedStream;
 use super::token::StreamRequest;
 use super::websocket::{ChannelCodec, accept, is_disconnect, pump_tunnel, serve_channels};
-use crate::error_chain::error_chain;
 
 /// Runs the session and closes the connection.
 pub(super) async fn run_session<T: AsyncRead + AsyncWrite + Unpin>(

@@ -1,13 +1,13 @@
 //! Pulls from registries that work, and from broken ones.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
+use podwright_tasks::error_chain;
 use serde_json::json;
 
 use super::*;
@@ -60,7 +60,7 @@ impl PullFixture {
     /// The pull fails with this in its message, and the store is as empty as before.
     async fn refuses(&self, image: &ImageReference, message: &str) -> PullErrorKind {
         let error = self.pull(image).await.unwrap_err();
-        let text = chain(&error);
+        let text = error_chain(&error);
         assert!(text.contains(message), "{text:?} lacks {message:?}");
         self.assert_empty().await;
         error.kind()
@@ -83,16 +83,6 @@ impl PullFixture {
         self.store.collect_garbage(GcRoots::default).unwrap();
         assert_eq!(self.store.content().list().unwrap(), []);
     }
-}
-
-fn chain(error: &PullError) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(next) = source {
-        text += &format!(": {next}");
-        source = next.source();
-    }
-    text
 }
 
 fn two_layers(name: &str) -> TestImage {

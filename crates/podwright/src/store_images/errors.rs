@@ -5,7 +5,7 @@ use podwright_image::{
     UnpackError,
 };
 use podwright_server::local::{ImageErrorKind, ImageRequestError};
-use podwright_tasks::PoolError;
+use podwright_tasks::{PoolError, error_chain};
 
 /// A name that is not an image reference.
 pub(super) fn no_reference(name: &str, error: &ReferenceError) -> ImageRequestError {
@@ -69,13 +69,4 @@ fn content_kind(error: &ContentError) -> ImageErrorKind {
             ImageErrorKind::Invalid
         }
     }
-}
-
-/// The error with its sources, on one line.
-pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
-    let sources = std::iter::successors(Some(error), |error| error.source());
-    let mut texts: Vec<String> = sources.map(ToString::to_string).collect();
-    // A transparent error has the text of its source.
-    texts.dedup();
-    texts.join(": ")
 }

@@ -80,7 +80,7 @@ impl OwnSystemd {
                 Ok(manager) => return Arc::new(manager),
                 Err(e) if Instant::now() > deadline => {
                     let log = fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
-                    panic!("systemd did not start: {}: {log}", crate::error_chain::error_chain(&e))
+                    panic!("systemd did not start: {}: {log}", podwright_tasks::error_chain(&e))
                 }
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }

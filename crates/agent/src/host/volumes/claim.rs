@@ -202,8 +202,8 @@ const COMMON_FIELDS: [&str; 9] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error_chain::error_chain;
     use crate::pod_spec::volume_claim;
+    use podwright_tasks::error_chain;
     use serde_json::{Value, json};
     use std::sync::Arc;
 

@@ -69,7 +69,7 @@ fn add(path: &str, content: &[u8], mode: Result<u32, FileError>, payload: &mut P
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error_chain::error_chain;
+    use podwright_tasks::error_chain;
     use serde_json::json;
 
     fn config_map() -> ConfigMap {

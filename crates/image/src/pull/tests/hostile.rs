@@ -84,7 +84,7 @@ async fn a_layer_that_is_not_what_the_configuration_says_never_becomes_visible()
     let image = TestImage::new("app:1", &[TestLayer::new().file("ok", ""), TestLayer::new().file("../../x", "1")]);
     let registry = FakeRegistry::with(&[&image]).await;
     let error = fixture.pull(&registry.reference("app:1")).await.unwrap_err();
-    assert!(chain(&error).contains("has a .. in it"), "{error:?}");
+    assert!(error_chain(&error).contains("has a .. in it"), "{error:?}");
     assert_eq!((error.kind(), fixture.store.images().len()), (PullErrorKind::Invalid, 0));
 }
 
@@ -195,8 +195,8 @@ async fn a_full_disk_ends_the_pull_and_leaves_the_space_to_others() {
     let puller = puller.collecting_garbage(GcRoots::default);
     for name in ["large:1", "zeros:1"] {
         let error = puller.pull(&registry.reference(name), RegistryCredentials::Anonymous).await.unwrap_err();
-        assert_eq!(error.kind(), PullErrorKind::NoSpace, "{}", chain(&error));
-        assert!(chain(&error).contains("no space left for images on the disk of"), "{}", chain(&error));
+        assert_eq!(error.kind(), PullErrorKind::NoSpace, "{}", error_chain(&error));
+        assert!(error_chain(&error).contains("no space left for images on the disk of"), "{}", error_chain(&error));
         assert_eq!(store.usage().unwrap(), crate::store::StoreUsage::default());
     }
     puller.pull(&registry.reference("small:1"), RegistryCredentials::Anonymous).await.unwrap();

@@ -39,7 +39,7 @@ async fn a_token_is_fetched_once_and_used_for_the_whole_repository() {
     assert_eq!(registry.count("/token"), 1);
     // Others get no token from the cache.
     let error = fixture.pull(&reference).await.unwrap_err();
-    assert_eq!(error.kind(), PullErrorKind::Unauthorized, "{}", chain(&error));
+    assert_eq!(error.kind(), PullErrorKind::Unauthorized, "{}", error_chain(&error));
     let refresh = RegistryCredentials::IdentityToken("refresh".into());
     fixture.puller.pull(&reference, refresh).await.unwrap();
     let posted = registry.requests().into_iter().find(|got| got.method == "POST").unwrap();
@@ -55,7 +55,7 @@ async fn a_wrong_password_is_tried_once_and_shown_nowhere() {
     let registry = token_registry(&image).await;
     let error = fixture.puller.pull(&registry.reference("app:1"), basic("falsch")).await.unwrap_err();
     assert_eq!((error.kind(), registry.requests().len()), (PullErrorKind::Unauthorized, 2));
-    let shown = format!("{} {error:?}", chain(&error));
+    let shown = format!("{} {error:?}", error_chain(&error));
     assert!(!shown.contains("falsch") && !shown.contains("dTpmYWxzY2g"), "{shown}");
     let registry = FakeRegistry::start(|_| unauthorized("Basic realm=\"r\"".into())).await;
     let error = fixture.puller.pull(&registry.reference("app:1"), basic("falsch")).await.unwrap_err();
@@ -97,7 +97,7 @@ async fn a_token_server_that_misbehaves_is_an_error_and_is_not_retried() {
         })
         .await;
         let error = fixture.puller.pull(&registry.reference("app:1"), basic("geheim")).await.unwrap_err();
-        assert!(chain(&error).contains(message), "{} lacks {message}", chain(&error));
+        assert!(error_chain(&error).contains(message), "{} lacks {message}", error_chain(&error));
     }
     assert_eq!(elsewhere.requests().len(), 0);
 }

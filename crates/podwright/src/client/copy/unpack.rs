@@ -12,6 +12,7 @@ use std::path::{Component, Path, PathBuf};
 
 use podwright_image::{TarEntry, TarError, TarKind, TarReader};
 use podwright_linux::beneath::ConfinedDir;
+use podwright_tasks::error_chain;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fchmod, renameat, statat, symlinkat, unlinkat};
 use rustix::io::Errno;
 
@@ -29,19 +30,12 @@ const ASIDE_ATTEMPTS_MAX: u32 = 100;
 /// Why a copy from a container failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CopyError {
-    #[error("read the tar stream of the container: {}", chain(.0))]
+    #[error("read the tar stream of the container: {}", error_chain(.0))]
     Tar(#[from] TarError),
     #[error("the container sent the entry {0:?}, which is not part of the copy")]
     Foreign(String),
     #[error("write {}: {source}", path.display())]
     Write { path: PathBuf, source: io::Error },
-}
-
-fn chain(error: &TarError) -> String {
-    match std::error::Error::source(error) {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    }
 }
 
 /// Unpacks to the end of the stream. Returns how many entries were written.

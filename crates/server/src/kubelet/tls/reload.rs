@@ -6,6 +6,7 @@ use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};
 
 use podwright_agent::host::Pool;
+use podwright_tasks::error_chain;
 use tokio_util::sync::CancellationToken;
 
 use super::{READ_TIMEOUT, ServerTls, ServingSource, TlsError, TlsFiles, authorities, serving};
@@ -91,7 +92,7 @@ impl ServerTls {
             }
             // The files may be in the middle of a change: tried again.
             Err(error) => {
-                let error = with_sources(&error);
+                let error = error_chain(&error);
                 if followed.complaint.as_ref() != Some(&error) {
                     let part = part.name();
                     tracing::warn!(certificate = part, error, "certificates cannot be read: the old ones stay");
@@ -117,11 +118,6 @@ impl ServerTls {
         }
         Ok(())
     }
-}
-
-fn with_sources(error: &dyn std::error::Error) -> String {
-    let sources = std::iter::successors(error.source(), |error| error.source());
-    sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))
 }
 
 /// Between two checks of the files. Certificates change days before the old ones end.
