@@ -7,6 +7,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 
+use podwright_core::model::is_sidecar;
 use podwright_core::static_pod::CONFIG_SEEN;
 
 use super::{Colour, TextTable, age, age_at, plain, seconds};
@@ -134,8 +135,7 @@ pub(crate) fn summary(pod: &Pod) -> Summary {
     let status = pod.status.as_ref().unwrap_or(&none);
     let phase = status.phase.as_deref().unwrap_or("Unknown");
     let inits = pod.spec.iter().flat_map(|s| s.init_containers.iter().flatten());
-    let sidecars: Vec<&str> =
-        inits.clone().filter(|c| c.restart_policy.as_deref() == Some("Always")).map(|c| c.name.as_str()).collect();
+    let sidecars: Vec<&str> = inits.clone().filter(|c| is_sidecar(c)).map(|c| c.name.as_str()).collect();
     let init = init(status, &sidecars, inits.count());
     let apps = pod.spec.as_ref().map_or(0, |s| s.containers.len());
     let initialized = condition(status, "Initialized");

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use podwright_agent::event_loop::{CorrelatedEvent, Explanation};
+use podwright_core::model;
 use podwright_core::pod::{State, Wait};
 
 use crate::print::plain;
@@ -80,7 +81,7 @@ pub(super) fn of(
 fn is_sidecar(explanation: &Explanation, name: &str) -> bool {
     let spec = explanation.pod.as_ref().and_then(|pod| pod.spec.as_ref());
     let mut inits = spec.into_iter().flat_map(|spec| spec.init_containers.iter().flatten());
-    inits.any(|init| init.name == name && init.restart_policy.as_deref() == Some("Always"))
+    inits.any(|init| init.name == name && model::is_sidecar(init))
 }
 
 /// Nothing is known of the pod, and nothing can be done for it, while the runtime does not respond.

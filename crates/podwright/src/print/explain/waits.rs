@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::ContainerStatus;
 use podwright_agent::event_loop::{CorrelatedEvent, Explanation};
-use podwright_core::model::{PodStatus, Transition};
+use podwright_core::model::{PodStatus, Transition, is_sidecar};
 use podwright_core::pod::{State, Wait};
 
 use super::super::pods::condition;
@@ -78,7 +78,7 @@ fn probes(explanation: &Explanation, events: &[&CorrelatedEvent]) -> Vec<Wait> {
 fn init_under_way(explanation: &Explanation) -> Option<Wait> {
     let inits = explanation.pod.as_ref()?.spec.as_ref()?.init_containers.as_deref()?;
     let statuses = status(explanation)?.init_container_statuses.as_deref()?;
-    let plain = |name: &str| inits.iter().any(|c| c.name == name && c.restart_policy.as_deref() != Some("Always"));
+    let plain = |name: &str| inits.iter().any(|c| c.name == name && !is_sidecar(c));
     let (index, status) = statuses.iter().enumerate().find(|(_, status)| plain(&status.name) && is_running(status))?;
     let since = status.state.as_ref()?.running.as_ref()?.started_at.as_ref().map(|time| time.0);
     let message = format!(
