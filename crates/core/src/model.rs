@@ -6,6 +6,7 @@ mod call_key;
 mod containers;
 mod effect;
 mod event;
+pub mod history_text;
 mod ids;
 mod jitter;
 mod life;

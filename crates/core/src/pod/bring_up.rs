@@ -9,6 +9,7 @@ use super::PodFacts;
 use super::setup::SETUP_LIMIT;
 use super::step::PodStep;
 use crate::actions::Start;
+use crate::model::history_text::{RESTARTED, STARTED, container_text};
 use crate::model::{
     Call, CallError, CallKey, Container, ContainerId, HostCall, ImageFacts, Name, Pod, RunState, RuntimeCall,
     SandboxId, Time, find_container, spec_of,
@@ -188,13 +189,15 @@ fn remove_unstarted(starts: &[Start], step: &mut PodStep<'_, '_>) {
 fn describe_start(facts: &PodFacts, name: &Name, id: &ContainerId) -> String {
     let attempt = facts.observed.seen.container(id).map_or(0, |c| c.attempt);
     if attempt == 0 {
-        return format!("container {name} started (first start)");
+        return container_text(name, format_args!("{STARTED} (first start)"));
     }
     let memory = facts.record.containers.get(name);
     let exits = memory.into_iter().flat_map(|m| [&m.exit, &m.previous_exit]).flatten();
     match exits.into_iter().find(|exit| exit.id != *id) {
-        Some(exit) => format!("container {name} restarted after exit code {}, attempt {attempt}", exit.code),
-        None => format!("container {name} restarted, attempt {attempt}"),
+        Some(exit) => {
+            container_text(name, format_args!("{RESTARTED} after exit code {}, attempt {attempt}", exit.code))
+        }
+        None => container_text(name, format_args!("{RESTARTED}, attempt {attempt}")),
     }
 }
 

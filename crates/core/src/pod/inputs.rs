@@ -7,7 +7,8 @@ use super::{Ctx, KillOptions, Machine, Quarantine, termination};
 use crate::actions::Waiting;
 use crate::eviction::EVICTED;
 use crate::model::{
-    Call, CallError, Cause, Effect, KubeEvent, Life, Name, Now, Out, PodSeen, PodSnapshot, Record, Seq, Time, spec_of,
+    Call, CallError, Cause, Effect, KubeEvent, Life, Name, Now, Out, PodSeen, PodSnapshot, Record, Seq, Time,
+    history_text, spec_of,
 };
 use crate::status;
 
@@ -68,7 +69,7 @@ impl Machine {
             None => spec_of(&facts.record.pod).containers.iter().map(|c| Name::from(c.name.as_str())).collect(),
         };
         for name in names {
-            facts.history.record(ctx.now, &format!("restart of container {name} requested"), "by a user");
+            facts.history.record(ctx.now, &history_text::restart_requested(&name), "by a user");
             self.progress.bring_up.request_restart(name);
         }
         facts.calls.reset_backoff();
@@ -91,7 +92,7 @@ impl Machine {
 
     /// Details of a rejection for the history that the status does not have.
     pub(crate) fn record_rejection(&mut self, detail: &str, ctx: &Ctx<'_>) {
-        self.facts.history.record(ctx.now, "rejected", detail);
+        self.facts.history.record(ctx.now, history_text::REJECTED, detail);
     }
 
     pub(crate) fn admitted(&mut self) {

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::ContainerStatus;
 
 use super::{Ctx, PodFacts};
 use crate::actions;
+use crate::model::history_text::{EXITED, container_text};
 use crate::model::{
     Call, CallKey, ContainerId, ContainerMemory, ContainerSeen, Exit, HookState, Name, Now, RunState, RuntimeCall,
     find_container,
@@ -31,7 +32,7 @@ pub(super) fn update_record(facts: &mut PodFacts, now: Now) {
             new_exit = update_container(memory, c);
         });
         if new_exit {
-            let what = format!("container {} exited with code {}", c.name, c.exit_code);
+            let what = container_text(&c.name, format_args!("{EXITED} with code {}", c.exit_code));
             facts.history.record(now, &what, &c.reason);
         }
     }
@@ -114,7 +115,7 @@ pub(super) fn settle_starts(facts: &mut PodFacts, now: Now) -> Vec<ContainerId> 
         let never_started = exit.is_some_and(|exit| exit.id == id && exit.started_at.is_none());
         let interrupted = state == Some((RunState::Exited, false)) || (state.is_none() && never_started);
         if interrupted && !mutate::is_active(Mutant::CutOffIsExit) {
-            facts.history.record(now, &format!("container {name} is replaced"), "its start was interrupted");
+            facts.history.record(now, &container_text(&name, "is replaced"), "its start was interrupted");
             facts.record.edit_container(&name, |memory| memory.voided = Some(id));
         }
     }
@@ -132,7 +133,7 @@ pub(super) fn record_disappeared(facts: &mut PodFacts, now: Now) {
         let Some(exit) = actions::disappeared_exit(&facts.observed.seen, &facts.record, name.as_str()) else {
             continue;
         };
-        facts.history.record(now, &format!("container {name} disappeared"), "the runtime no longer lists it");
+        facts.history.record(now, &container_text(&name, "disappeared"), "the runtime no longer lists it");
         facts.record.edit_container(&name, |memory| {
             memory.previous_exit = memory.exit.take();
             memory.exit = Some(exit);

@@ -6,7 +6,9 @@ use super::calls::{RETRY, Sent};
 use super::progress::Progress;
 use super::step::PodStep;
 use super::{hooks, record_update, resizing, setup};
-use crate::model::{Answer, Call, CallError, CallKey, HookState, HostCall, ProbeVerdict, Retry, RuntimeCall, Time};
+use crate::model::{
+    Answer, Call, CallError, CallKey, HookState, HostCall, ProbeVerdict, Retry, RuntimeCall, Time, history_text,
+};
 use crate::mutate::{self, Mutant};
 
 /// The first delay if the runtime still works on an earlier call for that name; it grows by as much each time, up to ten times.
@@ -89,7 +91,7 @@ impl Progress {
                 self.setup.sandbox_stopped();
             }
             (RuntimeCall::RunSandbox { attempt }, Answer::Sandbox(id)) => {
-                step.history("sandbox created", &format!("{id}, attempt {attempt}"));
+                step.history(history_text::SANDBOX_CREATED, &format!("{id}, attempt {attempt}"));
             }
             (call @ RuntimeCall::UpdateContainer { .. }, _) => resizing::updated(step.facts, &call),
             (RuntimeCall::Hook { kind, name, id, .. }, _) => {
@@ -131,7 +133,7 @@ impl Progress {
             return runtime_busy(sent.call, error, step);
         }
         if !error.is_cancelled() {
-            step.history(&format!("{key} failed"), error.message());
+            step.history(&history_text::call_failed(&key), error.message());
         }
         let retry = match &sent.call {
             Call::Runtime(call) => self.runtime_call_failed(call, &key, error, step),
@@ -250,7 +252,7 @@ fn runtime_busy(call: Call, error: &CallError, step: &mut PodStep<'_, '_>) {
     if !given_up {
         return;
     }
-    step.history(&format!("{key} failed"), error.message());
+    step.history(&history_text::call_failed(&key), error.message());
     step.warn("FailedSync", None, format!("the runtime still holds the name of an earlier call: {}", error.message()));
     record_update::skip_attempt(step.facts, call);
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 
 use crate::actions::{Waiting, format_pod};
+use crate::model::history_text::container_text;
 use crate::model::{CallKey, Name, RunState};
 use crate::pod::PodFacts;
 use crate::pod::calls::RETRY;
@@ -46,7 +47,7 @@ impl WaitingContainers {
         let waiting = Waiting { reason: reason.to_owned(), message: message.to_owned() };
         let is_new = self.0.get(name) != Some(&waiting);
         if is_new {
-            step.history(&format!("container {name} is waiting: {reason}"), message);
+            step.history(&container_text(name, format_args!("is waiting: {reason}")), message);
             self.0.insert(name.clone(), waiting);
         }
         let (key, now) = (CallKey::Container(name.clone()), step.now().boot);
@@ -64,7 +65,10 @@ impl WaitingContainers {
             let coming = step.facts.calls.busy(&CallKey::Container(name.clone()));
             if !coming && self.0.get(name) != Some(waiting) {
                 if waiting.reason == CRASH_LOOP {
-                    step.history(&format!("container {name} is waiting: {}", waiting.reason), &waiting.message);
+                    step.history(
+                        &container_text(name, format_args!("is waiting: {}", waiting.reason)),
+                        &waiting.message,
+                    );
                     let pod = format_pod(&step.facts.record.pod);
                     let message = format!("Back-off restarting failed container {name} in pod {pod}");
                     step.warn("BackOff", Some(name), message);

@@ -2,6 +2,10 @@
 
 use k8s_openapi::api::core::v1::ContainerStatus;
 use podwright_agent::event_loop::{CorrelatedEvent, Explanation};
+use podwright_core::model::history_text::{
+    CONTAINER, EXITED, FAILED, POST_START_HOOK, RESTARTED, SANDBOX_CREATED, SANDBOX_CREATION, STARTED, VOLUME_MOUNT,
+    container_text,
+};
 use podwright_core::model::{PodStatus, Transition, is_sidecar};
 use podwright_core::pod::{State, Wait};
 
@@ -108,12 +112,12 @@ fn failed_step(explanation: &Explanation) -> Option<Wait> {
         }
     }
     let last = explanation.history.last()?;
-    let step = last.what.strip_suffix(" failed")?;
-    let volume = step.strip_prefix("mount of volume ");
+    let step = last.what.strip_suffix(FAILED)?;
+    let volume = step.strip_prefix(VOLUME_MOUNT);
     match (volume, step) {
         (Some(volume), _) => Some(of_pod("FailedMount", &format!("volume {volume:?}: {}", last.cause))),
-        (None, "creation of the sandbox") => Some(of_pod("FailedCreatePodSandBox", &last.cause)),
-        (None, step) if step.starts_with("postStart hook") => Some(of_pod("PostStartHookError", &last.cause)),
+        (None, SANDBOX_CREATION) => Some(of_pod("FailedCreatePodSandBox", &last.cause)),
+        (None, step) if step.starts_with(POST_START_HOOK) => Some(of_pod("PostStartHookError", &last.cause)),
         _ => None,
     }
 }
@@ -128,14 +132,14 @@ fn next_step(explanation: &Explanation) -> Option<Wait> {
     let is_over = |name: &&str| state(name).is_some_and(|state| state.running.is_some() || state.terminated.is_some());
     let name =
         names.clone().find(|name| !is_over(name)).or_else(|| names.clone().find(|name| restarts(explanation, name)))?;
-    let last = |what: &str| explanation.history.iter().rposition(|line| line.what.starts_with(what));
-    let (started, exited) = (format!("container {name} started"), format!("container {name} exited"));
-    let (restarted, started) = (last(&format!("container {name} restarted")), last(&started));
-    let started = started.max(restarted);
-    let has_sandbox =
-        |line: &Transition| line.what.starts_with("sandbox created") || line.what.starts_with("container ");
+    let last = |what: &str| {
+        let text = container_text(name, what);
+        explanation.history.iter().rposition(|line| line.what.starts_with(&text))
+    };
+    let started = last(STARTED).max(last(RESTARTED));
+    let has_sandbox = |line: &Transition| line.what.starts_with(SANDBOX_CREATED) || line.what.starts_with(CONTAINER);
     let has_sandbox = explanation.forgotten > 0 || explanation.history.iter().any(has_sandbox);
-    Some(if started.is_some() && started > last(&exited) {
+    Some(if started.is_some() && started > last(EXITED) {
         of_container(name, "Started", "was just started, its state is being read")
     } else if !has_sandbox {
         of_pod("ContainerCreating", "the sandbox is being created")

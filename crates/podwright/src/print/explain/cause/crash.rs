@@ -3,6 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus};
 use podwright_agent::event_loop::{CorrelatedEvent, Explanation};
+use podwright_core::model::history_text::restart_requested;
 
 use super::{Headline, is_sidecar};
 use crate::print::{age, seconds};
@@ -81,7 +82,7 @@ pub(in crate::print::explain) fn is_restarted(
 
 /// A user restarted the container while this instance ran.
 fn restart_was_requested(explanation: &Explanation, container: &str, ended: &ContainerStateTerminated) -> bool {
-    let what = format!("restart of container {container} requested");
+    let what = restart_requested(container);
     let began = ended.started_at.as_ref().map(|time| time.0);
     let mut requests = explanation.history.iter().filter(|line| line.what == what);
     requests.any(|line| began.is_none_or(|began| line.at.wall >= began - ROUNDING))

@@ -1,7 +1,7 @@
 //! A pod that the node does not admit: what is missing, with numbers and names.
 
 use podwright_agent::event_loop::Explanation;
-use podwright_core::model::Pod;
+use podwright_core::model::{Pod, history_text};
 
 use super::Headline;
 use crate::print::amounts::{bytes, cpus};
@@ -31,7 +31,7 @@ pub(super) fn rejected(explanation: &Explanation) -> Option<Headline> {
 
 /// What is missing, with numbers and names.
 fn rejection(explanation: &Explanation, reason: &str, message: &str) -> String {
-    let port_holder = || explanation.history.iter().rev().find(|line| line.what == "rejected");
+    let port_holder = || explanation.history.iter().rev().find(|line| line.what == history_text::REJECTED);
     let selector = || explanation.pod.as_ref().and_then(node_selector);
     let detail = match reason {
         "NodePorts" => port_holder().map(|line| format!("host {}", line.cause)),
