@@ -42,8 +42,8 @@ pub enum Strictness {
 pub fn static_pods(source: Source, node_name: &str, strictness: Strictness) -> Decode {
     let node_name = node_name.to_owned();
     Arc::new(move |value, origin| {
-        let mut errors = match strictness {
-            Strictness::Strict => static_pod::warnings_in(&value),
+        let mut errors: Vec<FieldError> = match strictness {
+            Strictness::Strict => static_pod::warnings_in(&value).into_iter().map(|(_, warning)| warning).collect(),
             Strictness::Lenient => vec![],
         };
         match static_pod::read_value(value, source, origin, &node_name, Timestamp::now()) {

@@ -24,10 +24,9 @@ use crate::defaults::default_pod;
 use crate::model::{Manifest, Pod, Source};
 use crate::validate::{FieldError, validate_pod};
 
-pub use findings::{UNKNOWN_FIELD, warnings_in};
+pub use findings::{FindingKind, warnings_in};
 pub(crate) use identity::{generated_uid, take_running_uid};
 pub use identity::{manifest_hash, runs_manifest};
-pub use impossible::NEVER_WORKS;
 pub use references::api_reference;
 pub use submitted::read_submitted;
 pub use unknown::{unknown_fields, unknown_in};

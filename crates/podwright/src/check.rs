@@ -13,6 +13,7 @@ use podwright_agent::sources::{
     Decode, Finding, MANIFEST_MAX, Strictness, file, read_manifests, static_pods, submitted_pods,
 };
 use podwright_core::model::{Manifest, Source};
+use podwright_core::static_pod::FindingKind;
 use serde_json::{Value, json};
 
 use crate::cli::{CheckFlags, CheckOutput, CheckRules};
@@ -99,14 +100,15 @@ fn bytes(path: &Path) -> io::Result<Vec<u8>> {
 
 fn check_file(path: &Path, bytes: &[u8], flags: &CheckFlags, defined: &mut BTreeMap<String, String>) -> CheckedFile {
     let shown = if path.as_os_str() == "-" { "stdin".to_owned() } else { path.display().to_string() };
-    let whole = |message: String| Finding { line: None, path: String::new(), message };
     if bytes.len() as u64 > MANIFEST_MAX {
-        let errors = vec![whole(format!("the manifest is larger than {MANIFEST_MAX} bytes"))];
+        let errors = vec![Finding::of_text(format!("the manifest is larger than {MANIFEST_MAX} bytes"))];
         return CheckedFile { path: shown, pods: vec![], errors, warnings: vec![], text: String::new() };
     }
     let found = read_manifests(bytes, &shown, &decoder(flags.rules));
     let (mut errors, warnings) = (found.errors, found.warnings);
-    let is_fatal = |warning: &Finding| flags.strict || (flags.rules == CheckRules::Node && warning.never_works());
+    let is_fatal = |warning: &Finding| {
+        flags.strict || (flags.rules == CheckRules::Node && warning.kind == FindingKind::NeverWorks)
+    };
     let (mut fatal, warnings): (Vec<Finding>, Vec<Finding>) = warnings.into_iter().partition(is_fatal);
     errors.append(&mut fatal);
     errors.sort_by_key(|error| error.line);
@@ -114,7 +116,7 @@ fn check_file(path: &Path, bytes: &[u8], flags: &CheckFlags, defined: &mut BTree
     // Generated names are unique.
     for pod in found.pods.iter().filter(|pod| pod.pod.metadata.name.is_some()).map(|pod| name(pod, flags.rules)) {
         if let Some(first) = defined.insert(pod.clone(), shown.clone()) {
-            errors.push(whole(format!("pod {pod} is already defined in {first}: rename one of them")));
+            errors.push(Finding::of_text(format!("pod {pod} is already defined in {first}: rename one of them")));
         }
     }
     CheckedFile { path: shown, pods, errors, warnings, text: String::from_utf8_lossy(bytes).into_owned() }
@@ -138,7 +140,7 @@ fn name(manifest: &Manifest, rules: CheckRules) -> String {
 
 /// One line of output: file, line, `error` or `warning`, field and message.
 pub(crate) fn format_finding(file: &str, severity: &str, finding: &Finding) -> String {
-    let Finding { line, path, message } = finding;
+    let Finding { line, path, message, .. } = finding;
     let line = line.map_or(String::new(), |line| format!("{line}:"));
     let field = if path.is_empty() { String::new() } else { format!("{path}: ") };
     format!("{file}:{line} {severity}: {field}{message}\n")

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use podwright_core::model::Manifest;
-use podwright_core::static_pod;
+use podwright_core::static_pod::{self, FindingKind};
 use podwright_core::validate::FieldError;
 
 use super::field_lines::FieldLines;
@@ -18,19 +18,14 @@ pub struct Finding {
     pub path: String,
     /// What is wrong, and what to write instead.
     pub message: String,
+    /// What it is about.
+    pub kind: FindingKind,
 }
 
 impl Finding {
-    /// The value can never work on a node, though an API server accepts it: a pod with it is rejected, or waits for ever.
-    pub fn never_works(&self) -> bool {
-        let unsupported = self.message.starts_with("not supported");
-        let needed = self.path.contains("spec.volumes[") || self.path.contains(".resources.");
-        self.message.starts_with(static_pod::NEVER_WORKS) || (unsupported && needed)
-    }
-
-    /// The field does not exist, and is dropped when the pod is decoded.
-    pub fn is_unknown_field(&self) -> bool {
-        self.message.starts_with(static_pod::UNKNOWN_FIELD)
+    /// An error of the whole text.
+    pub fn of_text(message: String) -> Self {
+        Self { line: None, path: String::new(), message, kind: FindingKind::Invalid }
     }
 }
 
@@ -57,21 +52,22 @@ pub fn read_manifests(bytes: &[u8], origin: &str, decode: &Decode) -> ParsedMani
     };
     let text = String::from_utf8_lossy(bytes);
     let mut lines = None;
-    let mut find = |document: usize, FieldError { path, message }| {
+    let mut find = |document: usize, kind: FindingKind, FieldError { path, message }| {
         let lines = lines.get_or_insert_with(|| FieldLines::of(text.strip_prefix('\u{feff}').unwrap_or(&text)));
-        Finding { line: lines.line(document, &path), path, message }
+        Finding { line: lines.line(document, &path), path, message, kind }
     };
     for (n, document) in documents.into_iter().enumerate() {
         // Each finding is searched in the text. More would not be read either.
         if read.errors.len() + read.warnings.len() >= FINDINGS_MAX {
             let message = format!("more than {FINDINGS_MAX} errors and warnings, the rest of the text is not checked");
-            read.errors.push(Finding { line: None, path: String::new(), message });
+            read.errors.push(Finding::of_text(message));
             break;
         }
-        read.warnings.extend(static_pod::warnings_in(&document).into_iter().map(|warning| find(n, warning)));
+        let warnings = static_pod::warnings_in(&document).into_iter();
+        read.warnings.extend(warnings.map(|(kind, warning)| find(n, kind, warning)));
         match decode(document, origin) {
             Ok(pods) => read.pods.extend(pods),
-            Err(errors) => read.errors.extend(errors.into_iter().map(|error| find(n, error))),
+            Err(errors) => read.errors.extend(errors.into_iter().map(|error| find(n, FindingKind::Invalid, error))),
         }
     }
     for findings in [&mut read.errors, &mut read.warnings] {
@@ -89,7 +85,7 @@ impl From<ParseError> for Finding {
             ParseError::Syntax { line, column, message } => (Some(line), format!("column {column}: {message}")),
             error @ (ParseError::Empty | ParseError::Other(_)) => (None, error.to_string()),
         };
-        Self { line, path: String::new(), message }
+        Self { line, ..Self::of_text(message) }
     }
 }
 

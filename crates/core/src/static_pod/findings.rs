@@ -32,29 +32,38 @@ pub(super) fn of(error: &ManifestError, list: &str) -> Vec<FieldError> {
     }
 }
 
-/// The message about an unknown field begins with this.
-pub const UNKNOWN_FIELD: &str = "unknown field, it does nothing";
+/// What an error or warning of a manifest is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FindingKind {
+    /// The document is rejected.
+    Invalid,
+    /// The field does not exist, and is dropped when the pod is decoded.
+    UnknownField,
+    /// The field has no effect.
+    Unsupported,
+    /// The value can never work on a node, though an API server accepts it: a pod with it is rejected, or waits for ever.
+    NeverWorks,
+}
 
-/// The fields of a document without effect: unknown and unsupported ones, at most 100 of each kind.
-pub fn warnings_in(document: &Value) -> Vec<FieldError> {
+/// The fields of a document without effect, at most 100 unknown ones and 100 of the other kinds.
+pub fn warnings_in(document: &Value) -> Vec<(FindingKind, FieldError)> {
     let unknown = unknown_in(document).into_iter().map(|path| {
         let local =
             path.strip_prefix("items[").and_then(|rest| rest.split_once("].")).map_or(path.as_str(), |(_, p)| p);
         let like = similar_field(local).map_or(String::new(), |name| format!(", did you mean {name}?"));
-        FieldError { message: format!("{UNKNOWN_FIELD}{like}"), path }
+        (FindingKind::UnknownField, FieldError { message: format!("unknown field, it does nothing{like}"), path })
     });
-    let mut warnings: Vec<FieldError> = unknown.collect();
+    let mut warnings: Vec<_> = unknown.collect();
     let most = warnings.len() + MAX_FINDINGS;
     for (list, pod) in documents(document.clone()).unwrap_or_default() {
-        warnings.extend(fields::unsupported(&pod, MAX_FINDINGS).into_iter().map(|(path, why)| FieldError {
-            path: format!("{list}{path}"),
-            message: format!("not supported: {}", why.strip_prefix("not supported: ").unwrap_or(why)),
+        let at = |path: &str, message: String| FieldError { path: format!("{list}{path}"), message };
+        warnings.extend(fields::unsupported(&pod, MAX_FINDINGS).into_iter().map(|(path, why)| {
+            let needed = path.contains("spec.volumes[") || path.contains(".resources.");
+            let kind = if needed { FindingKind::NeverWorks } else { FindingKind::Unsupported };
+            (kind, at(&path, format!("not supported: {}", why.strip_prefix("not supported: ").unwrap_or(why))))
         }));
-        warnings.extend(
-            impossible::never_works(&pod)
-                .into_iter()
-                .map(|FieldError { path, message }| FieldError { path: format!("{list}{path}"), message }),
-        );
+        let never = impossible::never_works(&pod).into_iter();
+        warnings.extend(never.map(|error| (FindingKind::NeverWorks, at(&error.path, error.message))));
         if warnings.len() >= most {
             warnings.truncate(most);
             break;
@@ -139,7 +148,7 @@ mod tests {
             "hostnetwork": true, "restartPolcy": "Never", "wholly": 1,
             "containers": [{"name": "c", "Image": "i", "resources": {"limits": {"nvidia.com/gpu": 1, "cpu": 1}}}],
         }}]});
-        let mut said: Vec<String> = warnings_in(&document).iter().map(ToString::to_string).collect();
+        let mut said: Vec<String> = warnings_in(&document).iter().map(|(_, warning)| warning.to_string()).collect();
         said.sort();
         assert_eq!(
             said,
@@ -152,6 +161,22 @@ mod tests {
                 "items[0].spec.wholly: unknown field, it does nothing",
             ]
         );
+    }
+
+    #[test]
+    fn a_field_that_the_pod_needs_never_works() {
+        for (field, value, kind) in [
+            ("volumes", json!([{"name": "v", "hostpath": {}}]), FindingKind::UnknownField),
+            ("volumes", json!([{"name": "v", "nfs": {"server": "s", "path": "/"}}]), FindingKind::NeverWorks),
+            ("securityContext", json!({"seLinuxChangePolicy": "Recursive"}), FindingKind::Unsupported),
+            ("containers", json!([{"name": "c", "image": "Busy Box"}]), FindingKind::NeverWorks),
+        ] {
+            let mut spec = json!({"containers": [{"name": "c", "image": "i"}]});
+            spec[field] = value;
+            let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec});
+            let kinds: Vec<FindingKind> = warnings_in(&pod).into_iter().map(|(kind, _)| kind).collect();
+            assert_eq!(kinds, [kind], "{pod}");
+        }
     }
 
     #[test]

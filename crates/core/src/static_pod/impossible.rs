@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::validate::FieldError;
 
 /// The message about such a value begins with this.
-pub const NEVER_WORKS: &str = "this never works: ";
+const NEVER_WORKS: &str = "this never works: ";
 
 /// Probes of a port that the container does not name, and image names that no registry has.
 pub(super) fn never_works(pod: &Value) -> Vec<FieldError> {

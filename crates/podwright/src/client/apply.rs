@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use http::Method;
 use k8s_openapi::api::core::v1::Pod;
 use podwright_agent::sources::{documents as parse, read_manifests, submitted_pods};
-use podwright_core::static_pod::ManifestError;
+use podwright_core::static_pod::{FindingKind, ManifestError};
 use serde_json::{Value, json};
 
 use super::{Client, ClientError, encode, path, pod_path, wait};
@@ -124,7 +124,7 @@ impl ManifestText {
         let mut valid = found.errors.is_empty();
         found.errors.iter().for_each(|finding| eprint!("{}", format_finding(&self.origin, "error", finding)));
         for finding in &found.warnings {
-            let unknown = finding.is_unknown_field();
+            let unknown = finding.kind == FindingKind::UnknownField;
             if unknown && rules.validate == FieldValidation::Ignore {
                 continue;
             }

@@ -142,7 +142,7 @@ impl SubmittedPod {
         }
         let mut warnings = if strictness == "Ignore" { Vec::new() } else { warnings_in(&document) };
         warnings.truncate(WARNINGS_MAX);
-        let warnings = warnings.iter().map(ToString::to_string).collect();
+        let warnings = warnings.iter().map(|(_, warning)| warning.to_string()).collect();
         Ok(Self { pod: decode(document)?, dry_run: *dry_run, warnings })
     }
 }
