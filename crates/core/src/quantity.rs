@@ -6,12 +6,16 @@
 mod text;
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+/// Quantities by the name of their resource, as in the API.
+pub(crate) type Quantities = BTreeMap<String, Quantity>;
 
 /// Why a text is not a quantity.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

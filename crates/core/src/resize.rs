@@ -21,6 +21,7 @@ use crate::model::{
     Container, Name, Pod, PodRecord, PodResources, PodSeen, PodSpec, PodStatus, ResizeRefusal, RunState,
 };
 use crate::qos::{self, Amounts};
+use crate::quantity::{Amount, Quantities};
 
 pub(crate) use actuation::{Actuation, PodCgroupValues, requires_restart};
 pub(crate) use memory_check::{LoweredMemory, check_memory};
@@ -109,8 +110,6 @@ pub(crate) fn largest_pod(record: &PodRecord, seen: &PodSeen) -> Arc<Pod> {
     Arc::new(pod)
 }
 
-type Quantities = std::collections::BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>;
-
 /// `none_is_most`: what is not in both lists is unlimited.
 fn larger(a: Option<Quantities>, b: Option<Quantities>, none_is_most: bool) -> Option<Quantities> {
     let (mut a, mut b) = (a.unwrap_or_default(), b.unwrap_or_default());
@@ -119,7 +118,7 @@ fn larger(a: Option<Quantities>, b: Option<Quantities>, none_is_most: bool) -> O
         b.retain(|name, _| a.contains_key(name));
     }
     for (name, other) in b {
-        let of = |q: &_| crate::quantity::Amount::try_from(q).unwrap_or(crate::quantity::Amount::ZERO);
+        let of = |q: &_| Amount::try_from(q).unwrap_or(Amount::ZERO);
         let own = a.entry(name).or_insert_with(|| other.clone());
         if of(&other) > of(own) {
             *own = other;
@@ -171,8 +170,8 @@ fn others(pod: &Pod) -> Vec<(Name, Amounts, Amounts)> {
         .collect()
 }
 
-fn amount(amounts: &Amounts, name: &str) -> crate::quantity::Amount {
-    amounts.get(name).copied().unwrap_or(crate::quantity::Amount::ZERO)
+fn amount(amounts: &Amounts, name: &str) -> Amount {
+    amounts.get(name).copied().unwrap_or(Amount::ZERO)
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::actions::{Waiting, current_sandbox};
 use crate::model::{Cause, Name, Pod, PodRecord, PodSeen, PodSpec, PodStatus, is_terminal};
 use crate::qos::{Amounts, pod_limits, pod_requests};
+use crate::quantity::Quantities;
 use crate::resize;
 use crate::shutdown::{TERMINATED, TERMINATED_MESSAGE};
 
@@ -174,8 +175,6 @@ fn resources(spec: &PodSpec, requests: Option<Quantities>, limits: Option<Quanti
     let given = requests.is_some() || limits.is_some() || claims.is_some();
     given.then_some(ResourceRequirements { claims, limits, requests })
 }
-
-type Quantities = BTreeMap<String, Quantity>;
 
 fn quantities(amounts: Amounts) -> Option<Quantities> {
     let all: Quantities = amounts.into_iter().map(|(name, amount)| (name, Quantity(amount.to_string()))).collect();

@@ -203,16 +203,16 @@ fn describe_start(facts: &PodFacts, name: &Name, id: &ContainerId) -> String {
 
 /// `runAsNonRoot` cannot be guaranteed. The texts are those of the kubelet.
 #[derive(Debug, thiserror::Error)]
-#[error("{violation} (pod: {pod:?}, container: {container})")]
+#[error("{failure} (pod: {pod:?}, container: {container})")]
 struct NonRootError {
-    violation: NonRootViolation,
+    failure: NonRootFailure,
     /// Name, namespace and UID.
     pod: String,
     container: String,
 }
 
 #[derive(Debug, thiserror::Error)]
-enum NonRootViolation {
+enum NonRootFailure {
     #[error("container's runAsUser breaks non-root policy")]
     RunAsUser,
     #[error("container has runAsNonRoot and image will run as root")]
@@ -230,12 +230,12 @@ fn check_non_root(pod: &Pod, container: &Container, image: &ImageFacts) -> Resul
         return Ok(());
     }
     let user = own.and_then(|c| c.run_as_user).or(of_pod.and_then(|p| p.run_as_user));
-    let violation = match (user, image.uid, image.username.as_str()) {
-        (Some(0), ..) => NonRootViolation::RunAsUser,
+    let failure = match (user, image.uid, image.username.as_str()) {
+        (Some(0), ..) => NonRootFailure::RunAsUser,
         (Some(_), ..) => return Ok(()),
-        (None, Some(0), _) | (None, None, "") => NonRootViolation::RootImage,
-        (None, None, user) => NonRootViolation::NamedUser(user.to_owned()),
+        (None, Some(0), _) | (None, None, "") => NonRootFailure::RootImage,
+        (None, None, user) => NonRootFailure::NamedUser(user.to_owned()),
         (None, Some(_), _) => return Ok(()),
     };
-    Err(NonRootError { violation, pod: crate::actions::format_pod(pod), container: container.name.clone() })
+    Err(NonRootError { failure, pod: crate::actions::format_pod(pod), container: container.name.clone() })
 }

@@ -110,11 +110,12 @@ fn ports(ports: &[ContainerPort], host_network: bool, at: &str, errors: &mut Fie
     }
 }
 
-type HostPort<'a> = (i32, &'a str, &'a str);
+/// Number, address and protocol.
+type HostPortKey<'a> = (i32, &'a str, &'a str);
 
 fn host_port_conflicts<'a>(
     container: &'a Container,
-    seen: &mut BTreeSet<HostPort<'a>>,
+    seen: &mut BTreeSet<HostPortKey<'a>>,
     at: &str,
     errors: &mut FieldErrors,
 ) {
