@@ -29,5 +29,5 @@ pub mod v1 {
 }
 
 pub use error::{Code, CriError};
-pub use remote::{EndpointError, RemoteRuntime};
+pub use remote::RemoteRuntime;
 pub use service::{BoxFuture, CriFuture, EventStream, ImageService, RuntimeService};

@@ -68,7 +68,7 @@ pub enum ContentError {
 
 /// What is known about content before it arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExpectedContent {
+pub(crate) enum ExpectedContent {
     /// Digest and size, from a descriptor.
     Exact(Digest, u64),
     /// Nothing but a bound.
@@ -131,7 +131,7 @@ impl ContentStore {
     }
 
     /// Begins to write content. Fails if the disk would not keep its reserve.
-    pub fn ingest(&self, expected: ExpectedContent) -> Result<Ingest, ContentError> {
+    pub(crate) fn ingest(&self, expected: ExpectedContent) -> Result<Ingest, ContentError> {
         let announced = match expected {
             ExpectedContent::Exact(_, size) => size,
             ExpectedContent::AtMost(_) => 0,
@@ -166,7 +166,7 @@ impl ContentStore {
 
 /// Content that is being written. Dropped without [`Ingest::commit`], it leaves nothing behind.
 #[derive(Debug)]
-pub struct Ingest {
+pub(crate) struct Ingest {
     path: PathBuf,
     file: File,
     hasher: ContentHasher,
@@ -180,7 +180,7 @@ pub struct Ingest {
 
 impl Ingest {
     /// Appends. More bytes than expected are refused before they are written.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), ContentError> {
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), ContentError> {
         let actual = self.written + bytes.len() as u64;
         match self.expected {
             ExpectedContent::Exact(digest, expected) if actual > expected => {
@@ -200,13 +200,8 @@ impl Ingest {
         Ok(())
     }
 
-    /// Bytes so far.
-    pub fn written(&self) -> u64 {
-        self.written
-    }
-
     /// Begins again at the first byte, for a source that cannot continue where it stopped.
-    pub fn restart(&mut self) -> Result<(), ContentError> {
+    pub(crate) fn restart(&mut self) -> Result<(), ContentError> {
         self.file.set_len(0).map_err(failed("truncate", &self.path))?;
         io::Seek::rewind(&mut self.file).map_err(failed("rewind", &self.path))?;
         (self.hasher, self.written) = (ContentHasher::default(), 0);
@@ -214,7 +209,7 @@ impl Ingest {
     }
 
     /// Verifies the content, syncs it and makes it visible under its digest.
-    pub fn commit(self) -> Result<Digest, ContentError> {
+    pub(crate) fn commit(self) -> Result<Digest, ContentError> {
         self.commit_after(|_| {})
     }
 

@@ -97,16 +97,16 @@ impl<'de> Deserialize<'de> for Digest {
 
 /// Computes a digest piece by piece.
 #[derive(Clone, Default)]
-pub struct ContentHasher(sha2::Sha256);
+pub(crate) struct ContentHasher(sha2::Sha256);
 
 impl ContentHasher {
     /// Adds the next bytes of the content.
-    pub fn update(&mut self, bytes: &[u8]) {
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
     /// The digest of everything added.
-    pub fn finish(self) -> Digest {
+    pub(crate) fn finish(self) -> Digest {
         Digest(self.0.finalize().into())
     }
 }

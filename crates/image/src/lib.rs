@@ -33,8 +33,8 @@ mod unpack;
 
 pub use archive::ArchiveError;
 pub use chain::ChainId;
-pub use content::{ContentError, ContentStore, ExpectedContent, Ingest};
-pub use digest::{ContentHasher, Digest, DigestError};
+pub use content::{ContentError, ContentStore};
+pub use digest::{Digest, DigestError};
 pub use disk::DiskError;
 pub use durable::DurableFileError;
 pub use images::{ImageRecord, LayerRecord};
@@ -43,11 +43,10 @@ pub use leases::ContentLease;
 pub use limits::ImageLimits;
 pub use manifest::{
     ContainerDefaults, Descriptor, ImageConfiguration, ImageIndex, ImageManifest, ImageManifestError, ManifestDocument,
-    RootFs,
 };
 pub use platform::Platform;
-pub use progress::{LayerProgress, ProgressSnapshot, PullProgress};
-pub use pull::{PullError, PullErrorKind, PullProblem, Puller};
+pub use progress::{LayerProgress, ProgressSnapshot};
+pub use pull::{PullError, PullErrorKind, Puller};
 pub use reference::{ImageReference, ReferenceError, Version};
 pub use registry::{
     HostsTomlError, RegistryCredentials, RegistryError, RegistryHost, RegistryOptions, parse_hosts_toml,

@@ -72,7 +72,7 @@ pub struct ImageConfiguration {
     /// Defaults for containers.
     pub config: ContainerDefaults,
     /// The file system.
-    pub rootfs: RootFs,
+    pub(crate) rootfs: RootFs,
 }
 
 /// The document as it is. `serde(flatten)` would keep a copy of the whole history in memory.
@@ -98,10 +98,10 @@ impl From<ConfigurationFields> for ImageConfiguration {
 
 /// The digests of the uncompressed layers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub struct RootFs {
+pub(crate) struct RootFs {
     /// From the lowest to the topmost.
     #[serde(default, deserialize_with = "null_is_default")]
-    pub diff_ids: Vec<Digest>,
+    pub(crate) diff_ids: Vec<Digest>,
 }
 
 /// Defaults of an image for its containers. Field names are Docker's.

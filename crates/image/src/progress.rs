@@ -1,20 +1,16 @@
 //! Progress of a pull.
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-
-use tokio::sync::Notify;
 
 use crate::digest::Digest;
 use crate::manifest::Descriptor;
 
 /// The progress of one pull, written by the pull and read by any task.
 #[derive(Debug, Default)]
-pub struct PullProgress {
+pub(crate) struct PullProgress {
     /// Unset until the manifest is known.
     layers: OnceLock<Vec<LayerCounter>>,
-    changed: Notify,
 }
 
 #[derive(Debug)]
@@ -47,7 +43,7 @@ pub struct LayerProgress {
 
 impl PullProgress {
     /// The progress now.
-    pub fn snapshot(&self) -> ProgressSnapshot {
+    pub(crate) fn snapshot(&self) -> ProgressSnapshot {
         let layer = |layer: &LayerCounter| LayerProgress {
             digest: layer.digest,
             size: layer.size,
@@ -55,11 +51,6 @@ impl PullProgress {
             unpacked: layer.unpacked.load(Ordering::Relaxed),
         };
         ProgressSnapshot { layers: self.layers.get().into_iter().flatten().map(layer).collect() }
-    }
-
-    /// Waits for the next change. Changes in between are seen together.
-    pub async fn changed(&self) {
-        self.changed.notified().await;
     }
 
     pub(crate) fn begin(&self, layers: &[Descriptor]) {
@@ -70,13 +61,11 @@ impl PullProgress {
             unpacked: AtomicBool::new(false),
         };
         let _ = self.layers.set(layers.iter().map(counter).collect());
-        self.changed.notify_waiters();
     }
 
     pub(crate) fn received(&self, index: usize, bytes: u64) {
         if let Some(layer) = self.layers.get().and_then(|layers| layers.get(index)) {
             layer.received.store(bytes, Ordering::Relaxed);
-            self.changed.notify_waiters();
         }
     }
 
@@ -84,7 +73,6 @@ impl PullProgress {
         if let Some(layer) = self.layers.get().and_then(|layers| layers.get(index)) {
             layer.received.store(layer.size, Ordering::Relaxed);
             layer.unpacked.store(true, Ordering::Relaxed);
-            self.changed.notify_waiters();
         }
     }
 }
@@ -93,14 +81,6 @@ impl ProgressSnapshot {
     /// Bytes received and bytes in total, over all layers.
     pub fn total(&self) -> (u64, u64) {
         self.layers.iter().fold((0, 0), |(received, size), layer| (received + layer.received, size + layer.size))
-    }
-}
-
-/// `34 of 120 MB`.
-impl fmt::Display for ProgressSnapshot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (received, size) = self.total();
-        write!(f, "{} of {} MB", received / 1_000_000, size.div_ceil(1_000_000))
     }
 }
 

@@ -28,13 +28,14 @@ use crate::images::{ImageRecord, LayerRecord};
 use crate::layers::LayerError;
 use crate::leases::ContentLease;
 use crate::manifest::{Descriptor, ImageConfiguration, ImageManifest, ImageManifestError, ManifestDocument};
-use crate::progress::{ProgressSnapshot, PullProgress, SharedProgress};
+use crate::progress::{ProgressSnapshot, SharedProgress};
 use crate::reference::{ImageReference, Version};
 use crate::registry::{RegistryClient, RegistryCredentials, RegistryError, RegistryOptions, RepositorySession};
 use crate::store::{GcRoots, ImageStore, NewImage, layer_records};
 use crate::unpack::UnpackError;
 
-pub use error::{PullError, PullErrorKind, PullProblem};
+pub(crate) use error::PullProblem;
+pub use error::{PullError, PullErrorKind};
 
 /// Pulls images; one per store.
 #[derive(Debug)]
@@ -111,15 +112,9 @@ impl Puller {
 
     /// How far the pulls of this image are: the one that is furthest. `None` if there is none under way.
     pub fn progress(&self, image: &ImageReference) -> Option<ProgressSnapshot> {
-        let progress = self.observe(image);
-        progress.iter().map(|progress| progress.snapshot()).max_by_key(ProgressSnapshot::total)
-    }
-
-    /// The progress of every pull of this image that is under way, to follow it.
-    pub fn observe(&self, image: &ImageReference) -> Vec<Arc<PullProgress>> {
         let runs = self.runs.lock().expect("no panic under this lock");
         let of_image = runs.iter().filter(|((reference, ..), run)| reference == image && run.pull.upgrade().is_some());
-        of_image.map(|(_, run)| Arc::clone(&run.progress)).collect()
+        of_image.map(|(_, run)| run.progress.snapshot()).max_by_key(ProgressSnapshot::total)
     }
 
     fn join(&self, image: &ImageReference, credentials: RegistryCredentials, blobs: LayerBlobs) -> SharedPull {

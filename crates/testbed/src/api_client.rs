@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// A client certificate with its key, and the CA it trusts.
 #[derive(Clone, Debug)]
-pub struct ClientIdentity {
+pub(crate) struct ClientIdentity {
     pub(crate) authority: CertificateDer<'static>,
     pub(crate) certificate: CertificateDer<'static>,
     pub(crate) key: Arc<PrivateKeyDer<'static>>,
@@ -59,7 +59,7 @@ pub struct ApiWatch {
 
 impl TestApiClient {
     /// A client of `127.0.0.1:port`.
-    pub fn new(port: u16, identity: &ClientIdentity) -> Result<Self> {
+    pub(crate) fn new(port: u16, identity: &ClientIdentity) -> Result<Self> {
         let config = Arc::new(identity.client_config()?);
         Ok(Self { address: format!("127.0.0.1:{port}"), config, idle: Mutex::default() })
     }

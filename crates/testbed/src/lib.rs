@@ -49,7 +49,7 @@ mod wait;
 
 pub use agent::{Agent, AgentBuilder};
 pub use agent_config::agent_config;
-pub use api_client::{ApiWatch, ClientIdentity, TestApiClient};
+pub use api_client::{ApiWatch, TestApiClient};
 pub use cache::Cache;
 pub use cni_config::CniConfig;
 pub use containerd::{Containerd, Flavor};

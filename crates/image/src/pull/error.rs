@@ -19,12 +19,12 @@ pub struct PullError {
     pub image: ImageReference,
     /// What went wrong.
     #[source]
-    pub problem: PullProblem,
+    pub(crate) problem: PullProblem,
 }
 
 /// What went wrong in a pull.
 #[derive(Debug, thiserror::Error)]
-pub enum PullProblem {
+pub(crate) enum PullProblem {
     /// The registry did not deliver.
     #[error(transparent)]
     Registry(#[from] RegistryError),

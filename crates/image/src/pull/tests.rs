@@ -214,7 +214,6 @@ async fn progress_shows_the_bytes_of_each_layer() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
     assert_eq!((progress.layers[0].received, progress.layers[0].size, progress.layers[0].unpacked), (60, size, false));
-    assert!(progress.to_string().ends_with("of 1 MB"), "{progress}");
     assert!(pull.await.unwrap().is_err());
 }
 
