@@ -66,6 +66,7 @@ pub(crate) fn start(
     tracing::info!(url = %cluster.server(), node = name, "joining the cluster");
     let (registered, object) = watch::channel(None);
     let (occurrences, occurred) = mpsc::channel(events::QUEUE_MAX);
+    // Between the two: api does not depend on agent, whose ring may also drop events while the sink waits for the server.
     tasks.service("event-forwarding", events::forward(parts.handle.state().follow_events(), occurrences));
     tasks.service("event-sink", event_sink::run(cluster.clone(), name.clone(), occurred));
     tasks.service("node-object", report_node_object(object.clone(), parts.handle.clone()));
