@@ -213,9 +213,10 @@ pub(crate) fn bare_threads(files: &[SourceFile]) -> Vec<String> {
 
 /// Where product code spawns a task that is neither supervised nor named.
 pub(crate) fn bare_spawns(file: &SourceFile) -> Vec<usize> {
+    const CALLS: [&str; 5] = ["tokio::spawn(", "task::spawn(", "spawn_local(", "JoinSet", "Handle::current()"];
     let bare = |line: &str| {
-        ["tokio::spawn(", "task::spawn(", "spawn_local(", "JoinSet"].iter().any(|call| line.contains(call))
-            && !line.contains("podwright_tasks")
+        let imported = line.contains("use tokio::") && code::has_word(line, "spawn");
+        (imported || CALLS.iter().any(|call| line.contains(call))) && !line.contains("podwright_tasks")
     };
     let lines = file.code.lines().enumerate().filter(|(_, line)| bare(line));
     lines.map(|(number, _)| number + 1).collect()
@@ -255,8 +256,19 @@ mod tests {
         let files =
             [file("crates/x/src/a/mod.rs", ""), file("crates/x/tests/b/mod.rs", ""), file("crates/x/src/c.rs", "")];
         assert_eq!(mod_files(&files), ["crates/x/src/a/mod.rs"]);
-        let text = "tokio::spawn(a);\npodwright_tasks::spawn(\"n\", b);\ntasks.service(\"m\", c);\n";
-        assert_eq!(bare_spawns(&file("crates/x/src/a.rs", text)), [1]);
+        for bare in [
+            "tokio::spawn(a);",
+            "tokio::task::spawn(a);",
+            "tokio::runtime::Handle::current().spawn(a);",
+            "use tokio::spawn;",
+            "use tokio::task::{JoinHandle, spawn};",
+            "let mut tasks = JoinSet::new();",
+            "tokio::task::spawn_local(a);",
+        ] {
+            assert_eq!(bare_spawns(&file("crates/x/src/a.rs", bare)), [1], "{bare}");
+        }
+        let fine = "podwright_tasks::spawn(\"n\", b);\ntasks.service(\"m\", c);\nuse tokio::task::spawn_blocking;\n";
+        assert_eq!(bare_spawns(&file("crates/x/src/a.rs", fine)), Vec::<usize>::new());
     }
 
     #[test]
