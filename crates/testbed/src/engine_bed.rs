@@ -63,7 +63,12 @@ impl EngineBed {
 
     /// SIGKILL to the zygote and to every shim; containers keep running.
     pub fn kill_shims(&self) -> Result<()> {
-        self.processes().into_iter().for_each(host_state::kill9_and_wait);
+        for pid in self.processes() {
+            // What was a launch in the list may be a container by now, in a cgroup of its own.
+            if self.processes().contains(&pid) {
+                host_state::kill9_and_wait(pid);
+            }
+        }
         Ok(())
     }
 
