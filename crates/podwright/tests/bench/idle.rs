@@ -74,7 +74,7 @@ pub(crate) fn measure() -> Result<Table> {
     ]);
     table.row(&["threads".into(), ours.threads.to_string(), theirs.threads.to_string(), "".into(), "".into()]);
     table.note(&format!(
-        "Pods without probes on the host's network, {} s after the last one was ready, over {} s; nobody asks for anything.",
+        "Pods without probes on the host's network, {} s after the last one was ready, over {} s, without requests to the agent.",
         SETTLE.as_secs(),
         MEASURED.as_secs(),
     ));
