@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -54,6 +55,15 @@ struct Shared {
 enum Kind {
     Service,
     Job,
+}
+
+/// What a task does at the stop.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    /// It is dropped.
+    AtStop,
+    /// It ends its work.
+    ByItself,
 }
 
 /// Reports the first failure of a supervised task, and waits for the tasks at the end.
@@ -99,41 +109,31 @@ impl Tasks {
     /// Spawns a task that runs as long as the agent and is dropped at the stop. Its end before that is a failure. Aborting it is
     /// not.
     pub fn service(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
-        let stop = self.shared.stop.clone();
-        self.supervise(name, Kind::Service, async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = task => {}
-            }
-        })
+        self.supervise(name, Kind::Service, Ends::AtStop, Box::pin(task))
     }
 
     /// The same for a task that ends its work itself after the stop; [`Supervisor::drain`] waits for it.
     pub fn drained_service(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
-        self.supervise(name, Kind::Service, task)
+        self.supervise(name, Kind::Service, Ends::ByItself, Box::pin(task))
     }
 
     /// Spawns a task that does one thing and ends. Only a panic is a failure.
     pub fn job(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
-        let stop = self.shared.stop.clone();
-        self.supervise(name, Kind::Job, async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = task => {}
-            }
-        })
+        self.supervise(name, Kind::Job, Ends::AtStop, Box::pin(task))
     }
 
-    fn supervise(
-        &self,
-        name: &'static str,
-        kind: Kind,
-        task: impl Future<Output = ()> + Send + 'static,
-    ) -> AbortHandle {
+    /// Boxed: the code around a task, tokio's included, exists once instead of once for each task.
+    fn supervise(&self, name: &'static str, kind: Kind, ends: Ends, task: BoxFuture<'static, ()>) -> AbortHandle {
         tracing::debug!(task = name, "task started");
         let shared = Arc::clone(&self.shared);
         let supervised = async move {
-            let result = AssertUnwindSafe(killed_by_test(name, task)).catch_unwind().await;
+            let until_end = async {
+                tokio::select! {
+                    () = shared.stop.cancelled(), if ends == Ends::AtStop => {}
+                    () = killed_by_test(name, task) => {}
+                }
+            };
+            let result = AssertUnwindSafe(until_end).catch_unwind().await;
             let failure = match result {
                 Ok(()) if kind == Kind::Job || shared.stop.is_cancelled() => return,
                 Ok(()) => TaskFailure::Ended { name },
@@ -166,6 +166,8 @@ impl Supervisor {
 /// Spawns work for one request, one connection or one container. A panic is logged with the name, and the owner of the handle
 /// sees it as a [`tokio::task::JoinError`].
 pub fn spawn<T: Send + 'static>(name: &'static str, work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    // Boxed: the code around it exists once for each kind of result.
+    let work: BoxFuture<'static, T> = Box::pin(work);
     tokio::spawn(async move {
         match AssertUnwindSafe(work).catch_unwind().await {
             Ok(value) => value,
@@ -189,7 +191,7 @@ pub async fn catch<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
 
 /// Debug builds only: the task named by `PODWRIGHT_TEST_KILL_TASK` panics shortly after its start, so that a test sees what
 /// the process does about it.
-async fn killed_by_test(name: &'static str, task: impl Future<Output = ()>) {
+async fn killed_by_test(name: &'static str, task: BoxFuture<'static, ()>) {
     #[cfg(debug_assertions)]
     if std::env::var("PODWRIGHT_TEST_KILL_TASK").is_ok_and(|killed| killed == name) {
         tokio::select! {

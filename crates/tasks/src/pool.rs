@@ -12,6 +12,8 @@
 //! - A closure that outlives its limit, or whose caller goes away, is abandoned: its thread can't be stopped. At most
 //!   [`PoolLimits::stuck`] threads may be abandoned or slow; beyond that all work is refused.
 
+mod closure;
+
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,6 +22,8 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
+
+use closure::{Closure, erase};
 
 use crate::panic_message;
 use crate::threads::Threads;
@@ -187,7 +191,9 @@ impl Pool {
         limit: Duration,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, PoolError> {
-        self.run_until(key.into(), limit, work).await
+        let (work, result) = erase(work);
+        self.run_until(key.into(), limit, work).await?;
+        result.take()
     }
 
     /// Runs a closure whose result must be known, such as a write: waits as long as it takes. Dropping the future abandons it.
@@ -196,15 +202,12 @@ impl Pool {
         key: impl Into<PoolKey>,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, PoolError> {
-        self.run_until(key.into(), FOREVER, work).await
+        let (work, result) = erase(work);
+        self.run_until(key.into(), FOREVER, work).await?;
+        result.take()
     }
 
-    async fn run_until<T: Send + 'static>(
-        &self,
-        key: PoolKey,
-        limit: Duration,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, PoolError> {
+    async fn run_until(&self, key: PoolKey, limit: Duration, work: Closure) -> Result<(), PoolError> {
         let deadline = Instant::now() + limit;
         let own = GroupUse::of(&self.0, Scope::Key, &key.name, self.0.limits.per_key);
         let owner = GroupUse::of(&self.0, Scope::Owner, &key.owner, self.0.limits.per_owner);
