@@ -76,12 +76,12 @@ pub fn encode(pods: &PodResourceInfoMap) -> Result<String, ResourceStateError> {
 
 /// The resources in a file.
 pub fn decode(text: &str) -> Result<PodResourceInfoMap, ResourceStateError> {
-    let checkpoint: Checkpoint = serde_json::from_str(text).map_err(ResourceStateError::Form)?;
+    let checkpoint: Checkpoint = serde_json::from_slice(text.as_bytes()).map_err(ResourceStateError::Form)?;
     let wanted = checksum(&checkpoint.data);
     if checkpoint.checksum != wanted {
         return Err(ResourceStateError::Checksum { found: checkpoint.checksum, wanted });
     }
-    let data: Data = serde_json::from_str(&checkpoint.data).map_err(ResourceStateError::Form)?;
+    let data: Data = serde_json::from_slice(checkpoint.data.as_bytes()).map_err(ResourceStateError::Form)?;
     Ok(data.entries.into_iter().map(|(uid, pod)| (uid, pod.container_resources.unwrap_or_default())).collect())
 }
 

@@ -150,7 +150,7 @@ fn handler(pod: &Pod, call: &HookCall) -> Result<(Option<LifecycleHandler>, Cont
     }
     let container = Container { name: call.name.as_str().to_owned(), ..Container::default() };
     let Some(text) = &call.handler else { return Ok((None, container)) };
-    let handler = serde_json::from_str(text).map_err(HookError::Annotation)?;
+    let handler = serde_json::from_slice(text.as_bytes()).map_err(HookError::Annotation)?;
     Ok((Some(handler), container))
 }
 

@@ -98,16 +98,16 @@ impl Replay {
 
     /// Replays the next line.
     pub fn feed(&mut self, line: &str) -> Result<Replayed, ReplayError> {
-        if let Ok(mark) = serde_json::from_str::<Mark>(line) {
+        if let Ok(mark) = serde_json::from_slice::<Mark>(line.as_bytes()) {
             self.check(mark.begin)?;
         } else if self.node.is_none() {
-            let why = match serde_json::from_str::<IgnoredAny>(line) {
+            let why = match serde_json::from_slice::<IgnoredAny>(line.as_bytes()) {
                 Ok(_) => "it does not begin with the state of a node".to_owned(),
                 Err(error) => error.to_string(),
             };
             return Err(ReplayError::NotARecording(why));
         }
-        match serde_json::from_str::<Line<Node, Event>>(line).map_err(ReplayError::Unreadable)? {
+        match serde_json::from_slice::<Line<Node, Event>>(line.as_bytes()).map_err(ReplayError::Unreadable)? {
             Line::Begin(begin) => {
                 let pods = begin.node.workers().len();
                 self.node = Some(begin.node);
