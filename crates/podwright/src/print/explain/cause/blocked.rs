@@ -30,7 +30,7 @@ enum Kind {
 }
 
 fn sentence(explanation: &Explanation, wait: &Wait, now: Timestamp) -> Option<(Kind, String)> {
-    let message = shortened(without_details(&wait.message));
+    let message = last_parts(without_details(&wait.message));
     let container = wait.container.as_ref().map(|name| name.as_str());
     let start = container.map_or("cannot start".to_owned(), |name| format!("cannot start {name}"));
     let image = container.and_then(|name| image(explanation, name)).unwrap_or_default();
@@ -88,6 +88,18 @@ fn without_details(message: &str) -> &str {
     details.filter(|_| whole.ends_with(')')).map_or(whole, |at| &whole[..at])
 }
 
+/// The end of a long chain of errors, where the cause is: runtimes and their helpers put their own steps before it.
+pub(super) fn last_parts(message: &str) -> String {
+    // What containerd adds to every error without a code.
+    let message = message.trim().trim_end_matches(": unknown");
+    if message.chars().count() <= MESSAGE_MAX {
+        return message.to_owned();
+    }
+    let mut ends = message.match_indices(": ").map(|(at, text)| &message[at + text.len()..]);
+    let fitting = ends.find(|end| end.chars().count() <= MESSAGE_MAX);
+    fitting.map_or_else(|| shortened(message), |end| format!("… {end}"))
+}
+
 pub(super) fn shortened(message: &str) -> String {
     let message = message.trim();
     match message.char_indices().nth(MESSAGE_MAX) {
@@ -132,6 +144,14 @@ mod tests {
         ] {
             assert_eq!(pull_error(message), expected);
         }
+        let start = "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: unable to start \
+                     container process: error during container init: exec: \"/no/such/command\": stat /no/such/command: no such file or \
+                     directory: unknown";
+        let end = "… runc create failed: unable to start container process: error during container init: exec: \"/no/such/command\": stat /no/such/command: no \
+                   such file or directory";
+        assert_eq!(last_parts(start), end);
+        assert_eq!(last_parts("exec: not found: unknown"), "exec: not found");
+        assert_eq!(last_parts(&"x".repeat(500)), shortened(&"x".repeat(500)));
         assert_eq!(shortened(&"x".repeat(500)).chars().count(), MESSAGE_MAX + 1);
     }
 }

@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus};
 use podwright_agent::event_loop::{CorrelatedEvent, Explanation};
 use podwright_core::model::history_text::restart_requested;
 
+use super::blocked::last_parts;
 use super::{Headline, is_sidecar};
 use crate::print::{age, seconds};
 
@@ -108,7 +109,7 @@ impl Crash<'_> {
             if failure.is_empty() { String::new() } else { format!(" ({failure})") }
         };
         let (reason, how) = if matches!(self.ended.reason.as_deref(), Some("StartError" | "ContainerCannotRun")) {
-            ("StartError", format!("{name}: {}", self.ended.message.as_deref().unwrap_or_default()))
+            ("StartError", format!("{name}: {}", last_parts(self.ended.message.as_deref().unwrap_or_default())))
         } else if let Some(event) = self.event("Killing", "failed liveness probe") {
             ("LivenessFailed", format!("{name} is killed by its liveness probe{}", probe("Liveness", event)))
         } else if let Some(event) = self.event("Killing", "failed startup probe") {
