@@ -82,40 +82,49 @@ async fn delete_one(client: &Client, flags: &DeleteFlags, pod: &Pod) -> Result<(
 pub(super) async fn restart(flags: &RestartFlags) -> Result<ExitCode, ClientError> {
     let client = Client::new(&flags.socket.run_dir);
     let query = flags.container.as_deref().map(|name| format!("?container={}", encode(name))).unwrap_or_default();
+    let pods = selected(&client, &flags.selection).await?;
+    Ok(request_restarts(&client, &pods, &query, "restart").await)
+}
+
+/// Requests the restarts one after the other, then waits for all at once. A pod that has terminated is replaced by a new instance: the
+/// next command must find it.
+async fn request_restarts(client: &Client, pods: &[Pod], query: &str, verb: &str) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
-    for pod in selected(&client, &flags.selection).await? {
-        match request_restart(&client, &pod, &query).await {
-            Ok(()) => println!("pod/{} restart requested", name_of(&pod)),
+    let mut requested = vec![];
+    for pod in pods {
+        match client.send::<Value>(Method::POST, &format!("{}/restart{query}", pod_path(pod)), None).await {
+            Ok(_) => requested.push(pod),
             Err(error) => code = report(&error),
         }
     }
-    Ok(code)
-}
-
-/// A pod that has terminated is replaced by a new instance: the next command must find it.
-async fn request_restart(client: &Client, pod: &Pod, query: &str) -> Result<(), ClientError> {
-    client.send::<Value>(Method::POST, &format!("{}/restart{query}", pod_path(pod)), None).await?;
-    if wait::has_terminated(pod) {
-        wait::replaced(client, pod).await?;
+    let terminated: Vec<&Pod> = requested.iter().copied().filter(|pod| wait::has_terminated(pod)).collect();
+    for error in wait::replaced(client, &terminated).await {
+        code = report(&error);
     }
-    Ok(())
+    requested.iter().for_each(|pod| println!("pod/{} {verb} requested", name_of(pod)));
+    code
 }
 
 /// `podwright start`: pods that have not terminated are left alone.
 pub(super) async fn start(flags: &StartFlags) -> Result<ExitCode, ClientError> {
     let client = Client::new(&flags.socket.run_dir);
-    let mut code = ExitCode::SUCCESS;
-    for pod in selected(&client, &flags.selection).await? {
-        if !wait::has_terminated(&pod) {
-            println!("pod/{} has not terminated, nothing to start", name_of(&pod));
-            continue;
-        }
-        match request_restart(&client, &pod, "").await {
-            Ok(()) => println!("pod/{} start requested", name_of(&pod)),
-            Err(error) => code = report(&error),
+    let (terminated, others): (Vec<Pod>, Vec<Pod>) =
+        selected(&client, &flags.selection).await?.into_iter().partition(wait::has_terminated);
+    for pod in &others {
+        match held_reason(pod) {
+            Some(reason) => {
+                println!("pod/{} waits ({reason}), and starts by itself: see podwright explain", name_of(pod))
+            }
+            None => println!("pod/{} has not terminated, nothing to start", name_of(pod)),
         }
     }
-    Ok(code)
+    Ok(request_restarts(&client, &terminated, "", "start").await)
+}
+
+/// Why a pod that is to run has not been admitted.
+fn held_reason(pod: &Pod) -> Option<&str> {
+    let status = pod.status.as_ref().filter(|status| status.phase.as_deref() == Some("Pending"))?;
+    status.reason.as_deref().filter(|reason| !reason.is_empty())
 }
 
 /// `podwright stop`: requests the stop of all pods, then waits for each.

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
@@ -14,8 +15,10 @@ use crate::cli::{WaitCondition, WaitFlags};
 
 /// A command that waits longer than this prints what for.
 const ANNOUNCE_AFTER: Duration = Duration::from_secs(5);
-/// A new instance appears within milliseconds; if the node lacks resources it may not appear at all.
+/// New instances appear within milliseconds; those that the node lacks resources for may not appear at all.
 const REPLACEMENT_MAX: Duration = Duration::from_secs(10);
+/// Watches at the same time: the agent serves a limited number of streams to all its clients.
+const WATCHES_MAX: usize = 32;
 /// The explanation is only an addition to a message.
 const HEADLINE_MAX: Duration = Duration::from_secs(2);
 
@@ -107,16 +110,28 @@ pub(super) async fn stopped(client: &Client, pod: &Pod, limit: Option<Duration>)
     until_of(client, pod, limit, has_terminated).await
 }
 
-/// Waits until a new instance has replaced this terminated pod: in between, the agent knows no pod of that name.
-pub(super) async fn replaced(client: &Client, pod: &Pod) -> Result<(), ClientError> {
+/// Waits until new instances have replaced these terminated pods: in between, the agent knows no pods of their names. The limit is one
+/// for all of them.
+pub(super) async fn replaced(client: &Client, pods: &[&Pod]) -> Vec<ClientError> {
+    let mut errors = vec![];
+    let all = stream::iter(pods).map(|pod| one_replaced(client, pod)).buffer_unordered(WATCHES_MAX);
+    let all = all.for_each(|result| {
+        errors.extend(result.err());
+        std::future::ready(())
+    });
+    let _ = timeout(REPLACEMENT_MAX, all).await;
+    errors
+}
+
+async fn one_replaced(client: &Client, pod: &Pod) -> Result<(), ClientError> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
     let version = pod.metadata.resource_version.as_deref().unwrap_or_default();
     // The new instance of a static pod has the same UID.
     let new = |kind: &str, other: &Pod| {
         kind != "DELETED" && (other.metadata.uid != pod.metadata.uid || !has_terminated(other))
     };
-    match timeout(REPLACEMENT_MAX, follow(client, namespace, pod.metadata.name.as_deref(), version, new)).await {
-        Ok(Err(error)) if error.watch_resume().is_none() => Err(error),
+    match follow(client, namespace, pod.metadata.name.as_deref(), version, new).await {
+        Err(error) if error.watch_resume().is_none() => Err(error),
         _ => Ok(()),
     }
 }

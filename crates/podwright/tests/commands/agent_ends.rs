@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -65,4 +66,36 @@ fn commands_that_wait_report_the_reason_on_timeout() {
     let outcome = api.run("stop hangs --timeout 7s");
     let announced = "waiting for the termination of pods/hangs-node: Pod default/hangs-node does not terminate";
     assert!(outcome.code == 1 && outcome.stderr.contains(announced), "{outcome:?}");
+}
+
+#[test]
+fn restarts_of_many_pods_whose_new_instances_do_not_appear_have_one_limit() {
+    let api = Api::start();
+    for name in ["a", "b", "c", "d"] {
+        api.publish_static("default", name, &json!({"phase": "Failed", "reason": "Stopped"}));
+    }
+    for (line, verb) in [("restart --all", "restart"), ("start --all", "start")] {
+        let begin = Instant::now();
+        let outcome = api.run(line);
+        // Ten seconds, and not ten for each.
+        assert!(begin.elapsed() < Duration::from_secs(20), "{line}: {:?}", begin.elapsed());
+        assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""), "{line}: {outcome:?}");
+        assert_eq!(api.requests(), ["a", "b", "c", "d"].map(|name| format!("restart default/{name}-node")), "{line}");
+        for name in ["a", "b", "c", "d"] {
+            let text = format!("pod/{name}-node {verb} requested\n");
+            assert!(outcome.stdout.contains(&text), "{line}: {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn start_says_that_a_pod_that_is_not_admitted_starts_by_itself() {
+    let api = Api::start();
+    api.publish_static("default", "greedy", &json!({"phase": "Pending", "reason": "OutOfcpu"}));
+    api.publish_static("default", "web", &json!({"phase": "Running"}));
+    let outcome = api.run("start greedy web");
+    assert_eq!((outcome.code, api.requests()), (0, vec![]), "{outcome:?}");
+    let expected = "pod/greedy-node waits (OutOfcpu), and starts by itself: see podwright explain\n\
+                    pod/web-node has not terminated, nothing to start\n";
+    assert_eq!(outcome.stdout, expected);
 }
