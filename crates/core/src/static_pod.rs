@@ -7,6 +7,7 @@
 mod findings;
 mod identity;
 mod impossible;
+mod kinds;
 mod references;
 mod submitted;
 mod unknown;
@@ -27,6 +28,7 @@ use crate::validate::{FieldError, validate_pod};
 pub use findings::{FindingKind, warnings_in};
 pub(crate) use identity::{generated_uid, take_running_uid};
 pub use identity::{manifest_hash, runs_manifest};
+pub use kinds::instead_of;
 pub use references::api_reference;
 pub use submitted::read_submitted;
 pub use unknown::{unknown_fields, unknown_in};
@@ -53,9 +55,7 @@ pub enum ManifestError {
     #[error("this is a compose file: a node runs Pods, so write one Pod with the containers of `services`")]
     Compose,
     /// Another kind of object.
-    #[error(
-        "{path}kind {kind:?} of apiVersion {api_version:?} can't run on a node: write a Pod (or a List of Pods) of apiVersion v1"
-    )]
+    #[error("{path}kind {kind:?} of apiVersion {api_version:?} can't run on a node: {}", instead_of(kind))]
     Kind {
         /// Path of the list item, ending in a dot; empty without a list.
         path: String,

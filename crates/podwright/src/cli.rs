@@ -197,7 +197,9 @@ impl Cli {
             true => split_kubelet_flags(args),
             false => SplitFlags { own: args, ..SplitFlags::default() },
         };
-        let matches = Self::definition().try_get_matches_from(split.own).map_err(arguments::with_curated_tip)?;
+        let matches = Self::definition()
+            .try_get_matches_from(&split.own)
+            .map_err(|error| arguments::with_curated_tips(error, &split.own))?;
         let mut cli = Self::from_arg_matches(&matches)?;
         let flags = match &mut cli.command {
             Command::Run(flags) => Some((&mut **flags, as_kubelet)),

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::unknown::MAX_FINDINGS;
-use super::{ManifestError, documents, impossible, unknown_in};
+use super::{ManifestError, documents, impossible, instead_of, unknown_in};
 use crate::fields;
 use crate::validate::FieldError;
 
@@ -16,9 +16,7 @@ pub(super) fn of(error: &ManifestError, list: &str) -> Vec<FieldError> {
         }
         ManifestError::Kind { path, kind, api_version } => one(
             format!("{path}kind"),
-            format!(
-                "{kind:?} of apiVersion {api_version:?} can't run on a node: write a Pod (or a List of Pods) of apiVersion v1"
-            ),
+            format!("{kind:?} of apiVersion {api_version:?} can't run on a node: {}", instead_of(kind)),
         ),
         ManifestError::Decode { path, message } => one(path.clone(), message.clone()),
         ManifestError::Invalid { errors, .. } => {

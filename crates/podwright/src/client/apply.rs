@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use http::Method;
 use k8s_openapi::api::core::v1::Pod;
 use podwright_agent::sources::{documents as parse, read_manifests, submitted_pods};
-use podwright_core::static_pod::{FindingKind, ManifestError};
+use podwright_core::static_pod::{FindingKind, ManifestError, instead_of};
 use serde_json::{Value, json};
 
 use super::{Client, ClientError, encode, path, pod_path, wait};
@@ -192,7 +192,10 @@ fn flatten(object: Value, origin: &str, into: &mut Vec<Document>) -> Result<(), 
             return Err(ClientError::Usage(format!("{origin}: {}", ManifestError::Compose)));
         }
         ("", _) => return Err(ClientError::Usage(format!("{origin}: kind is missing, expected `kind: Pod`"))),
-        _ => return Err(ClientError::Usage(format!("{origin}: kind {kind} is not supported, only Pod is"))),
+        _ => {
+            let message = format!("{origin}: kind {kind} can't run on a node: {}", instead_of(&kind));
+            return Err(ClientError::Usage(message));
+        }
     }
     Ok(())
 }
@@ -278,7 +281,8 @@ mod tests {
     fn errors_name_the_file() {
         let dir = tempfile::tempdir().unwrap();
         for (text, expected) in [
-            ("kind: Service\n", "kind Service is not supported"),
+            ("kind: Service\n", "kind Service can't run on a node: declare a hostPort"),
+            ("kind: Deployment\n", "write a Pod with the metadata and spec of its spec.template"),
             ("metadata: {}\n", "kind is missing"),
             ("services:\n  web: {image: nginx}\n", "this is a compose file"),
             ("a: [\n", "line "),

@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use tokio::time::{Instant, sleep};
 
-use super::select::{none_selected, select};
+use super::select::{Selected, lookup, none_selected};
 use super::{Client, ClientError, RESTART_MAX, RETRY_DELAY, containers, encode, pod_path};
 use crate::cli::LogFlags;
 
@@ -24,7 +24,10 @@ const FOLLOWED_MAX: usize = 50;
 /// Prints the logs; with `-f`, until all containers have terminated.
 pub(super) async fn logs(flags: &LogFlags) -> Result<ExitCode, ClientError> {
     let client = Client::new(&flags.socket.run_dir);
-    let pods = select(&client, &flags.selection).await?;
+    let Selected { pods, missing } = lookup(&client, &flags.selection).await?;
+    if let Some(error) = missing_pods(&pods, &missing, flags) {
+        return Err(error);
+    }
     if pods.is_empty() {
         eprintln!("{}", none_selected(&flags.selection));
     }
@@ -63,6 +66,19 @@ pub(super) async fn logs(flags: &LogFlags) -> Result<ExitCode, ClientError> {
         }
     }
     Ok(code)
+}
+
+/// Names that no pod has. As in `kubectl logs POD CONTAINER`, the second may be meant as a container of the first.
+fn missing_pods(pods: &[Pod], missing: &[String], flags: &LogFlags) -> Option<ClientError> {
+    let first = missing.first()?;
+    if let ([pod], [_]) = (pods, missing)
+        && containers::all(pod).contains(first)
+    {
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        return Some(ClientError::Usage(format!("{first:?} is a container of pod {name:?}: use -c {first}")));
+    }
+    let missing: Vec<&str> = missing.iter().map(String::as_str).collect();
+    Some(ClientError::no_pods(&missing, flags.selection.scope.namespace()))
 }
 
 /// The log of one container.

@@ -154,3 +154,13 @@ fn only_pods_that_have_terminated_are_started() {
     assert_eq!(api.run("start --all").code, 0);
     assert_eq!(api.requests(), ["restart default/one-node", "restart default/two-node"]);
 }
+
+#[test]
+fn a_container_after_the_pod_is_answered_with_the_flag_for_it() {
+    let api = started();
+    let outcome = api.run("logs two b");
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (2, ""), "{outcome:?}");
+    assert_eq!(outcome.stderr, "podwright: \"b\" is a container of pod \"two-node\": use -c b\n");
+    let outcome = api.run("logs two nothing");
+    assert!(outcome.code == 1 && outcome.stderr.contains("pods \"nothing\" not found"), "{outcome:?}");
+}
