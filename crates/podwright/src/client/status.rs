@@ -102,13 +102,21 @@ fn allocatable(node: &Value, pods: &[Pod]) -> String {
     };
     let (Some(cpu), Some(memory)) = (total("cpu"), total("memory")) else { return "unknown".into() };
     let (mut millis, mut used) = (0, 0);
-    for pod in pods.iter().filter(|pod| !is_terminal(pod.status.as_ref().and_then(|s| s.phase.as_deref()))) {
+    for pod in pods.iter().filter(|pod| is_admitted(pod)) {
         let requests = pod_requests(pod);
         millis += requests.get("cpu").map_or(0, |amount| amount.milli_value());
         used += requests.get("memory").map_or(0, |amount| amount.value());
     }
     let (cpu, memory) = (cpu.milli_value(), memory.value());
     format!("pods request {} of {} CPUs and {} of {} memory", cpus(millis), cpus(cpu), bytes(used), bytes(memory))
+}
+
+/// Its requests count: it has not terminated, and does not wait for resources itself.
+fn is_admitted(pod: &Pod) -> bool {
+    let Some(status) = &pod.status else { return true };
+    let phase = status.phase.as_deref();
+    let is_held = phase == Some("Pending") && status.reason.as_deref().is_some_and(|reason| !reason.is_empty());
+    !is_terminal(phase) && !is_held
 }
 
 /// `5: 4 Running, 1 CrashLoopBackOff`
@@ -152,7 +160,9 @@ mod tests {
         let pods: Vec<Pod> = serde_json::from_value(json!([
             {"metadata": {"name": "a"}, "spec": {"nodeName": "n", "containers": [
                 {"name": "c", "resources": {"requests": {"cpu": "250m", "memory": "64Mi"}}}]}, "status": {"phase": "Running"}},
-            {"metadata": {"name": "b"}, "status": {"phase": "Failed", "reason": "Stopped"}}]))
+            {"metadata": {"name": "b"}, "status": {"phase": "Failed", "reason": "Stopped"}},
+            {"metadata": {"name": "c"}, "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1000"}}}]},
+             "status": {"phase": "Pending", "reason": "OutOfcpu"}}]))
         .unwrap();
         let manifests: Manifests = serde_json::from_value(json!({"runtimeUp": false, "pressures": ["DiskPressure"],
             "networkError": "no CNI configuration", "runtimeProblems": ["RecordsWritten: no space"],
@@ -175,7 +185,7 @@ mod tests {
         let page = page(&state, "2024-01-01T10:00:05Z".parse().unwrap());
         let expected = "Agent\n  running on node n, version 1.0\nContainer runtime\n  does not respond: nothing is started or \
                         stopped until it does\n  RecordsWritten: no space\nPod network\n  not ready: no CNI configuration\nAllocatable\n  pods request 0.25 of 2 CPUs and 64Mi of 4Gi \
-                        memory\n  DiskPressure: pods may be evicted, and new ones have to wait\nImages\n  3, 12.3 MB\nPods\n  2: 1 Running, 1 Stopped\nInvalid manifests\n  /m/x.yaml: line 1\n\
+                        memory\n  DiskPressure: pods may be evicted, and new ones have to wait\nImages\n  3, 12.3 MB\nPods\n  3: 1 OutOfcpu, 1 Running, 1 Stopped\nInvalid manifests\n  /m/x.yaml: line 1\n\
                         Warnings of the last hour\n  5s ago, default/b: BackOff: m\n";
         assert_eq!(page, expected);
     }
