@@ -179,8 +179,7 @@ fn excerpt(source: &str, finding: &Finding, paint: Paint, colour: Colour) -> Opt
     let number = finding.line?;
     let line = source.lines().nth(usize::try_from(number.checked_sub(1)?).ok()?)?;
     let line: String = plain_line(line).chars().take(EXCERPT_MAX).collect();
-    let field = finding.path.rsplit('.').next().unwrap_or_default();
-    let field = field.split('[').next().unwrap_or_default();
+    let field = field_in(&finding.path, &line);
     let found = line.find(field).filter(|_| !field.is_empty());
     let start = found.unwrap_or_else(|| line.len() - line.trim_start().len());
     let width = found.map_or(1, |_| field.chars().count());
@@ -188,6 +187,16 @@ fn excerpt(source: &str, finding: &Finding, paint: Paint, colour: Colour) -> Opt
     let mark = paint.colour(&"^".repeat(width), Some(colour));
     let before = " ".repeat(line[..start].chars().count());
     Some(format!("  {number} | {line}\n  {margin} | {before}{mark}\n"))
+}
+
+/// The part of a path that a line has: the key in brackets at its end, else its longest end. Names of resources have dots.
+fn field_in<'a>(path: &'a str, line: &str) -> &'a str {
+    let (whole, key) = path.strip_suffix(']').and_then(|path| path.rsplit_once('[')).unwrap_or((path, ""));
+    if key.parse::<usize>().is_err() && !key.is_empty() && line.contains(key) {
+        return key;
+    }
+    let mut ends = std::iter::once(whole).chain(whole.match_indices('.').map(|(at, _)| &whole[at + 1..]));
+    ends.find(|end| line.contains(end)).unwrap_or_default()
 }
 
 /// Without characters that control a terminal; the columns stay.

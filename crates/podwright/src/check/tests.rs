@@ -131,6 +131,14 @@ fn on_a_terminal_the_line_is_shown_with_a_mark() {
     let dir = fill(&[("a.yaml", &GOOD.replace("spec:", "spec:\n  hostNetwrk: true"))]);
     let text = as_text(&check(&flags(dir.path(), false)).expect("read"), Some(Paint::off()));
     assert!(text.contains("\n  5 |   hostNetwrk: true\n    |   ^^^^^^^^^^\n"), "{text}");
+    let dir = fill(&[("a.yaml", &GOOD.replace("image: i", "image: i, resources: {limits: {cpu: -1, a.b/gpu: 1}}"))]);
+    let text = as_text(&check(&flags(dir.path(), false)).expect("read"), Some(Paint::off()));
+    let line = "  6 |   - {name: c, image: i, resources: {limits: {cpu: -1, a.b/gpu: 1}}}\n    | ";
+    for mark in [line.find("cpu"), line.find("a.b")].into_iter().flatten() {
+        let width = if &line[mark..mark + 3] == "cpu" { 3 } else { "a.b/gpu".len() };
+        let expected = format!("{line}{}{}\n", " ".repeat(mark - 6), "^".repeat(width));
+        assert!(text.contains(&expected), "{expected}\n{text}");
+    }
 }
 
 #[test]
