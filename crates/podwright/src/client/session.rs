@@ -108,12 +108,13 @@ async fn receive(
                 error.extend_from_slice(&data[..data.len().min(room)]);
             }
             Some(SpdyFrame::Data { stream, data, .. }) if stream == streams.stdout => {
-                out.write_all(&data).await?;
-                out.flush().await?;
+                // As of a shell's `| head`: nobody reads any more, which is no error of the agent.
+                if !is_written(&mut out, &data).await? {
+                    return Ok(CommandExit { code: 0, message: None });
+                }
             }
             Some(SpdyFrame::Data { stream, data, .. }) if Some(stream) == streams.stderr => {
-                err.write_all(&data).await?;
-                err.flush().await?;
+                is_written(&mut err, &data).await?;
             }
             // A server that sends more pings than it waits for gets no answer to some.
             Some(SpdyFrame::Ping(id)) => _ = pongs.try_send(id),
@@ -124,6 +125,18 @@ async fn receive(
                 return Ok(command_exit(&error));
             }
         }
+    }
+}
+
+/// False: the other end of the pipe is closed.
+async fn is_written(to: &mut (impl AsyncWrite + Unpin), data: &[u8]) -> io::Result<bool> {
+    let written = match to.write_all(data).await {
+        Ok(()) => to.flush().await,
+        failed => failed,
+    };
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true),
     }
 }
 

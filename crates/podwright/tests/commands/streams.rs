@@ -220,3 +220,14 @@ fn port_forward_ends_when_the_pod_does_not_exist_any_more() {
     let message = forwarding.stderr();
     assert!(status.code() == Some(1) && message.contains("\"web-node\" not found"), "{status} {message}");
 }
+
+#[test]
+fn a_closed_output_ends_a_command_without_an_error() {
+    let api = start_with(&json!({}));
+    let mut child =
+        api.command("exec web -- yes").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+    let end = child.wait_with_output().expect("it ends");
+    assert_eq!((line.as_str(), end.status.code(), end.stderr.as_slice()), ("y\n", Some(0), &b""[..]), "{end:?}");
+}
