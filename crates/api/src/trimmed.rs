@@ -5,11 +5,18 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use podwright_core::admission::POD_TOO_LARGE;
+use podwright_core::decoded_size::{DecodedSize, DecodedTooLarge};
 use podwright_core::model::Pod;
 use serde::Deserialize;
 
-/// Decodes a pod.
+/// Decodes a pod. One that would take too much memory is decoded without its containers and volumes, and has the reason
+/// [`POD_TOO_LARGE`] in its status, with which it is rejected.
 pub(crate) fn pod(json: &[u8]) -> Result<Pod, serde_json::Error> {
+    let MeasuredPod { spec, status } = serde_json::from_slice(json)?;
+    if let Err(too_large) = DecodedSize::check(&[spec, status]) {
+        return oversized_pod(json, &too_large);
+    }
     let read: TrimmedPod = serde_json::from_slice(json)?;
     Ok(Pod { metadata: read.metadata.into(), spec: read.spec, status: read.status })
 }
@@ -46,6 +53,54 @@ pub(crate) fn kind(json: &[u8]) -> Result<String, serde_json::Error> {
         kind: String,
     }
     serde_json::from_slice::<Object>(json).map(|object| object.kind)
+}
+
+fn oversized_pod(json: &[u8], too_large: &DecodedTooLarge) -> Result<Pod, serde_json::Error> {
+    let OversizedPod { metadata, spec, status } = serde_json::from_slice(json)?;
+    let message = format!("spec.{}: {too_large}", too_large.path);
+    Ok(Pod {
+        metadata: metadata.into(),
+        spec: Some(PodSpec { node_name: spec.node_name, priority: spec.priority, ..PodSpec::default() }),
+        status: Some(PodStatus {
+            phase: status.phase,
+            reason: Some(POD_TOO_LARGE.into()),
+            message: Some(message),
+            ..PodStatus::default()
+        }),
+    })
+}
+
+/// The parts of a pod that may be large.
+#[derive(Deserialize)]
+struct MeasuredPod {
+    #[serde(default)]
+    spec: DecodedSize,
+    #[serde(default)]
+    status: DecodedSize,
+}
+
+/// The fields of a pod that can't be large.
+#[derive(Deserialize)]
+struct OversizedPod {
+    #[serde(default)]
+    metadata: Meta,
+    #[serde(default)]
+    spec: OversizedSpec,
+    #[serde(default)]
+    status: OversizedStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct OversizedSpec {
+    node_name: Option<String>,
+    priority: Option<i32>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct OversizedStatus {
+    phase: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -130,6 +185,19 @@ mod tests {
         let read = pod(full.to_string().as_bytes()).unwrap();
         let whole: Pod = serde_json::from_value(object).unwrap();
         assert_eq!(read, whole);
+    }
+
+    #[test]
+    fn a_pod_that_takes_too_much_memory_is_decoded_without_its_lists() {
+        let env: Vec<_> = (0..30_000).map(|n| json!({"name": format!("V{n}"), "value": "x"})).collect();
+        let object = json!({"metadata": {"name": "a", "uid": "u"}, "status": {"phase": "Pending"},
+            "spec": {"nodeName": "node", "containers": [{"name": "c", "image": "i", "env": env}]}});
+        let read = pod(object.to_string().as_bytes()).unwrap();
+        let (spec, status) = (read.spec.unwrap(), read.status.unwrap());
+        assert_eq!((spec.node_name.as_deref(), spec.containers.len()), (Some("node"), 0));
+        assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Pending"), Some(POD_TOO_LARGE)));
+        let message = status.message.unwrap();
+        assert!(message.starts_with("spec.containers[0].env: the manifest takes "), "{message}");
     }
 
     #[test]

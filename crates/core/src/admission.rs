@@ -152,6 +152,7 @@ pub(crate) fn shortages(pod: &Pod, ledger: &Ledger, config: &NodeConfig) -> Vec<
 }
 
 fn check_support(pod: &Pod, config: &NodeConfig) -> Result<(), Rejection> {
+    check_size(pod)?;
     check_os(pod)?;
     check_groups(pod, config.supplemental_groups_policy)?;
     sysctl::check(pod, &config.allowed_unsafe_sysctls)?;
@@ -207,6 +208,18 @@ pub(crate) fn port_conflict(pod: &Pod, ledger: &Ledger) -> Option<(HostPort, Pod
         let holder = ledger.pods.iter().find(conflicts)?.0.clone();
         Some((port, holder))
     })
+}
+
+/// A pod that takes too much memory was decoded without its containers.
+fn check_size(pod: &Pod) -> Result<(), Rejection> {
+    let has_containers = pod.spec.as_ref().is_some_and(|spec| !spec.containers.is_empty());
+    let status = pod.status.as_ref().filter(|status| status.reason.as_deref() == Some(POD_TOO_LARGE));
+    match status {
+        Some(status) if !has_containers => {
+            Err(Rejection { reason: POD_TOO_LARGE, message: status.message.clone().unwrap_or_default() })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_os(pod: &Pod) -> Result<(), Rejection> {
@@ -285,6 +298,8 @@ fn non_empty(text: Option<&str>, otherwise: &str) -> String {
     text.filter(|text| !text.is_empty()).unwrap_or(otherwise).into()
 }
 
+/// Reason of a pod of an API server that would take too much memory (`decoded_size.rs`). Manifests of other sources are refused.
+pub const POD_TOO_LARGE: &str = "PodTooLarge";
 /// Kubernetes: the node does not match the pod's node selector or affinity.
 pub(crate) const NODE_AFFINITY: &str = "NodeAffinity";
 /// Kubernetes: a host port of the pod is in use.

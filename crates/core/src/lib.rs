@@ -9,6 +9,7 @@ pub mod backoff;
 pub mod certificates;
 pub mod concurrency;
 mod config;
+pub mod decoded_size;
 pub mod defaults;
 pub mod eviction;
 pub mod expansion;

@@ -17,8 +17,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PodStatus, Toleration};
-use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
+use serde_json::{Map, Value};
 use thiserror::Error;
 
 use crate::defaults::default_pod;
@@ -26,6 +25,7 @@ use crate::model::{Manifest, Pod, Source};
 use crate::validate::{FieldError, validate_pod};
 
 pub use findings::{FindingKind, warnings_in};
+use identity::content_hash;
 pub(crate) use identity::{generated_uid, take_running_uid};
 pub use identity::{manifest_hash, runs_manifest};
 pub use kinds::instead_of;
@@ -207,7 +207,26 @@ fn whole(value: Value) -> Result<Vec<(String, Value)>, ManifestError> {
 
 /// The pods in a document, each with the path of its list item and with kind and apiVersion.
 fn documents(value: Value) -> Result<Vec<(String, Value)>, ManifestError> {
-    let mut object = match value {
+    let paths: Vec<String> = pods_in(&value)?.into_iter().map(|(path, _)| path).collect();
+    let items = match value {
+        Value::Object(mut object) if type_of(&object).0 != "Pod" => {
+            let is_pod_list = type_of(&object).0 == "PodList";
+            let mut items = object.remove("items").and_then(|mut items| items.as_array_mut().map(std::mem::take));
+            for item in items.iter_mut().flatten().filter_map(Value::as_object_mut).filter(|_| is_pod_list) {
+                item.entry("kind").or_insert_with(|| "Pod".into());
+                item.entry("apiVersion").or_insert_with(|| "v1".into());
+            }
+            items.unwrap_or_default()
+        }
+        pod => vec![pod],
+    };
+    // An empty document has no path.
+    Ok(paths.into_iter().zip(items).collect())
+}
+
+/// The pods in a document as they are written, each with the path of its list item.
+fn pods_in(value: &Value) -> Result<Vec<(String, &Value)>, ManifestError> {
+    let object = match value {
         Value::Null => return Ok(Vec::new()),
         Value::Object(object) => object,
         Value::Array(_) => return Err(ManifestError::NotAnObject("a list")),
@@ -215,45 +234,46 @@ fn documents(value: Value) -> Result<Vec<(String, Value)>, ManifestError> {
         Value::Number(_) => return Err(ManifestError::NotAnObject("a number")),
         Value::Bool(_) => return Err(ManifestError::NotAnObject("a truth value")),
     };
-    let (kind, api_version) = type_of(&object);
-    if (kind.as_str(), api_version.as_str()) == ("Pod", "v1") {
-        return Ok(vec![(String::new(), Value::Object(object))]);
+    let (kind, api_version) = type_of(object);
+    if (kind, api_version) == ("Pod", "v1") {
+        return Ok(vec![(String::new(), value)]);
     }
     if kind.is_empty() && api_version.is_empty() && object.get("services").is_some_and(Value::is_object) {
         return Err(ManifestError::Compose);
     }
-    if !matches!((kind.as_str(), api_version.as_str()), ("PodList" | "List", "v1")) {
+    if !matches!((kind, api_version), ("PodList" | "List", "v1")) {
+        let (kind, api_version) = (kind.to_owned(), api_version.to_owned());
         return Err(ManifestError::Kind { path: String::new(), kind, api_version });
     }
-    let items = match object.remove("items") {
-        None | Some(Value::Null) => Vec::new(),
+    let items: &[Value] = match object.get("items") {
+        None | Some(Value::Null) => &[],
         Some(Value::Array(items)) => items,
         Some(_) => {
             return Err(ManifestError::Decode { path: "items".into(), message: "must be a list of pods".into() });
         }
     };
     let mut found = Vec::new();
-    for (index, item) in items.into_iter().enumerate() {
+    for (index, pod) in items.iter().enumerate() {
         let path = format!("items[{index}].");
-        let Value::Object(mut item) = item else {
+        let Value::Object(item) = pod else {
             return Err(ManifestError::Decode { path: format!("items[{index}]"), message: "must be a pod".into() });
         };
         // Items of a PodList need no kind and apiVersion.
-        if kind == "PodList" {
-            item.entry("kind").or_insert_with(|| "Pod".into());
-            item.entry("apiVersion").or_insert_with(|| "v1".into());
+        let implied = |key: &str| kind == "PodList" && !item.contains_key(key);
+        let (of_item, version) = type_of(item);
+        let of_item = if implied("kind") { "Pod" } else { of_item };
+        let version = if implied("apiVersion") { "v1" } else { version };
+        if (of_item, version) != ("Pod", "v1") {
+            return Err(ManifestError::Kind { path, kind: of_item.to_owned(), api_version: version.to_owned() });
         }
-        let (kind, api_version) = type_of(&item);
-        if (kind.as_str(), api_version.as_str()) != ("Pod", "v1") {
-            return Err(ManifestError::Kind { path, kind, api_version });
-        }
-        found.push((path, Value::Object(item)));
+        found.push((path, pod));
     }
     Ok(found)
 }
 
-fn type_of(object: &Map<String, Value>) -> (String, String) {
-    let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+/// `kind` and `apiVersion`; empty if they are missing.
+fn type_of(object: &Map<String, Value>) -> (&str, &str) {
+    let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
     (text("kind"), text("apiVersion"))
 }
 
@@ -332,49 +352,6 @@ fn tolerate_no_execute(tolerations: &mut Vec<Toleration>) {
         // Unlimited.
         Some(found) => *found = all,
         None => tolerations.push(all),
-    }
-}
-
-/// Hash of origin and content of the manifest, without its UID and status.
-fn content_hash(document: &Value, source: Source, origin: &str, node_name: &str) -> String {
-    let mut document = document.clone();
-    if let Some(object) = document.as_object_mut() {
-        object.remove("status");
-        if let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-            meta.remove("uid");
-        }
-    }
-    let mut text = json!([node_name, source.as_str(), origin]).to_string();
-    canonical(&document, &mut text);
-    let digest = Sha256::digest(text.as_bytes());
-    digest[..16].iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Canonical text of a document: sorted keys, no null fields. Keys are sorted here because the order of maps is a build option of
-/// the JSON library.
-fn canonical(value: &Value, text: &mut String) {
-    match value {
-        Value::Object(object) => {
-            let mut fields: Vec<_> = object.iter().filter(|(_, field)| !field.is_null()).collect();
-            fields.sort_by_key(|(key, _)| *key);
-            text.push('{');
-            for (key, field) in fields {
-                text.push_str(&Value::from(key.as_str()).to_string());
-                text.push(':');
-                canonical(field, text);
-                text.push(',');
-            }
-            text.push('}');
-        }
-        Value::Array(list) => {
-            text.push('[');
-            for item in list {
-                canonical(item, text);
-                text.push(',');
-            }
-            text.push(']');
-        }
-        plain => text.push_str(&plain.to_string()),
     }
 }
 

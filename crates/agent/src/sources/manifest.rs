@@ -83,6 +83,10 @@ impl From<ParseError> for Finding {
     fn from(error: ParseError) -> Self {
         let (line, message) = match error {
             ParseError::Syntax { line, column, message } => (Some(line), format!("column {column}: {message}")),
+            // Its line would be found by parsing the whole text.
+            ParseError::TooLarge(error) => {
+                return Self { message: error.to_string(), path: error.path, ..Self::of_text(String::new()) };
+            }
             error @ (ParseError::Empty | ParseError::Other(_)) => (None, error.to_string()),
         };
         Self { line, ..Self::of_text(message) }

@@ -2,6 +2,8 @@
 //!
 //! Typed objects are decoded from the values, so that decoding does not depend on the format.
 
+use podwright_core::decoded_size::{DecodedSize, DecodedTooLarge};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::MANIFEST_MAX;
@@ -25,6 +27,9 @@ pub enum ParseError {
     /// An error of the parser without a position.
     #[error("{0}")]
     Other(String),
+    /// Its documents would take too much memory.
+    #[error("{}: {}", .0.path, .0)]
+    TooLarge(DecodedTooLarge),
 }
 
 /// The documents of a manifest. Empty ones are skipped; a text without any is an error.
@@ -39,20 +44,25 @@ pub fn documents(bytes: &[u8]) -> Result<Vec<Value>, ParseError> {
         let message = "a control character, this is not a manifest".into();
         return Err(ParseError::Syntax { line, column, message });
     }
-    let documents = if text.trim_start().starts_with('{') {
-        // If neither parser accepts a text that looks like JSON, the error is that of the JSON parser.
-        json(text).or_else(|error| yaml(text).map_err(|_| error))?
-    } else {
-        yaml(text)?
-    };
+    // Before anything is built: a short text may take much memory.
+    DecodedSize::check(&parse::<DecodedSize>(text)?).map_err(ParseError::TooLarge)?;
+    let documents = parse(text)?;
     if documents.is_empty() {
         return Err(ParseError::Empty);
     }
     Ok(documents)
 }
 
-fn json(text: &str) -> Result<Vec<Value>, ParseError> {
-    serde_json::Deserializer::from_str(text).into_iter::<Value>().collect::<Result<_, _>>().map_err(|e| {
+fn parse<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, ParseError> {
+    if text.trim_start().starts_with('{') {
+        // If neither parser accepts a text that looks like JSON, the error is that of the JSON parser.
+        return json(text).or_else(|error| yaml(text).map_err(|_| error));
+    }
+    yaml(text)
+}
+
+fn json<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, ParseError> {
+    serde_json::Deserializer::from_str(text).into_iter::<T>().collect::<Result<_, _>>().map_err(|e| {
         ParseError::Syntax {
             line: e.line() as u64,
             column: e.column() as u64,
@@ -61,7 +71,7 @@ fn json(text: &str) -> Result<Vec<Value>, ParseError> {
     })
 }
 
-fn yaml(text: &str) -> Result<Vec<Value>, ParseError> {
+fn yaml<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, ParseError> {
     let options = serde_saphyr::options! {
         // `defaultMode: 0644` is octal, as in YAML 1.1.
         legacy_octal_numbers: true,
@@ -69,7 +79,7 @@ fn yaml(text: &str) -> Result<Vec<Value>, ParseError> {
         // Aliases can multiply the size: the expanded text has the same limit as a manifest.
         budget: serde_saphyr::budget! { max_total_scalar_bytes: usize::try_from(MANIFEST_MAX).unwrap_or(usize::MAX) },
     };
-    serde_saphyr::from_multiple_with_options::<Value>(text, options).map_err(|error| {
+    serde_saphyr::from_multiple_with_options::<T>(text, options).map_err(|error| {
         let message = without_position(&error.to_string());
         match error.location() {
             Some(at) if at.line() > 0 => ParseError::Syntax { line: at.line(), column: at.column(), message },
@@ -137,6 +147,20 @@ mod tests {
             assert!(error.starts_with(expected), "{:?}: {error}", String::from_utf8_lossy(text));
             assert!(!error.contains('\n') && !error.contains(" at line "), "{error:?}");
         }
+    }
+
+    #[test]
+    fn a_text_that_takes_much_memory_is_refused_before_it_is_built() {
+        let volumes = |count: usize| (0..count).map(|n| format!("- {{name: v{n}}}\n")).collect::<String>();
+        assert!(documents(format!("volumes:\n{}", volumes(1000)).as_bytes()).is_ok());
+        let error = documents(format!("volumes:\n{}", volumes(20_000)).as_bytes()).unwrap_err().to_string();
+        assert!(error.starts_with("volumes: the manifest takes "), "{error}");
+        let json = format!("{{\"containers\": [{}{{}}]}}", "{},".repeat(100_000));
+        let error = documents(json.as_bytes()).unwrap_err().to_string();
+        assert!(error.starts_with("containers: ") && error.contains("the 100001 items of this list"), "{error}");
+        let volumes = vec!["*a"; 10_000].join(", ");
+        // Refused by this limit, or by that of the parser.
+        assert!(documents(format!("a: &a {{}}\nvolumes: [{volumes}]\n").as_bytes()).is_err());
     }
 
     #[test]

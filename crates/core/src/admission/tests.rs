@@ -50,6 +50,17 @@ fn a_missing_resource_has_the_kubelets_message() {
 }
 
 #[test]
+fn a_pod_that_was_too_large_to_decode_is_rejected() {
+    let mut large = pod("1", json!({ "containers": [] }));
+    large.status = serde_json::from_value(json!({ "reason": POD_TOO_LARGE, "message": "too many" })).unwrap();
+    let rejection = admit(&large, &Ledger::default(), &config()).unwrap_err();
+    assert_eq!((rejection.reason, rejection.message.as_str()), (POD_TOO_LARGE, "too many"));
+    // Whoever may write statuses can't end a pod with this.
+    large.spec = requesting("1", json!({})).spec;
+    assert_eq!(reason(&large, &Ledger::default()), "");
+}
+
+#[test]
 fn a_resource_that_nothing_provides_is_rejected() {
     let gpu = requesting("1", json!({ "nvidia.com/gpu": "1" }));
     let rejection = admit(&gpu, &Ledger::default(), &config()).unwrap_err();

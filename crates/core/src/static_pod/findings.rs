@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::unknown::MAX_FINDINGS;
-use super::{ManifestError, documents, impossible, instead_of, unknown_in};
+use super::{ManifestError, impossible, instead_of, pods_in, unknown_in};
 use crate::fields;
 use crate::validate::FieldError;
 
@@ -53,14 +53,14 @@ pub fn warnings_in(document: &Value) -> Vec<(FindingKind, FieldError)> {
     });
     let mut warnings: Vec<_> = unknown.collect();
     let most = warnings.len() + MAX_FINDINGS;
-    for (list, pod) in documents(document.clone()).unwrap_or_default() {
+    for (list, pod) in pods_in(document).unwrap_or_default() {
         let at = |path: &str, message: String| FieldError { path: format!("{list}{path}"), message };
-        warnings.extend(fields::unsupported(&pod, MAX_FINDINGS).into_iter().map(|(path, why)| {
+        warnings.extend(fields::unsupported(pod, MAX_FINDINGS).into_iter().map(|(path, why)| {
             let needed = path.contains("spec.volumes[") || path.contains(".resources.");
             let kind = if needed { FindingKind::NeverWorks } else { FindingKind::Unsupported };
             (kind, at(&path, format!("not supported: {}", why.strip_prefix("not supported: ").unwrap_or(why))))
         }));
-        let never = impossible::never_works(&pod).into_iter();
+        let never = impossible::never_works(pod).into_iter();
         warnings.extend(never.map(|error| (FindingKind::NeverWorks, at(&error.path, error.message))));
         if warnings.len() >= most {
             warnings.truncate(most);

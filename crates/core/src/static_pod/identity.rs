@@ -1,5 +1,8 @@
 //! Which pod a manifest is: the UID that this agent makes from it, and the one under which another agent runs it.
 
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
 use super::{CONFIG_HASH, CONFIG_SOURCE, MANIFEST_HASH};
 use crate::hash::container_hash;
 use crate::model::{Pod, PodListed, Source, spec_of};
@@ -34,4 +37,42 @@ pub(crate) fn take_running_uid(pod: &mut Pod, running: &str) {
     // The mirror pod that exists has this hash.
     annotations.insert(CONFIG_HASH.into(), running.to_owned());
     annotations.insert(MANIFEST_HASH.into(), own);
+}
+
+/// Hash of origin and content of the manifest, without its UID and status.
+pub(super) fn content_hash(document: &Value, source: Source, origin: &str, node_name: &str) -> String {
+    let mut hash = Sha256::new_with_prefix(json!([node_name, source.as_str(), origin]).to_string());
+    canonical(document, &[&["status"], &["metadata", "uid"]], &mut hash);
+    hash.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Hashes the canonical text of a document: sorted keys, no null fields, none of the fields with these paths. Keys are sorted here
+/// because the order of maps is a build option of the JSON library.
+fn canonical(value: &Value, without: &[&[&str]], hash: &mut Sha256) {
+    match value {
+        Value::Object(object) => {
+            let left_out = |key: &str| without.contains(&[key].as_slice());
+            let mut fields: Vec<_> = object.iter().filter(|(key, field)| !field.is_null() && !left_out(key)).collect();
+            fields.sort_by_key(|(key, _)| *key);
+            hash.update("{");
+            for (key, field) in fields {
+                hash.update(Value::from(key.as_str()).to_string());
+                hash.update(":");
+                let below: Vec<&[&str]> =
+                    without.iter().filter(|path| path.first() == Some(&key.as_str())).map(|path| &path[1..]).collect();
+                canonical(field, &below, hash);
+                hash.update(",");
+            }
+            hash.update("}");
+        }
+        Value::Array(list) => {
+            hash.update("[");
+            for item in list {
+                canonical(item, &[], hash);
+                hash.update(",");
+            }
+            hash.update("]");
+        }
+        plain => hash.update(plain.to_string()),
+    }
 }

@@ -1,8 +1,9 @@
 //! Unknown fields of a manifest: those that are missing when the decoded pod is serialised again.
 
+use serde::Deserialize;
 use serde_json::Value;
 
-use super::documents;
+use super::pods_in;
 use crate::fields::MAX_PATH;
 use crate::model::Pod;
 
@@ -23,9 +24,9 @@ pub fn unknown_fields(document: &Value, pod: &Pod) -> Vec<String> {
 /// The same for every pod in a document, alone or in a list. Documents that cannot be decoded are skipped; they have their own error.
 pub fn unknown_in(document: &Value) -> Vec<String> {
     let mut unknown = Vec::new();
-    for (path, document) in documents(document.clone()).unwrap_or_default() {
-        if let Ok(pod) = serde_json::from_value(document.clone()) {
-            unknown.extend(unknown_fields(&document, &pod).into_iter().map(|field| format!("{path}{field}")));
+    for (path, document) in pods_in(document).unwrap_or_default() {
+        if let Ok(pod) = Pod::deserialize(document) {
+            unknown.extend(unknown_fields(document, &pod).into_iter().map(|field| format!("{path}{field}")));
         }
         if unknown.len() >= MAX_FINDINGS {
             unknown.truncate(MAX_FINDINGS);
