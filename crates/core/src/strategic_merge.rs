@@ -2,6 +2,8 @@
 //!
 //! A strategic merge patch merges some lists by a key, as containers by their name, where a JSON merge patch replaces them.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::{Map, Value};
 
 /// Why a patch cannot be applied.
@@ -61,12 +63,11 @@ fn merge_value(field: &str, object: &mut Value, patch: &Value, depth: usize) -> 
         (Value::Object(patch), _) => merge_map(field, object, patch, depth),
         (Value::Array(patch), Some(MergeBy::Key(key))) => merge_list(field, key, object, patch, depth),
         (Value::Array(patch), Some(MergeBy::Value)) => {
-            let list = as_list(object);
-            patch.iter().for_each(|value| {
-                if !list.contains(value) {
-                    list.push(value.clone());
-                }
-            });
+            let (list, by) = (as_list(object), MergeBy::Value);
+            let before = by.ids(&*list);
+            let mut known: BTreeSet<String> = before.keys().cloned().collect();
+            list.extend(patch.iter().filter(|value| known.insert(value.to_string())).cloned());
+            arrange(list, patch, &before, by);
             Ok(())
         }
         (patch, _) => {
@@ -100,16 +101,22 @@ fn merge_map(field: &str, object: &mut Value, patch: &Map<String, Value>, depth:
             list.retain(|value| !gone.contains(value));
         }
     }
+    let orders = patch.iter().filter_map(|(name, order)| {
+        let name = name.strip_prefix("$setElementOrder/")?;
+        let by = merge_key(name)?;
+        let before = fields.get(name).and_then(Value::as_array).map(|list| by.ids(list)).unwrap_or_default();
+        Some((name, by, order.as_array()?, before))
+    });
+    let orders: Vec<_> = orders.collect();
     for (name, value) in plain_fields(patch) {
         match value {
             Value::Null => _ = fields.remove(name),
             value => merge_value(name, fields.entry(name.clone()).or_insert(Value::Null), value, depth + 1)?,
         }
     }
-    for (name, order) in patch.iter().filter(|(name, _)| name.starts_with("$setElementOrder/")) {
-        let name = name.trim_start_matches("$setElementOrder/");
-        if let (Some(Value::Array(list)), Value::Array(order)) = (fields.get_mut(name), order) {
-            set_order(list, order, merge_key(name));
+    for (name, by, order, before) in orders {
+        if let Some(Value::Array(list)) = fields.get_mut(name) {
+            arrange(list, order, &before, by);
         }
     }
     Ok(())
@@ -123,39 +130,63 @@ fn merge_list(
     depth: usize,
 ) -> Result<(), PatchError> {
     let list = as_list(object);
-    let directive = |element: &Value| element.get("$patch").and_then(Value::as_str).map(str::to_owned);
-    if patch.iter().any(|element| directive(element).as_deref() == Some("replace")) {
-        *list = patch.iter().filter(|element| directive(element).is_none()).cloned().collect();
-        return Ok(());
-    }
-    for element in patch {
-        let id = element.get(key).ok_or_else(|| PatchError::NoKey { field: field.to_owned(), key })?;
-        let at = list.iter().position(|known| known.get(key) == Some(id));
-        match (directive(element).as_deref(), at) {
-            (Some("delete"), Some(at)) => _ = list.remove(at),
-            (Some("delete"), None) => {}
-            (None | Some("merge"), Some(at)) => merge_value("", &mut list[at], element, depth + 1)?,
-            (None | Some("merge"), None) => {
-                let mut new = Value::Null;
-                merge_value("", &mut new, element, depth + 1)?;
-                list.push(new);
-            }
-            (Some(other), _) => return Err(invalid(field, &format!("$patch: {other}"))),
+    let id = |element: &Value| {
+        let id = element.get(key).map(Value::to_string);
+        id.ok_or_else(|| PatchError::NoKey { field: field.to_owned(), key })
+    };
+    let (special, plain): (Vec<&Value>, Vec<&Value>) =
+        patch.iter().partition(|element| element.get("$patch").is_some());
+    let mut deleted = BTreeSet::new();
+    let mut is_replaced = false;
+    for element in special {
+        match element["$patch"].as_str().unwrap_or_default() {
+            "replace" => is_replaced = true,
+            "delete" => _ = deleted.insert(id(element)?),
+            other => return Err(invalid(field, &format!("$patch: {other}"))),
         }
     }
+    if is_replaced {
+        *list = plain.into_iter().cloned().collect();
+        return Ok(());
+    }
+    list.retain(|known| !known.get(key).is_some_and(|id| deleted.contains(&id.to_string())));
+    let before = MergeBy::Key(key).ids(&*list);
+    let mut known = before.clone();
+    for element in &plain {
+        let at = *known.entry(id(element)?).or_insert(list.len());
+        if at == list.len() {
+            list.push(Value::Null);
+        }
+        merge_value("", &mut list[at], element, depth + 1)?;
+    }
+    arrange(list, plain, &before, MergeBy::Key(key));
     Ok(())
 }
 
-/// Sorts the elements that the order names; the others follow in their old order.
-fn set_order(list: &mut [Value], order: &[Value], by: Option<MergeBy>) {
-    let position = |value: &Value| {
-        let same = |wanted: &&Value| match by {
-            Some(MergeBy::Key(key)) => wanted.get(key) == value.get(key),
-            _ => *wanted == value,
-        };
-        order.iter().position(|wanted| same(&wanted)).unwrap_or(order.len())
-    };
-    list.sort_by_key(position);
+/// Puts the elements that the order names into it. The others stay before those that followed them (Kubernetes:
+/// `normalizeElementOrder`). `before` has the positions of the elements before the patch.
+fn arrange<'v>(
+    list: &mut Vec<Value>,
+    order: impl IntoIterator<Item = &'v Value>,
+    before: &BTreeMap<String, usize>,
+    by: MergeBy,
+) {
+    let order = by.ids(order);
+    let named = |value: &Value| by.id(value).and_then(|id| order.get(&id).copied());
+    let (mut named_values, others): (Vec<Value>, Vec<Value>) =
+        std::mem::take(list).into_iter().partition(|value| named(value).is_some());
+    named_values.sort_by_cached_key(named);
+    let position = |value: &Value| by.id(value).and_then(|id| before.get(&id).copied());
+    let mut others = others.into_iter().peekable();
+    for value in named_values {
+        let at = position(&value);
+        let precedes = |other: &Value| matches!((position(other), at), (Some(other), Some(at)) if other < at);
+        while let Some(other) = others.next_if(precedes) {
+            list.push(other);
+        }
+        list.push(value);
+    }
+    list.extend(others);
 }
 
 /// The fields that are not directives.
@@ -193,6 +224,27 @@ enum MergeBy {
     Value,
 }
 
+impl MergeBy {
+    /// What is equal in two elements of a list that are the same one.
+    fn id(self, element: &Value) -> Option<String> {
+        match self {
+            Self::Key(key) => element.get(key).map(Value::to_string),
+            Self::Value => Some(element.to_string()),
+        }
+    }
+
+    /// The positions of the elements; of several with the same id, that of the first.
+    fn ids<'v>(self, list: impl IntoIterator<Item = &'v Value>) -> BTreeMap<String, usize> {
+        let mut ids = BTreeMap::new();
+        for (at, element) in list.into_iter().enumerate() {
+            if let Some(id) = self.id(element) {
+                ids.entry(id).or_insert(at);
+            }
+        }
+        ids
+    }
+}
+
 /// Kubernetes: the tags `patchMergeKey` of the fields of a Pod, whose names are unique among them. Other lists are replaced.
 fn merge_key(field: &str) -> Option<MergeBy> {
     Some(match field {
@@ -220,6 +272,8 @@ fn merge_key(field: &str) -> Option<MergeBy> {
 const DEPTH_MAX: usize = 64;
 
 #[cfg(test)]
+mod law_tests;
+#[cfg(test)]
 mod tests {
     use serde_json::json;
 
@@ -240,7 +294,7 @@ mod tests {
             (
                 json!({"spec": {"containers": [{"name": "c", "$patch": "delete"}, {"name": "e"}]}}),
                 "/spec/containers",
-                json!([{"name": "d"}, {"name": "e"}]),
+                json!([{"name": "e"}, {"name": "d"}]),
             ),
             (
                 json!({"spec": {"containers": [{"$patch": "replace"}, {"name": "e"}]}}),
@@ -254,12 +308,17 @@ mod tests {
                 json!([{"name": "e"}, {"name": "d"}, {"name": "c", "image": "i:1", "args": ["a"]}]),
             ),
             (
+                json!({"spec": {"$setElementOrder/containers": [{"name": "e"}, {"name": "d"}], "containers": [{"name": "e"}]}}),
+                "/spec/containers",
+                json!([{"name": "e"}, {"name": "c", "image": "i:1", "args": ["a"]}, {"name": "d"}]),
+            ),
+            (
                 json!({"spec": {"volumes": [{"name": "v", "$retainKeys": ["name", "hostPath"], "hostPath": {"path": "/"}}]}}),
                 "/spec/volumes",
                 json!([{"name": "v", "hostPath": {"path": "/"}}]),
             ),
             (json!({"spec": {"tolerations": [{"key": "u"}]}}), "/spec/tolerations", json!([{"key": "u"}])),
-            (json!({"metadata": {"finalizers": ["y", "x"]}}), "/metadata/finalizers", json!(["x", "y"])),
+            (json!({"metadata": {"finalizers": ["y", "x"]}}), "/metadata/finalizers", json!(["y", "x"])),
             (json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["x"]}}), "/metadata/finalizers", json!([])),
             (json!({"metadata": {"labels": {"$patch": "replace", "z": "1"}}}), "/metadata/labels", json!({"z": "1"})),
         ] {
@@ -267,6 +326,26 @@ mod tests {
             strategic_merge(&mut patched, &patch).unwrap();
             assert_eq!(patched.pointer(path), Some(&expected), "{patch}");
         }
+    }
+
+    #[test]
+    fn all_elements_with_the_key_of_a_deleted_one_are_deleted() {
+        let mut container = json!({"ports": [{"containerPort": 53, "protocol": "UDP"}, {"containerPort": 80},
+            {"containerPort": 53, "protocol": "TCP"}]});
+        strategic_merge(&mut container, &json!({"ports": [{"containerPort": 53, "$patch": "delete"}]})).unwrap();
+        assert_eq!(container, json!({"ports": [{"containerPort": 80}]}));
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "a bound of the time taken")]
+    fn long_lists_take_linear_time() {
+        let env =
+            |value: &str| -> Value { (0..40_000).map(|n| json!({"name": format!("V{n}"), "value": value})).collect() };
+        let (mut object, began) = (json!({"env": env("1")}), std::time::Instant::now());
+        let order: Value = (0..40_000).rev().map(|n| json!({"name": format!("V{n}")})).collect();
+        strategic_merge(&mut object, &json!({"env": env("2"), "$setElementOrder/env": order})).unwrap();
+        assert_eq!(object["env"][0], json!({"name": "V39999", "value": "2"}));
+        assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
     }
 
     #[test]
