@@ -62,11 +62,11 @@ fn fork_bomb() -> Value {
     one(&limited(sh("c", "while :; do sleep 1000 & done 2>/dev/null")))
 }
 
-/// Eight probes that look up names at a name server which never answers.
+/// Eight probes that look up names at a name server which never answers. Half of them end before their lookup would, and are repeated.
 fn probes_of_names() -> Value {
     several(4, |n, kind| {
-        let host = format!("{kind}{n}.example");
-        json!({"httpGet": {"host": host, "port": 80}, "periodSeconds": 1, "timeoutSeconds": 30, "failureThreshold": 1_000_000})
+        let (host, timeout) = (format!("{kind}{n}.example"), if kind == "live" { 1 } else { 30 });
+        json!({"httpGet": {"host": host, "port": 80}, "periodSeconds": 1, "timeoutSeconds": timeout, "failureThreshold": 1_000_000})
     })
 }
 
@@ -94,9 +94,25 @@ fn huge_environment() -> Value {
     with_variables((0..4000).map(|n| json!({"name": format!("V{n}"), "value": "x".repeat(200)})))
 }
 
-/// Of few bytes each.
+/// Of few bytes each, and almost as many as a manifest may have.
 fn many_variables() -> Value {
-    with_variables((0..80_000).map(|n| json!({"name": format!("V{n}"), "value": "x"})))
+    variables(14_000)
+}
+
+/// Its manifest is refused, with a length that is allowed.
+pub(super) fn too_many_variables() -> Value {
+    variables(80_000)
+}
+
+fn variables(count: usize) -> Value {
+    with_variables((0..count).map(|n| json!({"name": format!("V{n}"), "value": "x"})))
+}
+
+/// Each takes three kilobytes when it is decoded, and 16 bytes in the manifest, which is refused.
+pub(super) fn too_many_volumes() -> Value {
+    let mut spec = one(&sleeper("c"));
+    spec["volumes"] = (0..80_000).map(|n| json!({"name": format!("v{n}")})).collect();
+    spec
 }
 
 /// Eleven variables, each ten times as long as the one before: its manifest is refused.
