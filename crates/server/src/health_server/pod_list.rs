@@ -7,7 +7,7 @@ use bytes::Bytes;
 use k8s_openapi::api::core::v1::{EnvVar, Pod};
 use podwright_agent::feed::{PodFeed, PodView};
 use podwright_agent::host::{Pool, PoolError};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tokio::sync::Mutex;
 
 use crate::serve::RESPONSE_TIMEOUT;
@@ -55,19 +55,30 @@ impl PodListCache {
 
 fn pod_list(version: u64, views: &[Arc<PodView>], complete: bool) -> Bytes {
     let metadata = ListMeta { resource_version: version.to_string() };
-    let items =
-        views.iter().map(|view| if complete { with_status(view.pod()) } else { redacted(view.pod()) }).collect();
-    let list = PodList { kind: "PodList", api_version: "v1", metadata, items };
+    let list = PodList { kind: "PodList", api_version: "v1", metadata, items: ListItems { views, complete } };
     Bytes::from(serde_json::to_vec(&list).expect("pods have string keys"))
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct PodList {
+struct PodList<'a> {
     kind: &'static str,
     api_version: &'static str,
     metadata: ListMeta,
-    items: Vec<Pod>,
+    items: ListItems<'a>,
+}
+
+/// Pods of which one is copied at a time: a pod may take megabytes.
+struct ListItems<'a> {
+    views: &'a [Arc<PodView>],
+    complete: bool,
+}
+
+impl Serialize for ListItems<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let shown = |pod| if self.complete { with_status(pod) } else { redacted(pod) };
+        serializer.collect_seq(self.views.iter().map(|view| shown(view.pod())))
+    }
 }
 
 #[derive(Serialize)]

@@ -55,12 +55,12 @@ fn document(bytes: &[u8]) -> Result<Value, StatusError> {
 
 /// Runs the work on its own thread: a deeply nested document needs a larger stack than the agent's threads have, and a large one
 /// takes long to parse. At most [`THREADS_MAX`] at once.
-async fn on_large_stack<T: Send + 'static>(
+pub(super) async fn on_large_stack<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StatusError> + Send + 'static,
 ) -> Result<T, StatusError> {
     static THREADS: Semaphore = Semaphore::const_new(THREADS_MAX);
     let failed =
-        |why: &dyn std::fmt::Display| StatusError::internal(format!("the request body could not be read: {why}"));
+        |why: &dyn std::fmt::Display| StatusError::internal(format!("the request could not be processed: {why}"));
     let permit = THREADS.acquire().await.map_err(|error| failed(&error))?;
     let (sender, result) = oneshot::channel();
     let thread = std::thread::Builder::new().name("read-body".into()).stack_size(STACK);
