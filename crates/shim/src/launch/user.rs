@@ -1,6 +1,7 @@
 //! Step 6: the user of a process, from the files of the container's root.
 //!
-//! The rules are containerd's (`oci.WithUser`, `WithAdditionalGIDs`): a number need not be in the files, a name must be.
+//! The rules are containerd's (`oci.WithUser`, `WithAdditionalGIDs`): a number need not be in the files, a name must be. What looks like
+//! a number is never a name: the image writes the files, and must not map the user that a pod requests to another one.
 
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,20 +24,24 @@ fn resolve_in(passwd: &str, group: &str, plan: &UserPlan) -> Result<ResolvedUser
         None => (plan.user.as_str(), None),
     };
     let user = if user.is_empty() { "0" } else { user };
-    let number = user.parse::<u32>().ok();
-    let entry = accounts(passwd).find(|account| account.name == user || Some(account.id) == number);
+    let number = number(user).map_err(|InvalidId| invalid(plan))?;
+    let entry = accounts(passwd).find(|account| number.map_or(account.name == user, |uid| account.id == uid));
     let (uid, mut gid) = match (&entry, number) {
         (Some(account), _) => (account.id, account.gid),
         (None, Some(uid)) => (uid, 0),
         (None, None) => return Err(missing("user", user, "/etc/passwd")),
     };
     if let Some(name) = group_name {
-        let number = name.parse::<u32>().ok();
-        let found = groups(group).find(|(known, id, _)| *known == name || Some(*id) == number);
-        gid = found.map(|(_, id, _)| id).or(number).ok_or_else(|| missing("group", name, "/etc/group"))?;
+        gid = match self::number(name).map_err(|InvalidId| invalid(plan))? {
+            Some(gid) => gid,
+            None => {
+                let found = groups(group).find(|(known, ..)| *known == name);
+                found.map(|(_, id, _)| id).ok_or_else(|| missing("group", name, "/etc/group"))?
+            }
+        };
     }
     if uid == u32::MAX || gid == u32::MAX {
-        return Err(LaunchFailure::new(LaunchStep::User, format!("user {:?}: the id is not valid", plan.user)));
+        return Err(invalid(plan));
     }
     let mut all = vec![gid];
     let merges = plan.groups_policy() == GroupsPolicy::Merge;
@@ -103,6 +108,23 @@ fn read_beneath(root: impl AsFd, path: &str) -> Result<String, LaunchFailure> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// A number that no user or group can have.
+struct InvalidId;
+
+/// `None`: a name. As `strconv.Atoi`, a number may have a sign.
+fn number(text: &str) -> Result<Option<u32>, InvalidId> {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Ok(None);
+    }
+    let number = text.parse::<i64>().ok().and_then(|number| u32::try_from(number).ok());
+    number.map(Some).ok_or(InvalidId)
+}
+
+fn invalid(plan: &UserPlan) -> LaunchFailure {
+    LaunchFailure::new(LaunchStep::User, format!("user {:?}: the id is not valid", plan.user))
+}
+
 fn missing(what: &str, name: &str, file: &str) -> LaunchFailure {
     LaunchFailure::new(LaunchStep::User, format!("{what} {name:?}: not in {file} of the container"))
 }
@@ -159,11 +181,24 @@ mod tests {
             ("4000", 4000, 0, &[0, 50], "/"),
             ("web:audio", 1000, 29, &[29, 50], "/home/web"),
             ("4000:4001", 4000, 4001, &[4001, 50], "/"),
-            ("5", 7, 8, &[8, 50], "/five"),
+            // Not the account of that name.
+            ("5", 5, 0, &[0, 50], "/"),
         ];
         for (user, uid, gid, groups, home) in cases {
             let found = resolve_in(PASSWD, GROUP, &plan(user, &[50], GroupsPolicy::Merge)).unwrap();
             assert_eq!((found.uid, found.gid, &*found.groups, &*found.home), (uid, gid, groups, home), "{user:?}");
+        }
+    }
+
+    #[test]
+    fn a_number_is_never_a_name_of_the_image() {
+        let (passwd, group) = ("1000:x:0:0::/root:/bin/sh\nme:x:1000:7::/me:\n-1:x:0:0::/:\n", "2000:x:0:1000\n");
+        let merge = |user: &str| resolve_in(passwd, group, &plan(user, &[], GroupsPolicy::Merge));
+        let found = merge("1000:2000").unwrap();
+        assert_eq!((found.uid, found.gid, &*found.groups, &*found.home), (1000, 2000, &[2000][..], "/me"));
+        assert_eq!(merge("+1000").unwrap().uid, 1000);
+        for user in ["-1", "4294967296", "99999999999999999999", "0:-1", "0:4294967295"] {
+            assert_eq!(merge(user).unwrap_err().text, format!("user {user:?}: the id is not valid"));
         }
     }
 
