@@ -1,7 +1,7 @@
 //! The records of sandboxes and containers, and the directories of the engine.
 //!
 //! ```text
-//!  <root>/engine/  lock · id · damaged/ · sandboxes/<id>/record · containers/<id>/record        survives reboots
+//!  <root>/engine/  lock · id · boot · damaged/ · sandboxes/<id>/record · containers/<id>/record  survives reboots
 //!  <run>/          lock · boot-id · root · pods/, netns/ are removed when the host has booted since  does not
 //! ```
 //! A record is replaced as a whole (temporary file and rename) and carries a version and a checksum. Nothing is synced: a crash of the
@@ -12,6 +12,7 @@
 
 mod record;
 mod root_id;
+mod run_dir;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +26,7 @@ use podwright_linux::lock_file::{self, LockFileError};
 
 pub use record::{ContainerRecord, RecordError, SandboxRecord};
 pub use root_id::RootId;
+pub(crate) use run_dir::EngineRunDir;
 
 use crate::machine::{ContainerId, SandboxId};
 use record::StoredRecord;
@@ -81,6 +83,20 @@ pub enum EngineStoreError {
         recorded: PathBuf,
         /// The root of this engine.
         root: PathBuf,
+    },
+    /// Pods of this boot may run whose files are in another run directory, or were deleted with it. This engine would end them.
+    #[error(
+        "pods of {} may run since this boot with the run directory {}, and {} has no files of them. Start with the former run directory; if \
+         its files are lost, drain and reboot the host, or end the processes of these pods and remove {}/boot",
+        root.display(), recorded.display(), run.display(), root.display()
+    )]
+    OtherRunDir {
+        /// The root of this engine.
+        root: PathBuf,
+        /// The run directory of the last engine with this root.
+        recorded: PathBuf,
+        /// The run directory of this engine.
+        run: PathBuf,
     },
     /// Not an id of this engine: it would lead to another directory.
     #[error("{0:?} is not a valid id")]
@@ -164,6 +180,11 @@ impl EngineStore {
     /// What ties a run directory to this root.
     pub(crate) fn root_id(&self) -> &RootId {
         &self.root_id
+    }
+
+    /// Locks and prepares the run directory.
+    pub(crate) fn open_run_dir(&self, run: &Path, boot_id: &str) -> Result<EngineRunDir, EngineStoreError> {
+        run_dir::open(self, run, boot_id)
     }
 
     /// Replaces the record of a sandbox, and makes its directory.
@@ -327,42 +348,6 @@ fn peek_kind<R: StoredRecord>(dir: &Path) -> Vec<(String, R)> {
     names.into_iter().filter_map(record).collect()
 }
 
-/// The run directory of one engine, locked.
-#[derive(Debug)]
-pub(crate) struct EngineRunDir {
-    /// The host has booted since the last start, or there was none.
-    pub rebooted: bool,
-    /// The lock is held as long as the file is open.
-    _lock: File,
-}
-
-/// Locks and prepares the run directory. What an engine of another boot left is removed before anything is read: pids, sockets and
-/// mounts in it mean nothing any more, also where the directory is no tmpfs. Only the engine's own names are removed: an operator who names
-/// a directory of another program loses nothing in it. With pods of this boot that belong to another root it is refused.
-pub(crate) fn open_run_dir(run: &Path, boot_id: &str, root: &RootId) -> Result<EngineRunDir, EngineStoreError> {
-    make_dir(run)?;
-    let lock = take_lock(&run.join("lock"))?;
-    let note = run.join("boot-id");
-    let of_engine = match fs::read_to_string(&note) {
-        Ok(written) if written.trim() == boot_id => {
-            root.claim(run)?;
-            return Ok(EngineRunDir { rebooted: false, _lock: lock });
-        }
-        Ok(_) => RUN_DIRS,
-        // Whatever is here was not made by an engine.
-        Err(e) if e.kind() == io::ErrorKind::NotFound => &[],
-        Err(e) => return Err(failed("read", &note)(e)),
-    };
-    for name in of_engine {
-        let removed = remove_path(&run.join(name));
-        removed.map_err(|source| EngineStoreError::EarlierBoot { path: run.to_owned(), source })?;
-    }
-    root.write_note(run)?;
-    // Written last: a crash before it repeats the removal.
-    replace(&note, boot_id.as_bytes())?;
-    Ok(EngineRunDir { rebooted: true, _lock: lock })
-}
-
 /// Letters, digits, `-` and `_`, at most 128: no id leads out of its directory.
 fn check_id(id: &str) -> Result<(), EngineStoreError> {
     let fine = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
@@ -413,7 +398,5 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Engine
     move |source| EngineStoreError::File { action, path, source }
 }
 
-/// What an engine makes in its run directory, besides the lock and the note of the boot.
-const RUN_DIRS: &[&str] = &["pods", "netns", "runtimes"];
 /// The CRI takes requests of up to 16 MiB, and a record holds one.
 const RECORD_BYTES_MAX: u64 = 17 << 20;

@@ -90,6 +90,7 @@ const CASES: &[(&str, Case)] = cases![
     recovery::a_pod_without_a_record_is_ended_before_its_files_are_removed,
     recovery::what_an_ended_container_left_behind_is_killed_by_the_next_engine,
     recovery::an_engine_with_another_root_is_refused_while_pods_run,
+    recovery::an_engine_with_another_run_directory_is_refused_while_pods_run,
     recovery::a_pod_that_runs_in_an_unknown_cgroup_is_left_alone,
     recovery::a_pod_with_an_unreadable_container_is_not_swept,
     recovery::after_a_reboot_a_container_with_a_damaged_specification_is_removed,

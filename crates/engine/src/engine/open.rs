@@ -24,7 +24,7 @@ use crate::settings::{EngineSettings, NetworkSettings};
 use crate::shims::{FromShim, Shims};
 use crate::spec::SpecHost;
 use crate::stats::EngineStats;
-use crate::store::{EngineStore, EngineStoreError, StoredRecords, open_run_dir};
+use crate::store::{EngineStore, EngineStoreError, StoredRecords};
 use crate::streaming::StreamingServer;
 use crate::sweep;
 use crate::unreadable::UnreadableObjects;
@@ -132,7 +132,7 @@ fn open_blocking(
     let store = EngineStore::open(&settings.root_dir)?;
     overlay_probe::probe(&settings.root_dir.join("engine"))?;
     let opened_at = std::time::SystemTime::now();
-    let run_dir = open_run_dir(&settings.run_dir, boot_id.trim(), store.root_id())?;
+    let run_dir = store.open_run_dir(&settings.run_dir, boot_id.trim())?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|e| EngineError::Host("children of lost shims", e.into()))?;
     let engine_dir = settings.root_dir.join("engine");

@@ -132,6 +132,11 @@ impl ContainerRecordState {
             Self::Created | Self::Exited(_) => self,
         }
     }
+
+    /// It was launched, or may have been, and has not ended as far as the record knows.
+    pub(crate) fn may_run(&self) -> bool {
+        matches!(self, Self::Starting | Self::Running)
+    }
 }
 
 /// The state that the CRI shows.

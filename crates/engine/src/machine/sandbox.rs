@@ -162,6 +162,12 @@ impl SandboxRecordState {
             Self::Ready(held) | Self::NotReady(held) => Self::NotReady(left(held)),
         }
     }
+
+    /// It may have more than what a reboot leaves.
+    pub(crate) fn may_run(self) -> bool {
+        let (Self::Creating(held) | Self::Ready(held) | Self::NotReady(held)) = self;
+        !SandboxResources { network: false, ..held }.is_empty()
+    }
 }
 
 /// One sandbox.

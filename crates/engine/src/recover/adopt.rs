@@ -51,11 +51,8 @@ pub(crate) async fn adopt(context: &Arc<EngineContext>, id: &SandboxId, exited: 
     let (steps, config, containers) = {
         let objects = context.objects();
         let Some(entry) = objects.sandboxes.get(id) else { return Err(AdoptError::NamespacesLost) };
-        let may_run = |record: &ContainerRecord| {
-            matches!(record.state, ContainerRecordState::Starting | ContainerRecordState::Running)
-        };
         let of = objects.containers_of(id).into_iter().filter_map(|id| {
-            let entry = objects.containers.get(&id).filter(|entry| may_run(&entry.record))?;
+            let entry = objects.containers.get(&id).filter(|entry| entry.record.state.may_run())?;
             let log_path = views::log_path(&objects, entry);
             Some(Searched { id, record: entry.record.clone(), descriptors: entry.descriptors.clone(), log_path })
         });

@@ -36,13 +36,6 @@ fn cid(id: &str) -> ContainerId {
     ContainerId(id.into())
 }
 
-/// The id of a root that is not on disk.
-fn root_id(name: &str) -> RootId {
-    let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("id"), name.repeat(64)).unwrap();
-    RootId::open(dir.path()).unwrap()
-}
-
 #[test]
 fn records_are_read_back_as_they_were_written() {
     let dir = tempfile::tempdir().unwrap();
@@ -168,14 +161,14 @@ fn ids_do_not_lead_out_of_their_directory() {
 #[test]
 fn what_another_boot_left_in_the_run_directory_is_removed() {
     let dir = tempfile::tempdir().unwrap();
-    let run = dir.path().join("run");
-    assert!(open_run_dir(&run, "boot-a", &root_id("a")).unwrap().rebooted, "the first start");
+    let (run, store) = (dir.path().join("run"), EngineStore::open(&dir.path().join("root")).unwrap());
+    assert!(store.open_run_dir(&run, "boot-a").unwrap().rebooted, "the first start");
     fs::create_dir_all(run.join("pods/s1/c")).unwrap();
     fs::create_dir_all(run.join("netns")).unwrap();
     fs::write(run.join("pods/s1/c/pid"), b"17").unwrap();
-    assert!(!open_run_dir(&run, "boot-a", &root_id("a")).unwrap().rebooted);
+    assert!(!store.open_run_dir(&run, "boot-a").unwrap().rebooted);
     assert!(run.join("pods/s1/c/pid").exists(), "the same boot keeps everything");
-    assert!(open_run_dir(&run, "boot-b", &root_id("a")).unwrap().rebooted);
+    assert!(store.open_run_dir(&run, "boot-b").unwrap().rebooted);
     let mut names: Vec<_> = fs::read_dir(&run).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["boot-id", "lock", "root"]);
@@ -185,53 +178,90 @@ fn what_another_boot_left_in_the_run_directory_is_removed() {
 #[test]
 fn a_run_directory_of_another_program_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let run = dir.path();
+    let run = &dir.path().join("run");
+    let store = EngineStore::open(&dir.path().join("root")).unwrap();
     for name in ["dbus/socket", "pods/theirs", "netns/theirs"] {
         fs::create_dir_all(run.join(name).parent().unwrap()).unwrap();
         fs::write(run.join(name), b"theirs").unwrap();
     }
-    drop(open_run_dir(run, "boot-a", &root_id("a")).unwrap());
+    drop(store.open_run_dir(run, "boot-a").unwrap());
     assert!(["dbus/socket", "pods/theirs", "netns/theirs"].iter().all(|name| run.join(name).exists()));
-    drop(open_run_dir(run, "boot-b", &root_id("a")).unwrap());
+    drop(store.open_run_dir(run, "boot-b").unwrap());
     assert!(run.join("dbus/socket").exists(), "not a name of the engine");
 }
 
 #[test]
 fn one_engine_has_a_run_directory() {
     let dir = tempfile::tempdir().unwrap();
-    let first = open_run_dir(dir.path(), "boot-a", &root_id("a")).unwrap();
-    assert!(matches!(open_run_dir(dir.path(), "boot-a", &root_id("a")), Err(EngineStoreError::Locked { .. })));
+    let (run, store) = (dir.path().join("run"), EngineStore::open(&dir.path().join("root")).unwrap());
+    let first = store.open_run_dir(&run, "boot-a").unwrap();
+    assert!(matches!(store.open_run_dir(&run, "boot-a"), Err(EngineStoreError::Locked { .. })));
     drop(first);
-    open_run_dir(dir.path(), "boot-a", &root_id("a")).unwrap();
+    store.open_run_dir(&run, "boot-a").unwrap();
 }
 
 #[test]
 fn a_run_directory_with_pods_of_this_boot_belongs_to_one_root() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
-    let [a, b] = ["a", "b"].map(|name| {
-        let root = dir.path().join(name);
-        let store = EngineStore::open(&root).unwrap();
-        store.root_id().clone()
-    });
-    assert_ne!(a, b);
-    let again = EngineStore::open(&dir.path().join("a")).unwrap();
-    assert_eq!(again.root_id(), &a, "drawn once");
-    drop(open_run_dir(&run, "boot-a", &a).unwrap());
-    drop(open_run_dir(&run, "boot-a", &b).expect("no pod is there"));
-    drop(open_run_dir(&run, "boot-a", &a).unwrap());
+    let [a, b] = ["a", "b"].map(|name| EngineStore::open(&dir.path().join(name)).unwrap());
+    let id = a.root_id().clone();
+    assert_ne!(&id, b.root_id());
+    drop(a);
+    let a = EngineStore::open(&dir.path().join("a")).unwrap();
+    assert_eq!(a.root_id(), &id, "drawn once");
+    drop(a.open_run_dir(&run, "boot-a").unwrap());
+    drop(b.open_run_dir(&run, "boot-a").expect("no pod is there"));
+    drop(a.open_run_dir(&run, "boot-a").unwrap());
     fs::create_dir_all(run.join("pods/s1")).unwrap();
-    drop(open_run_dir(&run, "boot-a", &a).unwrap());
-    let error = open_run_dir(&run, "boot-a", &b).map(drop).unwrap_err();
+    drop(a.open_run_dir(&run, "boot-a").unwrap());
+    let error = b.open_run_dir(&run, "boot-a").map(drop).unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, EngineStoreError::OtherRoot { .. }), "{text}");
     assert!(
         ["run", "a/engine", "b/engine"].iter().all(|path| text.contains(dir.path().join(path).to_str().unwrap())),
         "{text}"
     );
-    drop(open_run_dir(&run, "boot-a", &a).expect("the refusal has changed nothing"));
-    drop(open_run_dir(&run, "boot-b", &b).expect("after a reboot nothing runs"));
+    drop(a.open_run_dir(&run, "boot-a").expect("the refusal has changed nothing"));
+    drop(b.open_run_dir(&run, "boot-b").expect("after a reboot nothing runs"));
     assert!(!run.join("pods").exists());
+}
+
+#[test]
+fn pods_of_this_boot_are_found_in_the_run_directory_that_they_were_run_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run, other, root) = (dir.path().join("run"), dir.path().join("other"), dir.path().join("root"));
+    let store = EngineStore::open(&root).unwrap();
+    drop(store.open_run_dir(&run, "boot-a").unwrap());
+    assert!(!store.open_run_dir(&other, "boot-a").expect("nothing runs").rebooted, "the host has not booted since");
+    drop(store.open_run_dir(&run, "boot-a").unwrap());
+    let refused = |run: &Path| {
+        let error = store.open_run_dir(run, "boot-a").map(drop).unwrap_err();
+        assert!(matches!(error, EngineStoreError::OtherRunDir { .. }), "{error}");
+        let paths = [root.join("engine"), dir.path().join("run"), run.to_owned()];
+        let text = error.to_string();
+        assert!(paths.iter().all(|path| text.contains(path.to_str().unwrap())), "{text}");
+    };
+    store.write_sandbox(&sid("s1"), &sandbox()).unwrap();
+    refused(&other);
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&run, &link).unwrap();
+    assert!(!store.open_run_dir(&link, "boot-a").expect("the same directory").rebooted);
+    fs::remove_dir_all(&run).unwrap();
+    refused(&run);
+    let stopped = SandboxRecord {
+        state: SandboxRecordState::NotReady(SandboxResources { network: true, ..SandboxResources::default() }),
+        ..sandbox()
+    };
+    store.write_sandbox(&sid("s1"), &stopped).unwrap();
+    store.write_container(&cid("c1"), &container(ContainerRecordState::Running)).unwrap();
+    refused(&run);
+    store.write_container(&cid("c1"), &container(ContainerRecordState::Created)).unwrap();
+    fs::write(root.join("engine/containers/c1/record"), b"damaged").unwrap();
+    refused(&run);
+    assert!(store.open_run_dir(&other, "boot-b").expect("after a reboot nothing runs").rebooted);
+    store.remove_container(&cid("c1")).unwrap();
+    assert!(!store.open_run_dir(&run, "boot-b").expect("nothing runs").rebooted);
 }
 
 #[test]

@@ -157,10 +157,10 @@ impl Bed {
         self.running = Some(open(&self.settings).await);
     }
 
-    /// Why an engine with another root and the same run directory does not start.
-    pub(crate) async fn refusal_of_root(&self, root: PathBuf) -> String {
+    /// Why an engine with these directories does not start.
+    pub(crate) async fn refusal_of(&self, root_dir: PathBuf, run_dir: PathBuf) -> String {
         let (tasks, _supervisor) = Tasks::supervised(CancellationToken::new());
-        let settings = EngineSettings { root_dir: root, ..self.settings.clone() };
+        let settings = EngineSettings { root_dir, run_dir, ..self.settings.clone() };
         match Engine::open(settings, &tasks).await {
             Ok(_) => panic!("it starts"),
             Err(error) => error.to_string(),
@@ -185,9 +185,10 @@ impl Bed {
         self.settings.runtimes.insert(handler.to_owned(), runtime);
     }
 
-    /// The run directory says that it is of another boot, and nothing of that boot runs.
+    /// Root and run directory say that they are of another boot, and nothing of that boot runs.
     pub(crate) fn pretend_reboot(&self) {
         fs::write(self.settings.run_dir.join("boot-id"), "another boot").unwrap();
+        fs::write(self.settings.root_dir.join("engine/boot"), "another boot\n/run").unwrap();
     }
 
     pub(crate) fn run_dir(&self) -> PathBuf {

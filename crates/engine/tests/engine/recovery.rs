@@ -473,9 +473,30 @@ pub(crate) async fn an_engine_with_another_root_is_refused_while_pods_run(mut be
     bed.wait_for_log(&id, "ready").await;
     let (pid, shim) = (bed.pid(&id).await, shim_of(&bed, &id).await);
     bed.end_engine().await;
-    let error = bed.refusal_of_root(bed.dir.join("other")).await;
+    let error = bed.refusal_of(bed.dir.join("other"), bed.run_dir()).await;
     assert!(error.contains(bed.dir.join("root").to_str().unwrap()), "{error}");
     assert!(error.contains(bed.dir.join("other").to_str().unwrap()), "{error}");
+    bed.start_engine().await;
+    assert_eq!((bed.pid(&id).await, shim_of(&bed, &id).await), (pid, shim));
+    bed.engine().stop_container(&id, 30, LIMIT).await.unwrap();
+    assert_eq!(bed.status(&id).await.exit_code, 9);
+}
+
+/// As an agent with another `--run-dir`, and one whose run directory was deleted while it was stopped.
+pub(crate) async fn an_engine_with_another_run_directory_is_refused_while_pods_run(mut bed: Bed) {
+    let sandbox = bed.pod("web").await;
+    let id = bed.start(&sandbox, "main", TERMS).await;
+    bed.wait_for_log(&id, "ready").await;
+    let (pid, shim) = (bed.pid(&id).await, shim_of(&bed, &id).await);
+    bed.end_engine().await;
+    let (root, run, other) = (bed.dir.join("root"), bed.run_dir(), bed.dir.join("other"));
+    let error = bed.refusal_of(root.clone(), other.clone()).await;
+    assert!(error.contains(run.to_str().unwrap()) && error.contains(other.to_str().unwrap()), "{error}");
+    std::fs::rename(&run, other.join("kept")).unwrap();
+    let error = bed.refusal_of(root, run.clone()).await;
+    assert!(error.contains(run.to_str().unwrap()), "{error}");
+    std::fs::remove_dir_all(&run).unwrap();
+    std::fs::rename(other.join("kept"), &run).unwrap();
     bed.start_engine().await;
     assert_eq!((bed.pid(&id).await, shim_of(&bed, &id).await), (pid, shim));
     bed.engine().stop_container(&id, 30, LIMIT).await.unwrap();
