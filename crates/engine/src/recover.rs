@@ -12,7 +12,7 @@ use futures::future::BoxFuture;
 use podwright_linux::cgroup::CgroupPath;
 use podwright_linux::exit_info::{self, ExitInfo};
 use podwright_linux::pidfd::PidFd;
-use podwright_shim::protocol::{DescriptorKind, Exited, ProcessIdentity};
+use podwright_shim::protocol::{DescriptorKind, ExitReport, Exited, ProcessIdentity};
 use podwright_shim::run_files::{ContainerDir, RunFileError};
 use tokio::io::unix::AsyncFd;
 
@@ -20,7 +20,7 @@ pub(crate) use adopt::adopt;
 
 use crate::cgroup_limits;
 use crate::context::{EngineContext, now};
-use crate::machine::{ContainerId, ExitReason, ExitRecord, Found, SandboxId, ShownContainer};
+use crate::machine::{ContainerId, ExitReason, ExitRecord, Failure, Found, SandboxId, ShownContainer};
 
 /// Reports an exit that this process has observed.
 pub(crate) type ExitReporter = Arc<dyn Fn(ContainerId, ExitRecord) -> BoxFuture<'static, ()> + Send + Sync>;
@@ -51,8 +51,9 @@ pub(crate) fn reap_shim(pidfd: Arc<OwnedFd>) {
     });
 }
 
-/// Reports the exit of a container whose shim is lost and then reaps it, if it is a child of ours. Before Linux 6.15 only its parent
-/// gets the status, and once: it is reported first, so that a crash in between loses nothing. The first report counts.
+/// Reaps a container whose shim is lost when it ends, if it is a child of ours. Before Linux 6.15 only its parent gets the status, and
+/// once: it is recorded first, so that a crash in between loses nothing, and the new shim reports what is recorded. If that fails it is
+/// reported from here, and its zombie keeps the status until the sweep.
 pub(crate) fn reap_container(
     context: &Arc<EngineContext>,
     id: &ContainerId,
@@ -69,11 +70,29 @@ pub(crate) fn reap_container(
         // With 6.15 the new shim reads it after it was reaped, and reports it once the output is complete.
         if let Some(context) = context.upgrade()
             && !context.features.pidfd_exit_info
+            && let Err(error) = write_exit(&context, &id, info).await
         {
-            exited(id.clone(), record_of(&context, &id, info).await).await;
+            tracing::warn!(container_id = %id, %error, "exit of a container not recorded for its shim");
+            return exited(id.clone(), record_of(&context, &id, info).await).await;
         }
         let _ = exit_info::poll(&pidfd, true);
     });
+}
+
+/// Writes the exit to the files of the container, as its shim would have.
+async fn write_exit(context: &Arc<EngineContext>, id: &ContainerId, info: ExitInfo) -> Result<(), Failure> {
+    let Some((sandbox, _)) = location(context, id) else { return Ok(()) };
+    let number = |number: i32| u32::try_from(number).unwrap_or_default();
+    let finished_at = u64::try_from(now().wall_ns).unwrap_or_default();
+    let (code, signal) = (number(info.code), number(info.signal.unwrap_or_default()));
+    let report = ExitReport { code, signal, finished_at, unknown: false };
+    let (of, pod) = (id.clone(), sandbox.clone());
+    let write = move |context: &EngineContext| -> io::Result<()> {
+        let oom_kills = u64::from(oom_killed(context, &of));
+        let exited = Exited { container: of.0.clone(), report: Some(report), oom_kills, started_at: 0 };
+        container_dir(context, &pod, &of)?.record_exit(&exited).map_err(io::Error::other)
+    };
+    context.blocking(&sandbox, OBSERVE_LIMIT, write).await
 }
 
 /// Kills the shim of a container that has ended, if it does not report the exit: it hangs, and a stop would wait for ever.

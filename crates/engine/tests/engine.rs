@@ -15,6 +15,8 @@ mod images;
 mod isolation;
 #[path = "engine/lifecycle.rs"]
 mod lifecycle;
+#[path = "engine/old_kernel.rs"]
+mod old_kernel;
 #[path = "engine/recovery.rs"]
 mod recovery;
 #[path = "engine/stops.rs"]
@@ -76,6 +78,7 @@ const CASES: &[(&str, Case)] = cases![
     recovery::a_new_engine_finds_the_pods_of_the_last_one,
     recovery::an_exit_without_an_engine_is_reported_to_the_next_one,
     recovery::a_killed_shim_is_replaced_and_exit_codes_are_kept,
+    recovery::an_exit_that_the_kernel_forgets_is_recorded_before_it_is_reaped,
     recovery::an_oom_kill_that_no_shim_has_seen_is_reported,
     recovery::a_pod_whose_engine_and_shim_died_is_taken_over,
     recovery::after_a_reboot_nothing_runs,
@@ -113,6 +116,9 @@ fn main() -> ExitCode {
     }
     if std::env::var_os(INSIDE).is_none() {
         return enter_own_namespaces(&arguments);
+    }
+    if old_kernel::is_pretended() {
+        old_kernel::pretend();
     }
     podwright_net::loopback_up().expect("the loopback interface");
     let result = run_on_main_thread(CASES, |case| bed::run(&case));

@@ -3,7 +3,8 @@
 //! ```text
 //!  pods/<pod>/c/<container>/
 //!  ├─ pid           process id, start time and pidfd inode of the init; written before Launch is answered
-//!  ├─ exit          512 bytes, made before the launch; overwritten once, in place, when the init has exited
+//!  ├─ exit          512 bytes, made before the launch; overwritten in place when the init has exited: by the shim, or by the agent
+//!  │                if its shim is lost
 //!  ├─ stop-signal   exists once the stop signal was sent, or was about to be
 //!  └─ stdout, stderr   FIFOs (see `stdio`)
 //! ```
@@ -129,6 +130,15 @@ impl ContainerDir {
             Err(Errno::NOENT) => Ok(None),
             Err(e) => Err(error(EXIT, &self.container, e)),
         }
+    }
+
+    /// Records the exit of a container whose shim is lost, for the shim that adopts it and for the next agent. What is recorded stays.
+    pub fn record_exit(&self, exit: &Exited) -> Result<(), RunFileError> {
+        if matches!(self.exit(), Ok(Some(_))) {
+            return Ok(());
+        }
+        let missing = || self.io(EXIT, io::ErrorKind::NotFound.into());
+        self.reopen_exit()?.ok_or_else(missing)?.write(exit).map_err(|e| self.io(EXIT, e))
     }
 
     /// Records the init.
@@ -290,6 +300,16 @@ mod tests {
         let longest = Exited { container: "c".repeat(ID_BYTES_MAX), oom_kills: u64::MAX, ..exited() };
         file.write(&longest).unwrap();
         assert_eq!(dir.exit().unwrap(), Some(longest));
+    }
+
+    #[test]
+    fn an_exit_is_recorded_once_in_place_of_a_lost_shim() {
+        let (_pod, dir) = container();
+        assert!(dir.record_exit(&exited()).is_err(), "the container was not launched");
+        dir.prepare_exit().unwrap();
+        dir.record_exit(&exited()).unwrap();
+        dir.record_exit(&Exited { oom_kills: 0, ..exited() }).unwrap();
+        assert_eq!(dir.exit().unwrap(), Some(exited()));
     }
 
     #[test]

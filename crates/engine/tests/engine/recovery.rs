@@ -8,6 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::bed::{Bed, LIMIT};
 use crate::lifecycle::own_namespaces;
+use crate::old_kernel;
 
 async fn state(bed: &Bed, container: &str, wanted: v1::ContainerState) {
     let until = Instant::now() + LIMIT;
@@ -97,6 +98,30 @@ pub(crate) async fn a_killed_shim_is_replaced_and_exit_codes_are_kept(bed: Bed) 
     bed.engine().stop_container(&id, 30, LIMIT).await.unwrap();
     assert_eq!(bed.status(&id).await.exit_code, 9);
     assert_eq!(bed.logged(&id).await, ["ready", "term"], "one stop signal, and the log goes on");
+}
+
+/// On a kernel before 6.15 the engine alone can read how the container of a lost shim has ended. Here it dies before its record of that
+/// is on disk.
+pub(crate) async fn an_exit_that_the_kernel_forgets_is_recorded_before_it_is_reaped(mut bed: Bed) {
+    if !old_kernel::is_pretended() {
+        drop(bed);
+        return old_kernel::run_case("an_exit_that_the_kernel_forgets_is_recorded_before_it_is_reaped").await;
+    }
+    let sandbox = bed.pod("web").await;
+    let id = bed.start(&sandbox, "main", TERMS).await;
+    bed.wait_for_log(&id, "ready").await;
+    end(shim_of(&bed, &id).await);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(bed.exec(&id, "echo hi").await.stdout, "hi\n", "it has a new shim");
+    let record = bed.dir.join("root/engine/containers").join(&id).join("record");
+    make_unreadable(&record);
+    kill_process(Pid::from_raw(bed.pid(&id).await).unwrap(), Signal::TERM).unwrap();
+    assert_eq!(bed.exit(&id).await.exit_code, 9);
+    assert_eq!(bed.logged(&id).await, ["ready", "term"]);
+    bed.end_engine().await;
+    repair(&record);
+    bed.start_engine().await;
+    assert_eq!(bed.exit(&id).await.exit_code, 9, "the record on disk says that it runs");
 }
 
 /// A shim that hangs while its container is killed for its memory, and is then killed: the engine itself reads how it ended.

@@ -1,7 +1,7 @@
 //! Containers of a shim that was lost.
 //!
 //! Their init is not our child: its end is seen by the pidfd, and how it ended is read from the exit file (the lost shim had
-//! recorded it), else asked of the kernel after the agent or pid 1 has reaped it.
+//! recorded it, or the agent has), else asked of the kernel after the agent or pid 1 has reaped it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -121,6 +121,10 @@ impl SupervisedContainer {
                 if let Some(exit) = reap::recorded(pidfd.as_fd()) {
                     return Some(reap::report(exit, now_ns()));
                 }
+                // Before 6.15 the agent alone gets the status of its child. It records the exit before it reaps.
+                if let Ok(Some(Exited { report: Some(report), .. })) = self.dir.exit() {
+                    return Some(report);
+                }
             }
         }
         let since = *exit_unknown_since.get_or_insert(now);
