@@ -5,7 +5,7 @@
 //!  ├─ pid           process id, start time and pidfd inode of the init; written before Launch is answered
 //!  ├─ exit          512 bytes, made before the launch; overwritten in place when the init has exited: by the shim, or by the agent
 //!  │                if its shim is lost
-//!  ├─ stop-signal   exists once the stop signal was sent, or was about to be
+//!  ├─ stop-signal   exists once the stop signal was sent, or was about to be; made before the launch with another name
 //!  └─ stdout, stderr   FIFOs (see `stdio`)
 //! ```
 //! Nothing is synced: after a power loss there is no process left that these files could describe.
@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use prost::Message;
-use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, mkdirat, openat, renameat, renameat_with, unlinkat};
 use rustix::io::Errno;
 
 use crate::protocol::{CONTAINERS_DIR, Exited, ProcessIdentity};
@@ -151,8 +151,20 @@ impl ContainerDir {
         renameat(&self.dir, temporary, &self.dir, PID).map_err(|e| error(PID, &self.container, e))
     }
 
+    /// Makes the note of the stop signal with the name that it has before: on a full disk it can be renamed, but not made.
+    pub(crate) fn prepare_stop_signal(&self) -> Result<(), RunFileError> {
+        let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        self.open_file(STOP_SIGNAL_PREPARED, flags).map(drop)
+    }
+
     /// Records that the stop signal is about to be sent. `false`: it was recorded before.
     pub fn claim_stop_signal(&self) -> Result<bool, RunFileError> {
+        match renameat_with(&self.dir, STOP_SIGNAL_PREPARED, &self.dir, STOP_SIGNAL, RenameFlags::NOREPLACE) {
+            Ok(()) => return Ok(true),
+            Err(Errno::EXIST) => return Ok(false),
+            // Claimed before, never prepared, or a file system that does not rename like this.
+            Err(_) => {}
+        }
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
         match openat(&self.dir, STOP_SIGNAL, flags, Mode::RUSR | Mode::WUSR) {
             Ok(_) => Ok(true),
@@ -163,7 +175,7 @@ impl ContainerDir {
 
     /// Removes what an earlier launch of the same id left.
     pub(crate) fn clear(&self) -> Result<(), RunFileError> {
-        for name in [PID, STOP_SIGNAL, EXIT] {
+        for name in [PID, STOP_SIGNAL, STOP_SIGNAL_PREPARED, EXIT] {
             match unlinkat(&self.dir, name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(e) => return Err(error(name, &self.container, e)),
@@ -258,6 +270,7 @@ fn error(file: &'static str, container: &str, errno: Errno) -> RunFileError {
 const EXIT: &str = "exit";
 const PID: &str = "pid";
 const STOP_SIGNAL: &str = "stop-signal";
+const STOP_SIGNAL_PREPARED: &str = ".stop-signal";
 
 /// Small enough for one block, large enough for an id and some numbers.
 const EXIT_BYTES: usize = 512;
@@ -330,6 +343,22 @@ mod tests {
     }
 
     #[test]
+    fn the_stop_signal_is_claimed_on_a_full_disk() {
+        let mount = tempfile::tempdir().unwrap();
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("tmpfs", mount.path(), "tmpfs", flags, c"nr_inodes=16").unwrap();
+        let dir = ContainerDir::make(File::open(mount.path()).unwrap(), "c1").unwrap();
+        dir.prepare_stop_signal().unwrap();
+        let full = (0..100).find_map(|n| File::create(mount.path().join(n.to_string())).err());
+        let claimed =
+            [dir.stop_signal_sent(), dir.claim_stop_signal(), dir.claim_stop_signal(), dir.stop_signal_sent()];
+        drop(dir);
+        podwright_linux::mount::unmount(mount.path()).unwrap();
+        assert_eq!(full.unwrap().kind(), io::ErrorKind::StorageFull);
+        assert_eq!(claimed.map(Result::unwrap), [false, true, false, true]);
+    }
+
+    #[test]
     fn the_process_is_read_back_and_damage_is_an_error() {
         let (pod, dir) = container();
         assert_eq!(dir.process().unwrap(), None);
@@ -351,6 +380,9 @@ mod tests {
         assert!(dir.stop_signal_sent().unwrap());
         dir.clear().unwrap();
         assert!(!dir.stop_signal_sent().unwrap());
+        dir.prepare_stop_signal().unwrap();
+        assert!(!dir.stop_signal_sent().unwrap());
+        assert_eq!([dir.claim_stop_signal().unwrap(), dir.claim_stop_signal().unwrap()], [true, false]);
     }
 
     #[test]

@@ -149,6 +149,7 @@ fn prepare(
     let dir = ContainerDir::make(&shim.pod_dir, &request.container).map_err(file_error)?;
     dir.clear().map_err(file_error)?;
     let exit_file = dir.prepare_exit().map_err(file_error)?;
+    dir.prepare_stop_signal().map_err(file_error)?;
     let log = LogWriter::open(&request.log_path).map_err(refuse_io("open the log"))?;
     let oom_counter = open_counter(&request.oom_file)?;
     let plan = request.stdio.unwrap_or_default();
