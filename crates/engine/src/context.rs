@@ -10,7 +10,7 @@ use podwright_linux::cgroup::{CgroupPath, CgroupTree};
 use podwright_linux::features::KernelFeatures;
 use podwright_net::{NetnsPins, Network};
 use podwright_shim::plan::CgroupMembership;
-use podwright_tasks::{Pool, PoolError, error_chain};
+use podwright_tasks::{Pool, PoolError, PoolKey, error_chain};
 use tokio::sync::mpsc;
 
 use crate::events::EventHub;
@@ -68,8 +68,22 @@ impl EngineContext {
         T: Send + 'static,
         E: std::error::Error + Send + 'static,
     {
+        self.blocking_on(&sandbox.0, limit, work).await
+    }
+
+    /// As [`Self::blocking`], for work that may hang apart from other work of its sandbox, which must not wait for it.
+    pub(crate) async fn blocking_on<T, E>(
+        self: &Arc<Self>,
+        key: impl Into<PoolKey>,
+        limit: Duration,
+        work: impl FnOnce(&Self) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, Failure>
+    where
+        T: Send + 'static,
+        E: std::error::Error + Send + 'static,
+    {
         let context = Arc::clone(self);
-        let done = self.pool.run(&sandbox.0, limit, move || work(&context).map_err(|e| failure(&e))).await;
+        let done = self.pool.run(key, limit, move || work(&context).map_err(|e| failure(&e))).await;
         done.unwrap_or_else(|error: PoolError| Err(Failure::new(error.to_string())))
     }
 

@@ -7,6 +7,8 @@
 mod bed;
 #[path = "engine/calls.rs"]
 mod calls;
+#[path = "engine/forwards.rs"]
+mod forwards;
 #[path = "engine/handlers.rs"]
 mod handlers;
 #[path = "engine/images.rs"]
@@ -60,6 +62,7 @@ const CASES: &[(&str, Case)] = cases![
     stops::a_stop_ends_although_the_shim_hangs,
     stops::a_frozen_pod_is_stopped,
     stops::a_fork_bomb_is_stopped,
+    forwards::forwards_that_hang_delay_no_other_call_of_their_pod,
     calls::exec_sync_returns_output_and_code,
     calls::an_exec_that_takes_too_long_is_killed,
     calls::the_output_of_an_exec_is_cut,

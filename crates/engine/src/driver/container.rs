@@ -12,6 +12,7 @@ use podwright_linux::cgroup::{CgroupError, CgroupPath};
 use podwright_shim::client::RequestPacket;
 use podwright_shim::plan::LaunchPlan;
 use podwright_shim::protocol::{AbortLaunch, LaunchRequest, StdioPlan, request};
+use podwright_tasks::PoolKey;
 use prost::Message;
 
 use crate::cgroup_limits;
@@ -147,7 +148,7 @@ pub(super) async fn thaw(context: &Arc<EngineContext>, id: &ContainerId) {
         context.cgroups.thaw(&cgroup);
         Ok(())
     };
-    if let Err(error) = context.blocking(&sandbox, KILL_LIMIT, thaw).await {
+    if let Err(error) = context.blocking_on(cgroup_work(&sandbox, id), KILL_LIMIT, thaw).await {
         tracing::warn!(container_id = %id, %error, "killed container not thawed");
     }
 }
@@ -157,7 +158,7 @@ pub(super) async fn end_cgroup(context: &Arc<EngineContext>, id: &ContainerId) {
     let Some(location) = location(context, id) else { return };
     let (of, sandbox) = (id.clone(), location.sandbox.clone());
     let end = move |context: &EngineContext| end_processes(context, &of, &location);
-    if let Err(error) = context.blocking(&sandbox, PREPARE_LIMIT, end).await {
+    if let Err(error) = context.blocking_on(cgroup_work(&sandbox, id), PREPARE_LIMIT, end).await {
         tracing::warn!(container_id = %id, %error, "cgroup of an ended container not removed");
     }
 }
@@ -175,7 +176,12 @@ pub(super) async fn clean_up(context: &Arc<EngineContext>, id: &ContainerId) -> 
         remove_tree(&run.join(podwright_shim::protocol::CONTAINERS_DIR).join(&of.0))?;
         context.store.remove_container(&of).map_err(|e| text(&e))
     };
-    context.blocking(&sandbox, PREPARE_LIMIT, remove).await
+    context.blocking_on(cgroup_work(&sandbox, id), PREPARE_LIMIT, remove).await
+}
+
+/// A process that can not be killed holds up its own container, not the starts and stops of the others.
+fn cgroup_work(sandbox: &SandboxId, id: &ContainerId) -> PoolKey {
+    PoolKey::new(format!("cgroups {sandbox}"), format!("cgroup {id}"))
 }
 
 /// The encoded plan of a container, in its directory.

@@ -42,8 +42,9 @@ impl EffectExecutor {
         let (context, results) = (Arc::clone(&self.context), self.results.clone());
         podwright_tasks::spawn("engine-record", async move {
             let shared = Arc::clone(&context);
-            let written =
-                context.pool.run_to_end(&sandbox.0, move || write(&shared).map_err(|e| failure(&e).message)).await;
+            // Everything of the pod waits for its records, which wait for no other work of it.
+            let work = move || write(&shared).map_err(|e| failure(&e).message);
+            let written = context.pool.run_to_end(format!("records {sandbox}"), work).await;
             let failed = written.map_err(|e| e.to_string()).flatten().err();
             if let Some(error) = &failed {
                 tracing::error!(sandbox_id = %sandbox, error, "record not written, will be retried");

@@ -10,11 +10,13 @@ use podwright_cri::{Code, CriError, v1};
 use podwright_linux::namespace;
 use podwright_shim::client::{Descriptors, RequestPacket, ShimAnswer};
 use podwright_shim::protocol::{Attach, AttachStream, DescriptorKind, StdioPlan, request};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use tokio::net::TcpSocket;
 
 use super::exec_plan::{ExecAsked, ExecRunning, locate, start};
 use super::exec_sync::discard;
 use super::{VerbContext, failed, known_sandbox, not_found};
-use crate::context::EngineContext;
+use crate::context::{EngineContext, failure};
 use crate::objects::find;
 use crate::pod_network;
 use crate::streaming::{ExecProcess, ProcessStreams};
@@ -102,31 +104,43 @@ pub(crate) async fn connect_port(calls: VerbContext<'_>, text: &str, port: u16) 
         (id.clone(), pod_network::has_own(&entry.record.config))
     };
     let of = id.clone();
-    let connect = move |context: &EngineContext| -> io::Result<OwnedFd> {
+    let make = move |context: &EngineContext| -> io::Result<[io::Result<OwnedFd>; 2]> {
         let netns = own.then(|| File::open(context.pins.path(&of.0))).transpose()?;
         // A thread of its own, which ends afterwards: it can not leave the namespace again.
         let thread = std::thread::Builder::new().name("port-forward".into()).spawn(move || {
             if let Some(netns) = netns {
                 namespace::enter(&netns, namespace::flags::NEWNET)?;
             }
-            connect_loopback(port)
+            Ok([AddressFamily::INET, AddressFamily::INET6].map(unconnected))
         })?;
         thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
     };
-    calls.context.blocking(&id, CONNECT_LIMIT, connect).await.map_err(|failure| failed(PORT_FORWARD, &failure))
+    let made = calls.context.blocking_on(format!("port-forward {id}"), SOCKET_LIMIT, make).await;
+    let [v4, v6] = made.map_err(|failure| failed(PORT_FORWARD, &failure))?;
+    let connected = match connect(v4, Ipv4Addr::LOCALHOST.into(), port).await {
+        // The first error names what users expect.
+        Err(error) => connect(v6, Ipv6Addr::LOCALHOST.into(), port).await.map_err(|_| error),
+        connected => connected,
+    };
+    connected.map_err(|error| failed(PORT_FORWARD, &failure(&error)))
 }
 
-fn connect_loopback(port: u16) -> io::Result<OwnedFd> {
-    let connect = |address: IpAddr| TcpStream::connect_timeout(&SocketAddr::new(address, port), CONNECT_TRY);
-    let first = connect(Ipv4Addr::LOCALHOST.into());
-    // The first error names what users expect.
-    let stream = first.or_else(|error| connect(Ipv6Addr::LOCALHOST.into()).map_err(|_| error))?;
-    Ok(stream.into())
+/// A socket of the namespace of this thread.
+fn unconnected(family: AddressFamily) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, None)?)
+}
+
+/// A program that does not accept keeps a client waiting. That must not take a thread of the pod, whose other work needs them.
+async fn connect(socket: io::Result<OwnedFd>, address: IpAddr, port: u16) -> io::Result<OwnedFd> {
+    let connecting = TcpSocket::from_std_stream(TcpStream::from(socket?)).connect(SocketAddr::new(address, port));
+    let stream = tokio::time::timeout(CONNECT_TRY, connecting).await.map_err(|_| io::ErrorKind::TimedOut)??;
+    Ok(stream.into_std()?.into())
 }
 
 const EXEC: &str = "Exec";
 const ATTACH: &str = "Attach";
 const PORT_FORWARD: &str = "PortForward";
 const ATTACH_LIMIT: Duration = Duration::from_secs(30);
-const CONNECT_LIMIT: Duration = Duration::from_secs(15);
+const SOCKET_LIMIT: Duration = Duration::from_secs(15);
 const CONNECT_TRY: Duration = Duration::from_secs(5);
