@@ -14,6 +14,7 @@ use podwright_tasks::{Pool, PoolError, PoolKey, error_chain};
 use tokio::sync::mpsc;
 
 use crate::events::EventHub;
+use crate::exec_output::ExecOutputBudget;
 use crate::machine::{ContainerId, Failure, Moment, SandboxId};
 use crate::objects::Objects;
 use crate::settings::EngineSettings;
@@ -49,6 +50,7 @@ pub(crate) struct EngineContext {
     pub(crate) objects: Mutex<Objects>,
     pub(crate) unreadable: UnreadableObjects,
     pub(crate) unwritten: UnwrittenRecords,
+    pub(crate) exec_output: ExecOutputBudget,
 }
 
 impl EngineContext {

@@ -11,6 +11,7 @@ mod device_rules;
 mod driver;
 mod engine;
 mod events;
+mod exec_output;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzz_api;

@@ -66,6 +66,7 @@ const CASES: &[(&str, Case)] = cases![
     calls::exec_sync_returns_output_and_code,
     calls::an_exec_that_takes_too_long_is_killed,
     calls::the_output_of_an_exec_is_cut,
+    calls::the_outputs_of_many_execs_are_cut_together,
     calls::names_are_reserved_and_unknown_ids_can_be_removed,
     calls::a_beginning_of_two_ids_is_refused_by_every_call,
     calls::lists_are_filtered_and_ordered_by_creation,

@@ -18,6 +18,7 @@ use super::{Engine, requirements};
 use crate::context::{EngineContext, now};
 use crate::driver::Driver;
 use crate::events::EventHub;
+use crate::exec_output::ExecOutputBudget;
 use crate::machine::SandboxId;
 use crate::objects::{ContainerEntry, SandboxEntry};
 use crate::settings::{EngineSettings, NetworkSettings};
@@ -165,6 +166,7 @@ fn open_blocking(
         objects,
         unreadable,
         unwritten: UnwrittenRecords::default(),
+        exec_output: ExecOutputBudget::default(),
         features,
     };
     Ok((context, records, collector))

@@ -28,6 +28,7 @@ pub(super) struct ExecAsked {
 
 /// A process that runs.
 pub(super) struct ExecRunning {
+    pub(super) sandbox: SandboxId,
     pub(super) descriptors: Descriptors,
     pub(super) ended: oneshot::Receiver<ExecExited>,
 }
@@ -60,7 +61,7 @@ pub(super) async fn start(calls: VerbContext<'_>, asked: ExecAsked) -> Result<Ex
     let packet = RequestPacket::exec(request, &plan).map_err(|error| other(error.to_string()))?;
     match link.call(packet, START_LIMIT).await {
         Ok(ShimAnswer::ExecStarted { descriptors, started: ExecStarted { .. } }) => {
-            Ok(ExecRunning { descriptors, ended })
+            Ok(ExecRunning { sandbox, descriptors, ended })
         }
         Ok(ShimAnswer::LaunchFailed(failed)) => Err(other(failed.text)),
         Ok(_) => Err(other("an unexpected answer of the shim".into())),

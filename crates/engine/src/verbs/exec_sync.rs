@@ -1,4 +1,4 @@
-//! ExecSync: runs a command and returns its output, cut at [`OUTPUT_BYTES_MAX`].
+//! ExecSync: runs a command and returns the beginning of its output (see the module `exec_output`).
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use tokio::net::unix::pipe;
 
 use super::exec_plan::{ExecAsked, ExecRunning, start};
 use super::{VerbContext, invalid};
+use crate::exec_output::ExecOutput;
 
 pub(crate) async fn exec_sync(
     calls: VerbContext<'_>,
@@ -25,19 +26,20 @@ pub(crate) async fn exec_sync(
         deadline: (seconds > 0).then(|| Duration::from_secs(seconds)),
         sync: true,
     };
-    let ExecRunning { descriptors, ended } = start(calls, asked).await?;
+    let ExecRunning { sandbox, descriptors, ended } = start(calls, asked).await?;
     let (stdout, stderr) = pipes(descriptors)?;
+    let output = || calls.context.exec_output.output(&sandbox.0);
     let (drain, drained) = tokio::sync::watch::channel(false);
-    let outputs = async { tokio::join!(read(stdout, drained.clone()), read(stderr, drained)) };
+    let outputs = async { tokio::join!(read(stdout, output(), drained.clone()), read(stderr, output(), drained)) };
     tokio::pin!(outputs);
-    let mut output = None;
+    let mut complete = None;
     let exited = tokio::select! {
         // Both streams may end before the process.
-        exited = async { output = Some((&mut outputs).await); std::future::pending().await } => exited,
+        exited = async { complete = Some((&mut outputs).await); std::future::pending().await } => exited,
         exited = ended => exited,
     };
-    let (stdout, stderr) = match output {
-        Some(output) => output,
+    let (stdout, stderr) = match complete {
+        Some(outputs) => outputs,
         // What a process that stays behind holds open does not delay the answer for longer than the drain.
         None => {
             let end = async {
@@ -46,7 +48,7 @@ pub(crate) async fn exec_sync(
                 std::future::pending::<()>().await;
             };
             tokio::select! {
-                output = &mut outputs => output,
+                outputs = &mut outputs => outputs,
                 () = end => unreachable!("never ends"),
             }
         }
@@ -58,8 +60,8 @@ pub(crate) async fn exec_sync(
     }
     let code = exited.report.map_or(255, |report| report.code);
     Ok(v1::ExecSyncResponse {
-        stdout: stdout.into(),
-        stderr: stderr.into(),
+        stdout: stdout.into_bytes(),
+        stderr: stderr.into_bytes(),
         exit_code: i32::try_from(code).unwrap_or(255),
     })
 }
@@ -76,9 +78,8 @@ fn pipes(descriptors: Descriptors) -> Result<(OwnedFd, OwnedFd), CriError> {
     stdout.zip(stderr).ok_or_else(|| CriError::new(Code::Other, CALL, "the shim sent no streams"))
 }
 
-/// Reads to the end. What is beyond the limit is read and dropped, so that the process does not block.
-async fn read(fd: OwnedFd, mut drained: tokio::sync::watch::Receiver<bool>) -> Vec<u8> {
-    let mut output = vec![];
+/// Reads to the end.
+async fn read(fd: OwnedFd, mut output: ExecOutput, mut drained: tokio::sync::watch::Receiver<bool>) -> ExecOutput {
     let pipe =
         rustix::io::ioctl_fionbio(&fd, true).map_err(Into::into).and_then(|()| pipe::Receiver::from_owned_fd(fd));
     let Ok(mut pipe) = pipe else { return output };
@@ -91,8 +92,7 @@ async fn read(fd: OwnedFd, mut drained: tokio::sync::watch::Receiver<bool>) -> V
         if length == 0 {
             return output;
         }
-        let left = OUTPUT_BYTES_MAX.saturating_sub(output.len());
-        output.extend_from_slice(&chunk[..length.min(left)]);
+        output.push(&chunk[..length]);
     }
 }
 
@@ -106,7 +106,5 @@ pub(super) fn discard(fd: OwnedFd) {
 }
 
 const CALL: &str = "ExecSync";
-/// Per stream, as containerd and CRI-O have it.
-const OUTPUT_BYTES_MAX: usize = 16 << 20;
 /// After the end of the command.
 const DRAIN: Duration = Duration::from_secs(2);

@@ -27,7 +27,7 @@ pub(crate) async fn exec_streams(calls: VerbContext<'_>, asked: v1::ExecRequest)
     let (stdin, stdout, stderr) = (asked.stdin, asked.stdout, asked.stderr);
     let (container, command) = (asked.container_id, asked.cmd);
     let asked = ExecAsked { call: EXEC, container, command, stdio, deadline: None, sync: false };
-    let ExecRunning { descriptors, ended } = start(calls, asked).await?;
+    let ExecRunning { descriptors, ended, .. } = start(calls, asked).await?;
     let streams = process_streams(descriptors, [stdin, stdout, stderr]);
     let streams = streams.map_err(|error| CriError::new(Code::Other, EXEC, error.to_string()))?;
     let exit = async {

@@ -45,6 +45,18 @@ pub(crate) async fn the_output_of_an_exec_is_cut(bed: Bed) {
     assert_eq!((response.stdout.len(), response.exit_code), (16 << 20, 4));
 }
 
+pub(crate) async fn the_outputs_of_many_execs_are_cut_together(bed: Bed) {
+    let sandbox = bed.pod("web").await;
+    let id = bed.start(&sandbox, "main", "exec sleep 1000").await;
+    let script = "dd if=/dev/zero bs=1M count=17 2>/dev/null; dd if=/dev/zero bs=1M count=17 >&2 2>/dev/null; exit 4";
+    let responses = futures::future::join_all((0..4).map(|_| bed.exec(&id, script))).await;
+    let bytes: usize = responses.iter().map(|response| response.stdout.len() + response.stderr.len()).sum();
+    assert!(bytes < 33 << 20, "{bytes} bytes of one pod");
+    assert!(responses.iter().all(|response| response.exit_code == 4 && response.stderr.len() >= 10 << 10));
+    drop(responses);
+    assert_eq!(bed.exec(&id, script).await.stdout.len(), 16 << 20, "their answers are gone");
+}
+
 pub(crate) async fn names_are_reserved_and_unknown_ids_can_be_removed(bed: Bed) {
     let sandbox = bed.pod("web").await;
     let request = v1::RunPodSandboxRequest { config: Some(bed.sandbox_config("web", true)), ..Default::default() };
