@@ -59,6 +59,10 @@ fn resolve_in(passwd: &str, group: &str, plan: &UserPlan) -> Result<ResolvedUser
         ));
     }
     let home = entry.map(|account| account.home.to_owned()).filter(|home| home.starts_with('/'));
+    if home.as_ref().is_some_and(|home| home.len() > HOME_BYTES_MAX) {
+        let text = format!("user {:?}: its home directory has more than {HOME_BYTES_MAX} bytes", plan.user);
+        return Err(LaunchFailure::new(LaunchStep::User, text));
+    }
     Ok(ResolvedUser { uid, gid, groups: all, home: home.unwrap_or_else(|| "/".to_owned()) })
 }
 
@@ -158,6 +162,8 @@ fn groups(group: &str) -> impl Iterator<Item = (&str, u32, &str)> {
 }
 
 const FILE_MAX: u64 = 1 << 20;
+/// The kernel's `PATH_MAX`. A report with a longer one could be too large for a packet.
+const HOME_BYTES_MAX: usize = 4096;
 /// They must fit into one report; the kernel takes 65,536.
 const GROUPS_MAX: usize = 8192;
 
@@ -214,6 +220,16 @@ mod tests {
         assert_eq!(failure.text, "user \"nobody\": not in /etc/passwd of the container");
         assert!(resolve_in(PASSWD, GROUP, &plan("web:staff", &[], GroupsPolicy::Merge)).is_err());
         assert!(resolve_in(PASSWD, GROUP, &plan("4294967295", &[], GroupsPolicy::Merge)).is_err());
+    }
+
+    #[test]
+    fn a_home_that_no_report_can_carry_is_refused() {
+        let passwd = |bytes: usize| format!("web:x:1000:1000::/{}:\nother:x:7:7::/:\n", "h".repeat(bytes - 1));
+        let find = |bytes: usize, user: &str| resolve_in(&passwd(bytes), "", &plan(user, &[], GroupsPolicy::Merge));
+        assert_eq!(find(4096, "web").unwrap().home.len(), 4096);
+        let failure = find(4097, "web").unwrap_err();
+        assert_eq!(failure.text, "user \"web\": its home directory has more than 4096 bytes");
+        assert_eq!(find(70_000, "other").unwrap().home, "/", "of another user");
     }
 
     #[test]
