@@ -4,7 +4,7 @@
 //! a number is never a name: the image writes the files, and must not map the user that a pod requests to another one.
 
 use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 
@@ -88,23 +88,25 @@ pub(super) fn own_streams(streams: &[&OwnedFd], uid: u32) {
     }
 }
 
-/// A text file of the container, at most 1 MiB; a missing one is empty. A FIFO or device must not hang or feed us.
+/// A text file of the container, at most 1 MiB; a missing one is empty. What is no regular file is not even opened: the open of a FIFO
+/// waits, and that of a device does what its driver wants, for other runtimes outside of the container's device cgroup.
 fn read_beneath(root: impl AsFd, path: &str) -> Result<String, LaunchFailure> {
     let failed = |text: String| LaunchFailure::new(LaunchStep::User, format!("read /{path}: {text}"));
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    // O_NONBLOCK: the open of a FIFO does not wait for a writer.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = match rustix::fs::openat2(root, path, flags, Mode::empty(), resolve) {
-        Ok(file) => file,
+    let found = match rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
+        Ok(found) => found,
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Ok(String::new()),
         Err(e) => return Err(LaunchFailure::io(LaunchStep::User, format!("read /{path}"), &e.into())),
     };
-    let stat = rustix::fs::fstat(&file).map_err(|e| failed(e.to_string()))?;
+    let stat = rustix::fs::fstat(&found).map_err(|e| failed(e.to_string()))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(failed("not a regular file".to_owned()));
     }
+    // The same file, whatever is at the path now.
+    let file = std::fs::File::open(format!("/proc/self/fd/{}", found.as_raw_fd()));
+    let file = file.map_err(|e| LaunchFailure::io(LaunchStep::User, format!("read /{path}"), &e))?;
     let mut bytes = vec![];
-    let read = std::fs::File::from(file).take(FILE_MAX + 1).read_to_end(&mut bytes);
+    let read = file.take(FILE_MAX + 1).read_to_end(&mut bytes);
     read.map_err(|e| failed(e.to_string()))?;
     if bytes.len() as u64 > FILE_MAX {
         return Err(failed("larger than 1 MiB".to_owned()));
@@ -238,6 +240,18 @@ mod tests {
         assert_eq!(host_id(&maps, 3), Some(100_003));
         assert_eq!(host_id(&maps, 10), None);
         assert_eq!(host_id(&[], 10), Some(10));
+    }
+
+    /// The open of a socket, and of a device without a driver, is an error of its own.
+    #[test]
+    fn what_is_no_regular_file_is_not_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("etc")).unwrap();
+        let path = dir.path().join("etc/passwd");
+        let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let root: OwnedFd = std::fs::File::open(dir.path()).unwrap().into();
+        let failure = resolve(&root, &plan("", &[], GroupsPolicy::Merge)).unwrap_err();
+        assert_eq!(failure.text, "read /etc/passwd: not a regular file");
     }
 
     #[test]
