@@ -63,7 +63,9 @@ impl std::fmt::Debug for GcRootSource {
 struct PullFlights {
     /// By hosts and digest: a registry that sends slowly delays its own pulls only.
     blobs: Flights<(String, Digest)>,
-    layers: Flights<ChainId>,
+    /// By chain and blob: the author of an image writes the chain into its configuration, and what is in the blob is known only when
+    /// it is unpacked.
+    layers: Flights<(ChainId, Digest)>,
 }
 
 type PullKey = (ImageReference, Digest, LayerBlobs);
@@ -343,7 +345,7 @@ impl PullRun {
         layers: &[LayerRecord],
         chain: ChainId,
     ) -> Result<(), PullProblem> {
-        let _one = self.flights.layers.lock(chain).await;
+        let _one = self.flights.layers.lock((chain, descriptor.digest)).await;
         if self.store.is_unpacked(chain) {
             return Ok(());
         }

@@ -219,3 +219,16 @@ async fn a_registry_that_stalls_does_not_delay_another_with_the_same_layer() {
     assert!(!stuck.is_finished(), "the stalled transfer is still waited for");
     stuck.abort();
 }
+
+/// Of an image that names the layers of another one in its configuration, and has a blob that takes long to unpack.
+#[tokio::test]
+async fn a_blob_that_claims_a_layer_of_another_image_does_not_delay_it() {
+    let image = two_layers("team/app:1");
+    let registry = FakeRegistry::with(&[&image]).await;
+    let reference = registry.reference("team/app:1");
+    let layers = PullFixture::new().pull(&reference).await.unwrap().layers;
+    let fixture = PullFixture::new();
+    let claimed = (chain_of(&layers)[0], Digest::of(b"another blob"));
+    let _unpacking = fixture.puller.flights.layers.lock(claimed).await;
+    fixture.pull(&reference).await.unwrap();
+}
