@@ -48,8 +48,8 @@ pub(crate) enum DriverInput {
     Call(WaiterId, EngineCall, oneshot::Sender<Result<(), Refusal>>),
     /// The result of a step, or an exit that was observed.
     Happened(MachineEvent),
-    /// The record at the head of a lane is written, or could not be.
-    Written(SandboxId, Option<RecordKey>),
+    /// The record at the head of a lane is written, or could not be, for this reason.
+    Written(SandboxId, Option<(RecordKey, String)>),
 }
 
 /// The owner of the machines.
@@ -143,7 +143,11 @@ impl Driver {
                 self.handle(event, vec![]);
             }
             DriverInput::Written(sandbox, failed) => {
-                self.lanes.written(&sandbox, failed);
+                let (failed, error) = failed.unzip();
+                if let Some(id) = self.lanes.written(&sandbox, failed) {
+                    let failure = Failure::new(format!("the start is not recorded: {}", error.unwrap_or_default()));
+                    self.handle(MachineEvent::Container(id, ContainerEvent::LaunchFailed(failure)), vec![]);
+                }
                 self.drain(&sandbox);
             }
         }

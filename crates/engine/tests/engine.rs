@@ -92,6 +92,7 @@ const CASES: &[(&str, Case)] = cases![
     recovery::a_sandbox_whose_record_can_not_be_read_is_left_alone,
     recovery::a_container_whose_record_can_not_be_read_is_left_alone,
     recovery::a_record_that_can_not_be_written_shows_in_the_status_until_it_is,
+    recovery::a_container_whose_start_can_not_be_recorded_is_not_launched,
     recovery::a_stopped_pod_has_no_address_in_its_record,
     recovery::an_address_that_a_stopped_pod_left_is_free_after_a_restart,
     recovery::a_pod_without_a_record_is_ended_before_its_files_are_removed,

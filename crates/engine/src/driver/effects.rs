@@ -32,7 +32,7 @@ impl EffectExecutor {
         Self { context, results }
     }
 
-    /// Writes a record. One that can not be written (the disk is full) counts in memory and is written later.
+    /// Writes a record. One that can not be written (the disk is full) counts in memory and is written later, except for that of a start.
     pub(super) fn write<E: std::error::Error + Send + 'static>(
         &self,
         sandbox: SandboxId,
@@ -50,7 +50,7 @@ impl EffectExecutor {
                 tracing::error!(sandbox_id = %sandbox, error, "record not written, will be retried");
             }
             context.unwritten.note(key.to_string(), failed.clone());
-            let _ = results.send(DriverInput::Written(sandbox, failed.map(|_| key))).await;
+            let _ = results.send(DriverInput::Written(sandbox, failed.map(|error| (key, error)))).await;
         });
     }
 

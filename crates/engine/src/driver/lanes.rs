@@ -128,11 +128,22 @@ impl Lanes {
         Some(item)
     }
 
-    /// The record of a lane is written, or could not be.
-    pub(super) fn written(&mut self, sandbox: &SandboxId, failed: Option<RecordKey>) {
-        self.unwritten.extend(failed);
-        if let Some(lane) = self.lanes.get_mut(sandbox) {
+    /// The record of a lane is written, or could not be. Returns the container whose launch would be next and is taken out: an agent that
+    /// finds the former record would not look for its process.
+    pub(super) fn written(&mut self, sandbox: &SandboxId, failed: Option<RecordKey>) -> Option<ContainerId> {
+        let lane = self.lanes.get_mut(sandbox);
+        let launch = lane.and_then(|lane| {
             lane.writing = false;
+            let is_launch = |item: &mut LaneItem| match (&failed, item) {
+                (Some(RecordKey::Container(id)), LaneItem::Container(of, ContainerEffect::Launch)) => id == of,
+                _ => false,
+            };
+            lane.items.pop_front_if(is_launch)
+        });
+        self.unwritten.extend(failed);
+        match launch {
+            Some(LaneItem::Container(id, _)) => Some(id),
+            _ => None,
         }
     }
 

@@ -332,6 +332,24 @@ pub(crate) async fn a_record_that_can_not_be_written_shows_in_the_status_until_i
     }
 }
 
+/// The next engine would take it for one that was never started.
+pub(crate) async fn a_container_whose_start_can_not_be_recorded_is_not_launched(mut bed: Bed) {
+    let sandbox = bed.pod("web").await;
+    let id = bed.create(&sandbox, bed.container_config("main", "exec sleep 1000")).await.unwrap();
+    let record = bed.dir.join("root/engine/containers").join(&id).join("record");
+    make_unreadable(&record);
+    let error = bed.engine().start_container(&id, LIMIT).await.unwrap_err();
+    assert!(error.message.contains("the start is not recorded"), "{error}");
+    assert_eq!(bed.status(&id).await.reason, "StartError");
+    assert!(!bed.run_dir().join("pods").join(&sandbox).join("c").join(&id).join("pid").exists(), "it was launched");
+    bed.end_engine().await;
+    repair(&record);
+    bed.start_engine().await;
+    assert_eq!(bed.status(&id).await.state(), v1::ContainerState::ContainerCreated);
+    bed.engine().start_container(&id, LIMIT).await.unwrap();
+    assert_eq!(bed.exec(&id, "echo hi").await.stdout, "hi\n");
+}
+
 /// Removes every image and what garbage collection may remove with it.
 async fn remove_images(bed: &Bed) {
     let engine = bed.opened().clone();
