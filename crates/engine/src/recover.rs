@@ -1,6 +1,7 @@
 //! Containers whose shim is lost, or whose agent was replaced: they are found again, adopted, watched and reaped.
 
 mod adopt;
+mod reap;
 
 use std::fs::File;
 use std::io;
@@ -12,15 +13,16 @@ use futures::future::BoxFuture;
 use podwright_linux::cgroup::CgroupPath;
 use podwright_linux::exit_info::{self, ExitInfo};
 use podwright_linux::pidfd::PidFd;
-use podwright_shim::protocol::{DescriptorKind, ExitReport, Exited, ProcessIdentity};
+use podwright_shim::protocol::{DescriptorKind, Exited, ProcessIdentity};
 use podwright_shim::run_files::{ContainerDir, RunFileError};
 use tokio::io::unix::AsyncFd;
 
 pub(crate) use adopt::adopt;
+pub(crate) use reap::{reap_container, reap_shim};
 
 use crate::cgroup_limits;
 use crate::context::{EngineContext, now};
-use crate::machine::{ContainerId, ExitReason, ExitRecord, Failure, Found, SandboxId, ShownContainer};
+use crate::machine::{ContainerId, ExitReason, ExitRecord, Found, SandboxId, ShownContainer};
 
 /// Reports an exit that this process has observed.
 pub(crate) type ExitReporter = Arc<dyn Fn(ContainerId, ExitRecord) -> BoxFuture<'static, ()> + Send + Sync>;
@@ -39,60 +41,6 @@ pub(crate) fn exit_record(exited: &Exited) -> ExitRecord {
 fn unknown_exit() -> ExitRecord {
     let message = "the process is gone and its exit status is not known".into();
     ExitRecord { code: 255, reason: ExitReason::Unknown, message, finished_at_ns: now().wall_ns }
-}
-
-/// Reaps a shim when it ends, if it is a child of ours.
-pub(crate) fn reap_shim(pidfd: Arc<OwnedFd>) {
-    podwright_tasks::spawn("reap", async move {
-        if ended(&pidfd).await.is_ok() {
-            // Not a child: pid 1 reaps it.
-            let _ = exit_info::poll(&pidfd, true);
-        }
-    });
-}
-
-/// Reaps a container whose shim is lost when it ends, if it is a child of ours. Before Linux 6.15 only its parent gets the status, and
-/// once: it is recorded first, so that a crash in between loses nothing, and the new shim reports what is recorded. If that fails it is
-/// reported from here, and its zombie keeps the status until the sweep.
-pub(crate) fn reap_container(
-    context: &Arc<EngineContext>,
-    id: &ContainerId,
-    pidfd: Arc<OwnedFd>,
-    exited: ExitReporter,
-) {
-    let (context, id) = (Arc::downgrade(context), id.clone());
-    podwright_tasks::spawn("reap", async move {
-        if ended(&pidfd).await.is_err() {
-            return;
-        }
-        // Not a child: pid 1 reaps it.
-        let Ok(Some(info)) = exit_info::poll(&pidfd, false) else { return };
-        // With 6.15 the new shim reads it after it was reaped, and reports it once the output is complete.
-        if let Some(context) = context.upgrade()
-            && !context.features.pidfd_exit_info
-            && let Err(error) = write_exit(&context, &id, info).await
-        {
-            tracing::warn!(container_id = %id, %error, "exit of a container not recorded for its shim");
-            return exited(id.clone(), record_of(&context, &id, info).await).await;
-        }
-        let _ = exit_info::poll(&pidfd, true);
-    });
-}
-
-/// Writes the exit to the files of the container, as its shim would have.
-async fn write_exit(context: &Arc<EngineContext>, id: &ContainerId, info: ExitInfo) -> Result<(), Failure> {
-    let Some((sandbox, _)) = location(context, id) else { return Ok(()) };
-    let number = |number: i32| u32::try_from(number).unwrap_or_default();
-    let finished_at = u64::try_from(now().wall_ns).unwrap_or_default();
-    let (code, signal) = (number(info.code), number(info.signal.unwrap_or_default()));
-    let report = ExitReport { code, signal, finished_at, unknown: false };
-    let (of, pod) = (id.clone(), sandbox.clone());
-    let write = move |context: &EngineContext| -> io::Result<()> {
-        let oom_kills = u64::from(oom_killed(context, &of));
-        let exited = Exited { container: of.0.clone(), report: Some(report), oom_kills, started_at: 0 };
-        container_dir(context, &pod, &of)?.record_exit(&exited).map_err(io::Error::other)
-    };
-    context.blocking(&sandbox, OBSERVE_LIMIT, write).await
 }
 
 /// Kills the shim of a container that has ended, if it does not report the exit: it hangs, and a stop would wait for ever.
