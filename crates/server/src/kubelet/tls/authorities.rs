@@ -1,74 +1,74 @@
-//! The CAs of client certificates. The verifier of rustls does not check the validity of a CA itself, as Go's does: those that are not
-//! valid at the moment are left out.
+//! The certificates of `clientCAFile`: CAs of client certificates, and client certificates that are trusted themselves.
+//!
+//! Of a trust anchor, webpki uses the name, the key and the name constraints. What else limits a CA is checked here, as by Go's
+//! `x509.Certificate.Verify`: otherwise the key of any certificate in the file could issue certificates for any user.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
-use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme};
+use webpki::{EndEntityCert, KeyUsage, VerifiedPath, anchor_from_trusted_cert};
+use x509_parser::prelude::{FromDer, X509Certificate, X509Error, X509Extension, X509Version};
 
 use super::provider;
 
-/// The CAs of a file.
+/// The certificates of a file.
 #[derive(Debug)]
-pub(super) struct Authorities {
-    all: Vec<DatedAuthority>,
-    current: Mutex<CurrentVerifier>,
-}
+pub(super) struct Authorities(Vec<TrustedCertificate>);
 
 #[derive(Debug)]
-struct DatedAuthority {
+struct TrustedCertificate {
     certificate: CertificateDer<'static>,
     /// Seconds since 1970, both included.
     valid: std::ops::RangeInclusive<i64>,
+    /// Client authentication is among its extended key usages, or it has none.
+    for_clients: bool,
+    /// `None`: it must not sign certificates, and is trusted only as that of a client.
+    anchor: Option<TrustAnchor<'static>>,
+    /// The number of intermediate CAs below it; `None`: any.
+    path_len: Option<u32>,
 }
 
-/// The verifier for the CAs that are valid now.
-#[derive(Debug)]
-struct CurrentVerifier {
-    /// Indexes of these CAs.
-    valid: Vec<usize>,
-    /// `None`: no CA is valid.
-    verifier: Option<Arc<dyn ClientCertVerifier>>,
+impl TrustedCertificate {
+    fn new(certificate: CertificateDer<'static>) -> Result<Self, Error> {
+        let encoding = || Error::InvalidCertificate(CertificateError::BadEncoding);
+        let (_, parsed) = X509Certificate::from_der(&certificate).map_err(|_| encoding())?;
+        let validity = parsed.validity();
+        let usages = parsed.extended_key_usage().map_err(|_| encoding())?;
+        let constraints = parsed.basic_constraints().map_err(|_| encoding())?;
+        let is_ca = may_sign(&parsed).map_err(|_| encoding())?;
+        let anchor = is_ca.then(|| anchor_from_trusted_cert(&certificate).map(|anchor| anchor.to_owned()));
+        Ok(Self {
+            valid: validity.not_before.timestamp()..=validity.not_after.timestamp(),
+            for_clients: usages.is_none_or(|usages| usages.value.any || usages.value.client_auth),
+            anchor: anchor.transpose().map_err(invalid)?,
+            path_len: constraints.and_then(|constraints| constraints.value.path_len_constraint),
+            certificate: certificate.clone(),
+        })
+    }
+
+    fn is_usable(&self, now: UnixTime) -> bool {
+        self.for_clients && self.valid.contains(&i64::try_from(now.as_secs()).unwrap_or(i64::MAX))
+    }
+}
+
+/// Go: `Certificate.CheckSignatureFrom`, and the critical extensions of `Certificate.isValid`. A certificate of version 1 has no
+/// extensions, and the administrator decides that it is a CA.
+fn may_sign(certificate: &X509Certificate<'_>) -> Result<bool, X509Error> {
+    let constraints = certificate.basic_constraints()?;
+    let usages = certificate.key_usage()?;
+    let is_ca = constraints.map_or(certificate.version() != X509Version::V3, |constraints| constraints.value.ca);
+    let signs = usages.is_none_or(|usages| usages.value.flags == 0 || usages.value.key_cert_sign());
+    let unknown = |extension: &X509Extension<'_>| extension.critical && extension.parsed_extension().unsupported();
+    Ok(is_ca && signs && !certificate.extensions().iter().any(unknown))
 }
 
 impl Authorities {
-    /// Fails for a certificate that cannot be a CA.
+    /// Fails for a certificate that cannot be parsed.
     pub(super) fn new(certificates: Vec<CertificateDer<'static>>) -> Result<Self, Error> {
-        let mut roots = RootCertStore::empty();
-        let mut all = vec![];
-        for certificate in certificates {
-            roots.add(certificate.clone())?;
-            let encoding = || Error::InvalidCertificate(CertificateError::BadEncoding);
-            let (_, parsed) = X509Certificate::from_der(&certificate).map_err(|_| encoding())?;
-            let validity = parsed.validity();
-            let valid = validity.not_before.timestamp()..=validity.not_after.timestamp();
-            all.push(DatedAuthority { certificate: certificate.clone(), valid });
-        }
-        Ok(Self { all, current: Mutex::new(CurrentVerifier { valid: vec![], verifier: None }) })
-    }
-
-    fn verifier(&self, now: UnixTime) -> Option<Arc<dyn ClientCertVerifier>> {
-        let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-        let valid = self.all.iter().enumerate().filter(|(_, authority)| authority.valid.contains(&now));
-        let valid: Vec<usize> = valid.map(|(index, _)| index).collect();
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.valid != valid {
-            let verifier = self.build(&valid).inspect_err(|error| tracing::warn!(%error, "client CAs cannot be used"));
-            *current = CurrentVerifier { valid, verifier: verifier.ok() };
-        }
-        current.verifier.clone()
-    }
-
-    fn build(&self, valid: &[usize]) -> Result<Arc<dyn ClientCertVerifier>, VerifierBuilderError> {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(valid.iter().map(|index| self.all[*index].certificate.clone()));
-        let verifier: Arc<dyn ClientCertVerifier> =
-            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::new(provider())).build()?;
-        Ok(verifier)
+        certificates.into_iter().map(TrustedCertificate::new).collect::<Result<_, _>>().map(Self)
     }
 }
 
@@ -83,8 +83,26 @@ impl ClientCertVerifier for Authorities {
         rest: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let unknown = || Error::InvalidCertificate(CertificateError::UnknownIssuer);
-        self.verifier(now).ok_or_else(unknown)?.verify_client_cert(own, rest, now)
+        let client = EndEntityCert::try_from(own).map_err(invalid)?;
+        let usable = || self.0.iter().filter(|trusted| trusted.is_usable(now));
+        if usable().any(|trusted| trusted.certificate == *own) {
+            return Ok(ClientCertVerified::assertion());
+        }
+        let anchors = usable().filter_map(|trusted| Some((trusted.anchor.clone()?, trusted.path_len)));
+        let (anchors, path_lens): (Vec<_>, Vec<_>) = anchors.unzip();
+        let path_fits = |path: &VerifiedPath<'_>| {
+            // By address: a renewed CA has the same name and key, and may have another path length.
+            let index = anchors.iter().position(|anchor| std::ptr::eq(anchor, path.anchor()));
+            let max = path_lens[index.ok_or(webpki::Error::UnknownIssuer)?];
+            let count = path.intermediate_certificates().count();
+            let fits = max.is_none_or(|max| u32::try_from(count).is_ok_and(|count| count <= max));
+            if fits { Ok(()) } else { Err(webpki::Error::PathLenConstraintViolated) }
+        };
+        let algorithms = provider().signature_verification_algorithms.all;
+        client
+            .verify_for_usage(algorithms, &anchors, rest, now, KeyUsage::client_auth(), None, Some(&path_fits))
+            .map_err(invalid)?;
+        Ok(ClientCertVerified::assertion())
     }
 
     // Handshakes are verified apart from the CA.
@@ -111,4 +129,8 @@ impl ClientCertVerifier for Authorities {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         provider().signature_verification_algorithms.supported_schemes()
     }
+}
+
+fn invalid(error: webpki::Error) -> Error {
+    Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error))))
 }
