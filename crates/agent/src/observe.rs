@@ -43,6 +43,8 @@ pub struct Observer {
     /// Name and version of the runtime; `None`: to be requested, since the runtime may have been replaced.
     version: Mutex<Option<v1::VersionResponse>>,
     pool: Pool,
+    /// See [`Observer::hold`].
+    held: AtomicBool,
     /// Where the files of pods are; termination messages are read from there only.
     paths: HostPaths,
     /// Time limit of each runtime call.
@@ -72,6 +74,7 @@ impl Observer {
             features,
             version: Mutex::default(),
             pool,
+            held: AtomicBool::new(false),
             paths,
             limit,
             slow: Mutex::default(),
@@ -82,8 +85,23 @@ impl Observer {
         }
     }
 
+    /// Observations fail from now on, as if the runtime did not answer: without one, core neither starts nor stops anything.
+    pub fn hold(&self) {
+        self.held.store(true, Ordering::Release);
+    }
+
+    /// Ends [`Observer::hold`].
+    pub fn release(&self) {
+        self.held.store(false, Ordering::Release);
+    }
+
+    fn check_held(&self) -> Result<(), CallError> {
+        if self.held.load(Ordering::Acquire) { Err(CallError::Unavailable { message: HELD.into() }) } else { Ok(()) }
+    }
+
     /// All pods with the states of their sandboxes and containers. Objects without the labels of a kubelet are left out.
     pub async fn list(&self) -> Result<Listing, CallError> {
+        self.check_held()?;
         let (sandboxes, containers) = tokio::join!(
             self.runtime.list_pod_sandbox(None, self.limit),
             self.runtime.list_containers(None, self.limit)
@@ -135,6 +153,7 @@ impl Observer {
     }
 
     async fn observe_within(&self, uid: &PodUid, limit: Duration) -> Result<(PodSeen, bool), CallError> {
+        self.check_held()?;
         let (sandboxes, containers) = tokio::join!(
             self.runtime.list_pod_sandbox(Some(sandboxes_of_pod(uid.as_str())), limit),
             self.runtime.list_containers(Some(containers_of_pod(uid.as_str())), limit)
@@ -236,6 +255,9 @@ fn entry<'a>(listing: &'a mut Listing, owner: Owner<'_>) -> &'a mut PodListed {
 fn failed(error: CriError) -> CallError {
     read_failure(None, &error)
 }
+
+/// Shown as the state of the runtime.
+const HELD: &str = "the cgroup driver of the container runtime is not known yet";
 
 /// Time limit of the first observation of a pod; doubled with each timeout, up to the limit of runtime calls.
 const OBSERVE_TIME_FIRST: Duration = Duration::from_secs(7);

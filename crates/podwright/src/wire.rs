@@ -234,9 +234,10 @@ impl Agent {
         let event_loop = work_log.iter().fold(event_loop, EventLoop::with_work_log);
         tracing::info!(node = node_name, path = %config.dirs.root.display(), count = pods, "started");
 
+        // Before the first observation.
+        cgroups.start_confirmation(&config, &runtime, &observer, tasks);
         tasks.drained_service("event-loop", event_loop.run(stop.clone()));
         let cgroup_tree = cgroups.tree.clone();
-        cgroups.start_confirmation(&config, &runtime, tasks);
         let stopped = stop.clone();
         tasks.service("runtime-events", async move { observer.follow_events(stopped).await });
         start_static_sources(&config, &changes, &pool, tasks);

@@ -11,6 +11,7 @@ use crate::translate::{CgroupDriver, RuntimeFeatures};
 impl Observer {
     /// Reads version and status of the runtime. An error means that the runtime does not answer.
     pub async fn check_runtime(&self) -> Result<RuntimeReady, CallError> {
+        self.check_held()?;
         let limit = self.limit.min(CHECK_TIME_MAX);
         let requests = async { Ok((self.version(limit).await?, self.runtime.status(false, limit).await?)) };
         let (version, status) = requests.await.map_err(|error: CriError| {

@@ -91,6 +91,20 @@ impl Bench {
     }
 }
 
+#[tokio::test]
+async fn nothing_is_observed_while_the_observer_is_held() {
+    let bench = bench();
+    bench.has_sandbox(sandbox("sb", "u", 0, true), "10.0.0.1");
+    bench.observer.hold();
+    let is_unavailable = |error: CallError| matches!(error, CallError::Unavailable { .. });
+    assert!(bench.observer.list().await.is_err_and(is_unavailable));
+    assert!(bench.observer.observe(&"u".into()).await.is_err_and(is_unavailable));
+    assert!(bench.observer.check_runtime().await.is_err_and(is_unavailable));
+    bench.observer.release();
+    assert!(bench.observer.list().await.unwrap().pods.contains_key("u"));
+    assert_eq!(bench.observer.observe(&"u".into()).await.unwrap().0.sandboxes.len(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_list_groups_by_pod_and_leaves_out_objects_without_labels() {
     let bench = bench();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use podwright_agent::host::SystemdManager;
-use podwright_agent::observe::runtime_cgroup_driver;
+use podwright_agent::observe::{Observer, runtime_cgroup_driver};
 use podwright_agent::translate::CgroupDriver;
 use podwright_cri::RuntimeService;
 use podwright_linux::cgroup::CgroupTree;
@@ -27,14 +27,15 @@ pub(super) struct OpenedCgroups {
 }
 
 impl OpenedCgroups {
-    /// The driver is the runtime's, if it reports one: both manage the same processes. Waits for the runtime if `has_pods` and the
-    /// driver of their cgroups is not known.
+    /// The driver is the runtime's, if it reports one: both manage the same processes. Waits for the runtime if there may be pods,
+    /// by a record or by a directory that another agent left, and the driver of their cgroups is not known.
     pub(super) async fn open(
         config: &AgentConfig,
         runtime: &dyn RuntimeService,
-        has_pods: bool,
+        has_records: bool,
     ) -> anyhow::Result<Self> {
         let configured = config.cgroups.driver;
+        let has_pods = has_records || has_pod_dirs(&config.dirs.root);
         let file = DriverFile::below(&config.dirs.root);
         let (driver, confirmed) = choose(runtime, configured, file.read(), has_pods).await;
         if driver != configured {
@@ -60,12 +61,35 @@ impl OpenedCgroups {
         Ok(Self { tree: Some(tree), driver, confirmed, systemd })
     }
 
-    /// Compares the driver with the runtime's once that answers, if it did not at the start.
-    pub(super) fn start_confirmation(&self, config: &AgentConfig, runtime: &Arc<dyn RuntimeService>, tasks: &Tasks) {
+    /// Compares the driver with the runtime's once that answers, if it did not at the start. Until then nothing is observed: with
+    /// the wrong driver, pods that run would have no cgroup and be restarted.
+    pub(super) fn start_confirmation(
+        &self,
+        config: &AgentConfig,
+        runtime: &Arc<dyn RuntimeService>,
+        observer: &Arc<Observer>,
+        tasks: &Tasks,
+    ) {
         if !self.confirmed && config.cgroups.per_qos {
-            let (runtime, configured) = (Arc::clone(runtime), config.cgroups.driver);
-            tasks.service("cgroup-driver", confirm_driver(runtime, configured, self.driver));
+            observer.hold();
+            let (runtime, observer) = (Arc::clone(runtime), Arc::clone(observer));
+            let (configured, used) = (config.cgroups.driver, self.driver);
+            tasks.service("cgroup-driver", async move {
+                if confirm_driver(&*runtime, configured, used).await {
+                    observer.release();
+                    std::future::pending::<()>().await;
+                }
+            });
         }
+    }
+}
+
+/// Pods of this or another agent have directories on this node.
+fn has_pod_dirs(root: &Path) -> bool {
+    match std::fs::read_dir(root.join("pods")) {
+        Ok(mut entries) => entries.next().is_some(),
+        // What cannot be read may have entries.
+        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
     }
 }
 
@@ -102,17 +126,17 @@ async fn choose(
     }
 }
 
-/// Asks the runtime for its driver until it answers. Returns only if it is not the one in use: the agent has to start again.
-async fn confirm_driver(runtime: Arc<dyn RuntimeService>, configured: CgroupDriver, used: CgroupDriver) {
+/// Asks the runtime for its driver until it answers. False if it is not the one in use: the agent has to start again.
+async fn confirm_driver(runtime: &dyn RuntimeService, configured: CgroupDriver, used: CgroupDriver) -> bool {
     let reported = loop {
         tokio::time::sleep(DRIVER_PAUSE).await;
-        match runtime_cgroup_driver(&*runtime, PROBE_LIMIT).await {
+        match runtime_cgroup_driver(runtime, PROBE_LIMIT).await {
             Ok(reported) => break reported.unwrap_or(configured),
             Err(error) => tracing::debug!(%error, "the cgroup driver of the runtime is still unknown"),
         }
     };
     if reported == used {
-        return std::future::pending().await;
+        return true;
     }
     let (runtimes, used) = (reported.as_str(), used.as_str());
     tracing::error!(
@@ -120,6 +144,7 @@ async fn confirm_driver(runtime: Arc<dyn RuntimeService>, configured: CgroupDriv
         configured = used,
         "the agent started with another cgroup driver than the runtime's and has to start again"
     );
+    false
 }
 
 /// Records the driver of the last start, which the cgroups of the pods on this node have.
@@ -160,6 +185,7 @@ mod tests {
     use podwright_cri::RemoteRuntime;
 
     use super::*;
+    use crate::run_flags::RunFlags;
 
     /// A runtime whose socket does not exist.
     fn unreachable_runtime() -> RemoteRuntime {
@@ -188,5 +214,31 @@ mod tests {
         let hour = Duration::from_secs(3600);
         let waiting = tokio::time::timeout(hour, choose(&runtime, cgroupfs, None, true)).await;
         assert!(waiting.is_err(), "pods may have cgroups of either driver: {waiting:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_start_on_a_node_with_pods_of_another_agent_waits_for_the_runtime() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("pods/6cf3f0b1-5b8c-4ff7-8ce9-0c4c0b0c7b1e")).unwrap();
+        let file = root.path().join("config.yaml");
+        // The host of the test may have swap.
+        let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nfailSwapOn: false\n";
+        std::fs::write(&file, text).unwrap();
+        let mut config = AgentConfig::load(&RunFlags { config: Some(file), ..RunFlags::default() }).unwrap();
+        config.dirs.root = root.path().to_owned();
+        let hour = Duration::from_secs(3600);
+        let opened = tokio::time::timeout(hour, OpenedCgroups::open(&config, &unreachable_runtime(), false)).await;
+        assert!(opened.is_err(), "these pods may have cgroups of either driver");
+        assert_eq!(DriverFile::below(root.path()).read(), None);
+    }
+
+    #[test]
+    fn a_directory_of_pods_without_entries_is_none_of_a_pod() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(!has_pod_dirs(root.path()));
+        std::fs::create_dir(root.path().join("pods")).unwrap();
+        assert!(!has_pod_dirs(root.path()));
+        std::fs::write(root.path().join("file"), "").unwrap();
+        assert!(has_pod_dirs(&root.path().join("file")), "unknown");
     }
 }
