@@ -47,7 +47,7 @@ impl World {
         let reading = SignalReading { available: free * GIB, capacity: DISK * GIB, at };
         let reading = NodeReading {
             signals: SignalReadings::from([(Signal::NodeFsAvailable, reading)]),
-            layout: DiskLayout::Shared,
+            layout: Some(DiskLayout::Shared),
             pods: (pods != PodReading::None).then(BTreeMap::new),
         };
         let delay = self.env.rng.millis(0, 20);

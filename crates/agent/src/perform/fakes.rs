@@ -22,6 +22,8 @@ pub(crate) enum Step {
 /// The content of the runtime, and its recorded calls.
 #[derive(Default)]
 pub(crate) struct FakeRuntime {
+    /// The file system of images; `None`: one that does not exist.
+    pub(crate) image_fs: Mutex<Option<String>>,
     pub(crate) calls: Mutex<Vec<String>>,
     pub(crate) steps: Mutex<BTreeMap<&'static str, VecDeque<Step>>>,
     pub(crate) sandboxes: Mutex<Vec<v1::PodSandbox>>,
@@ -285,7 +287,8 @@ impl ImageService for FakeRuntime {
     fn image_fs_info(&self, timeout: Duration) -> CriFuture<'_, v1::ImageFsInfoResponse> {
         Box::pin(async move {
             self.gate("ImageFsInfo", "", timeout).await?;
-            let fs_id = Some(v1::FilesystemIdentifier { mountpoint: "/images".into() });
+            let mountpoint = self.image_fs.lock().unwrap().clone().unwrap_or("/images".into());
+            let fs_id = Some(v1::FilesystemIdentifier { mountpoint });
             let image_filesystems = vec![v1::FilesystemUsage { fs_id, ..Default::default() }];
             Ok(v1::ImageFsInfoResponse { image_filesystems, ..Default::default() })
         })

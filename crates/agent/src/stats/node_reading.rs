@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use podwright_core::model::{
@@ -43,11 +43,11 @@ impl Sampler {
         // Signals come last: they are as new as the decision.
         let pods = self.read_pods(pods).await;
         let (mut signals, disks) = self.read_signals().await;
-        let layout = disks.layout();
+        let layout = self.known_layout(disks.layout());
         for (available, inodes, disk) in [
             (Signal::NodeFsAvailable, Signal::NodeFsInodesFree, disks.node),
             (Signal::ImageFsAvailable, Signal::ImageFsInodesFree, disks.images),
-            (Signal::ContainerFsAvailable, Signal::ContainerFsInodesFree, disks.layers.or(disks.images)),
+            (Signal::ContainerFsAvailable, Signal::ContainerFsInodesFree, disks.layers),
         ] {
             let Some(Disk { fs, at, .. }) = disk else { continue };
             signals.insert(available, reading(fs.available, fs.capacity, at));
@@ -59,18 +59,26 @@ impl Sampler {
         NodeReading { signals, layout, pods }
     }
 
+    /// The last known layout if it cannot be read now: a file system that does not answer for a moment is still another one.
+    fn known_layout(&self, read: Option<DiskLayout>) -> Option<DiskLayout> {
+        let mut last = self.last_layout.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = read.or(*last);
+        *last
+    }
+
     async fn read_signals(&self) -> (SignalReadings, Disks) {
         let (pool, cgroups) = (&self.config().pool, self.config().cgroups.clone());
         let key = PoolKey::new(MEMORY_OWNER, "memory of the node");
         let memory = pool.run(key, MEMORY_LIMIT, move || memory_signals(&cgroups));
         let disks = async {
             let mounts = self.runtime_mounts(MOUNTS_AGE_MAX).await;
+            let has_layers = mounts.layers.is_some();
             let (node, images, layers) = tokio::join!(
                 disk(pool, Some(self.config().paths.root_dir.clone())),
                 disk(pool, mounts.images),
                 disk(pool, mounts.layers)
             );
-            Disks { node, images, layers }
+            Disks { node, images, layers: if has_layers { layers } else { images } }
         };
         let (memory, disks) = tokio::join!(memory, disks);
         (memory.unwrap_or_default(), disks)
@@ -109,20 +117,19 @@ struct Disk {
 struct Disks {
     node: Option<Disk>,
     images: Option<Disk>,
-    /// `None` too if the runtime reports none for writable layers.
+    /// Of writable layers; that of images if the runtime reports no other.
     layers: Option<Disk>,
 }
 
 impl Disks {
-    /// Kubernetes: `HasDedicatedImageFs` and `IsContainerFsSeparateFromImageFs`.
-    fn layout(&self) -> DiskLayout {
-        let (Some(node), Some(images)) = (self.node, self.images) else { return DiskLayout::Shared };
-        let split = self.layers.is_some_and(|layers| layers.device == node.device);
-        match (images.device == node.device, split) {
-            (true, _) => DiskLayout::Shared,
-            (false, true) => DiskLayout::SplitLayers,
-            (false, false) => DiskLayout::SeparateImages,
+    /// Kubernetes: `HasDedicatedImageFs` and `IsContainerFsSeparateFromImageFs`. `None`: a file system could not be read.
+    fn layout(&self) -> Option<DiskLayout> {
+        let (node, images) = (self.node?, self.images?);
+        if images.device == node.device {
+            return Some(DiskLayout::Shared);
         }
+        let split = self.layers?.device == node.device;
+        Some(if split { DiskLayout::SplitLayers } else { DiskLayout::SeparateImages })
     }
 }
 
@@ -230,14 +237,15 @@ mod tests {
     fn the_layout_follows_from_the_devices() {
         let on = |device: u64| Some(Disk { fs: FS, device, at: Time::ZERO });
         let table = [
-            (on(1), on(1), None, DiskLayout::Shared),
-            (on(1), on(2), None, DiskLayout::SeparateImages),
-            (on(1), on(2), on(2), DiskLayout::SeparateImages),
-            (on(1), on(2), on(1), DiskLayout::SplitLayers),
-            (on(1), on(1), on(2), DiskLayout::Shared),
-            // What cannot be read is not taken for another disk.
-            (on(1), None, None, DiskLayout::Shared),
-            (None, on(2), None, DiskLayout::Shared),
+            (on(1), on(1), on(1), Some(DiskLayout::Shared)),
+            (on(1), on(1), None, Some(DiskLayout::Shared)),
+            (on(1), on(2), on(2), Some(DiskLayout::SeparateImages)),
+            (on(1), on(2), on(1), Some(DiskLayout::SplitLayers)),
+            (on(1), on(1), on(2), Some(DiskLayout::Shared)),
+            // What cannot be read may be on any disk.
+            (on(1), on(2), None, None),
+            (on(1), None, None, None),
+            (None, on(2), on(2), None),
         ];
         for (node, images, layers, expected) in table {
             assert_eq!(Disks { node, images, layers }.layout(), expected, "{node:?} {images:?} {layers:?}");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use podwright_core::model::{Pod, PodUid};
+use podwright_core::model::{DiskLayout, Pod, PodUid};
 use podwright_cri::labels::Owner;
 use podwright_cri::{CriError, ImageService, RuntimeService, v1};
 use podwright_linux::cgroup::UsageDetail;
@@ -70,6 +70,8 @@ pub struct Sampler {
     rates: Arc<Mutex<CpuRates>>,
     runtime_sizes: Mutex<RuntimeSizes>,
     runtime_mounts: Mutex<RuntimeMounts>,
+    /// `None`: never known.
+    pub(super) last_layout: Mutex<Option<DiskLayout>>,
 }
 
 #[derive(Default)]
@@ -117,6 +119,7 @@ impl Sampler {
             rates: Arc::default(),
             runtime_sizes: Mutex::default(),
             runtime_mounts: Mutex::default(),
+            last_layout: Mutex::default(),
         }
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use podwright_core::model::{Pod, PodReading, PodRecord, PodSnapshot, PodUid, Source};
+use podwright_core::model::{DiskLayout, Pod, PodReading, PodRecord, PodSnapshot, PodUid, Source};
 use podwright_cri::labels::Owner;
 use podwright_cri::{Code, CriError, v1};
 use podwright_linux::cgroup::{CgroupTree, UsageDetail};
@@ -332,6 +332,17 @@ async fn a_hanging_volume_makes_only_its_own_size_unknown() {
     };
     assert!(found.values().all(|disk| disk.volumes.len() == 1), "{found:?}");
     drop(hung);
+}
+
+#[tokio::test]
+async fn an_image_file_system_that_cannot_be_read_is_still_another_one() {
+    let layout = async |node: &TestNode| node.sampler.read_node(PodReading::None).await.layout;
+    assert_eq!(layout(&TestNode::new()).await, None, "it was never read");
+    let (node, images) = (TestNode::new(), tempfile::tempdir_in("/dev/shm").unwrap());
+    *node.runtime.image_fs.lock().unwrap() = Some(images.path().display().to_string());
+    assert_eq!(layout(&node).await, Some(DiskLayout::SeparateImages));
+    drop(images);
+    assert_eq!(layout(&node).await, Some(DiskLayout::SeparateImages));
 }
 
 #[tokio::test]

@@ -170,7 +170,10 @@ impl Eviction {
     pub(crate) fn decide(&mut self, reading: &NodeReading, now: Time) -> Action {
         self.awaited.retain(|_, awaited| awaited.until > now);
         self.pods = PodReading::None;
-        let mut met: Vec<Threshold> = self.met.iter().filter(|t| self.is_new(t, &reading.signals)).cloned().collect();
+        // What frees space on a disk depends on the layout: the Go kubelet does nothing while that is unknown.
+        let can_act = |t: &&Threshold| reading.layout.is_some() || t.signal.pressure() != NodePressure::Disk;
+        let met = self.met.iter().filter(|t| self.is_new(t, &reading.signals)).filter(can_act);
+        let mut met: Vec<Threshold> = met.cloned().collect();
         met.sort_by_key(|t| (!t.is_hard(), t.signal.resource() != StarvedResource::Memory));
         let reclaimed = match self.reclaim {
             Reclaim::Done { signal } => {
@@ -181,7 +184,7 @@ impl Eviction {
         };
         let Some(threshold) = met.iter().find(|t| !self.must_wait(t)).cloned() else { return Action::None };
         let resource = threshold.signal.resource();
-        let plan = removals(threshold.signal, reading.layout);
+        let plan = reading.layout.and_then(|layout| removals(threshold.signal, layout));
         let skip = reclaimed == Some(resource) || mutate::is_active(Mutant::EvictedBeforeReclaim);
         if let (Some((containers, images)), false) = (plan, skip) {
             let signal = threshold.signal;

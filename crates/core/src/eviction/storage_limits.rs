@@ -60,7 +60,12 @@ pub fn has_storage_limits(pod: &Pod, source: Source) -> bool {
 
 /// The limit of the whole pod, or of a container, that the pod exceeds (Go kubelet: `podEphemeralStorageLimitEviction`,
 /// `containerEphemeralStorageLimitEviction`).
-pub fn exceeded_limit(pod: &Pod, source: Source, usage: &PodUsage, layout: DiskLayout) -> Option<ExceededLimit> {
+pub fn exceeded_limit(
+    pod: &Pod,
+    source: Source,
+    usage: &PodUsage,
+    layout: Option<DiskLayout>,
+) -> Option<ExceededLimit> {
     if is_critical(pod, source) {
         return None;
     }
@@ -76,8 +81,8 @@ pub fn exceeded_limit(pod: &Pod, source: Source, usage: &PodUsage, layout: DiskL
         let limit = container_limits(container).get(EPHEMERAL_STORAGE).copied().filter(|limit| !limit.is_zero());
         let used = usage.containers.iter().find(|used| used.name == container.name);
         let (Some(limit), Some(used)) = (limit, used) else { continue };
-        // The writable layer counts on the file system of the root directory only.
-        let rootfs = used.rootfs.filter(|_| layout == DiskLayout::Shared);
+        // The writable layer counts on the file system of the root directory only, so not while that is unknown.
+        let rootfs = used.rootfs.filter(|_| layout == Some(DiskLayout::Shared));
         let total = [used.logs, rootfs].into_iter().flatten().fold(0u64, |sum, part| sum.saturating_add(part.bytes));
         if bytes(total) > limit {
             let name = &container.name;
@@ -127,12 +132,14 @@ mod tests {
         let of_a = "Container a exceeded its local ephemeral storage limit \"1Ki\". ";
         let of_side = "Container side exceeded its local ephemeral storage limit \"3Ki\". ";
         let of_pod = "Pod ephemeral local storage usage exceeds the total limit of containers 6Ki. ";
-        let (shared, separate) = (DiskLayout::Shared, DiskLayout::SeparateImages);
+        let (shared, separate) = (Some(DiskLayout::Shared), Some(DiskLayout::SeparateImages));
         let table = [
             (usage("a", 1024, 0, 1024), shared, None),
             (usage("a", 1000, 25, 1025), shared, Some(("ephemeralcontainerfs.limit", of_a))),
             (usage("a", 1000, 25, 1025), separate, None),
             (usage("a", 0, 1025, 1025), separate, Some(("ephemeralcontainerfs.limit", of_a))),
+            (usage("a", 1000, 25, 1025), None, None),
+            (usage("a", 0, 1025, 1025), None, Some(("ephemeralcontainerfs.limit", of_a))),
             (usage("side", 3073, 0, 3073), shared, Some(("ephemeralcontainerfs.limit", of_side))),
             (usage("a", 0, 0, 6144), shared, None),
             (usage("a", 0, 0, 6145), shared, Some(("ephemeralpodfs.limit", of_pod))),

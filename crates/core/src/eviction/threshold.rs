@@ -56,13 +56,15 @@ impl Threshold {
 }
 
 /// The configured thresholds with those of the file system of writable layers, which are those of the file system it is on
-/// (Go kubelet: `UpdateContainerFsThresholds`).
-pub fn with_container_fs(configured: &[Threshold], layout: DiskLayout) -> Vec<Threshold> {
+/// (Go kubelet: `UpdateContainerFsThresholds`). It has none while its place is not known.
+pub fn with_container_fs(configured: &[Threshold], layout: Option<DiskLayout>) -> Vec<Threshold> {
     let copied = |signal: Signal| match (layout, signal) {
-        (DiskLayout::SeparateImages, Signal::ImageFsAvailable)
-        | (DiskLayout::Shared | DiskLayout::SplitLayers, Signal::NodeFsAvailable) => Some(Signal::ContainerFsAvailable),
-        (DiskLayout::SeparateImages, Signal::ImageFsInodesFree)
-        | (DiskLayout::Shared | DiskLayout::SplitLayers, Signal::NodeFsInodesFree) => {
+        (Some(DiskLayout::SeparateImages), Signal::ImageFsAvailable)
+        | (Some(DiskLayout::Shared | DiskLayout::SplitLayers), Signal::NodeFsAvailable) => {
+            Some(Signal::ContainerFsAvailable)
+        }
+        (Some(DiskLayout::SeparateImages), Signal::ImageFsInodesFree)
+        | (Some(DiskLayout::Shared | DiskLayout::SplitLayers), Signal::NodeFsInodesFree) => {
             Some(Signal::ContainerFsInodesFree)
         }
         _ => None,

@@ -13,8 +13,8 @@ use crate::quantity::Amount;
 pub struct NodeReading {
     /// Signals that could be read.
     pub signals: SignalReadings,
-    /// Where images and writable layers are.
-    pub layout: DiskLayout,
+    /// Where images and writable layers are; `None`: not known yet.
+    pub layout: Option<DiskLayout>,
     /// What pods use; `None`: not requested, or unknown.
     pub pods: Option<BTreeMap<PodUid, PodUsage>>,
 }

@@ -130,7 +130,8 @@ impl PodEviction {
                 Candidate { uid, pod: &record.pod, source: record.source, usage: usages.get(uid) }
             })
             .collect();
-        let first = rank(&candidates, threshold.signal, reading.layout).into_iter().next()?;
+        // A threshold of a disk is acted upon only if the layout is known; others do not depend on it.
+        let first = rank(&candidates, threshold.signal, reading.layout.unwrap_or_default()).into_iter().next()?;
         let (uid, own) = (first.uid.clone(), spec_of(first.pod).termination_grace_period_seconds);
         let (message, annotations) = eviction_message(resource, first.pod, first.usage, met, &reading.signals);
         let own = Duration::from_secs(own.map_or(30, |own| u64::try_from(own).unwrap_or(0)));

@@ -30,11 +30,15 @@ fn bench(thresholds: &[Threshold]) -> Bench {
 impl Bench {
     /// The next reading when it is due: what it must have of pods, and the action.
     fn read(&mut self, signals: &[(Signal, i64)]) -> (PodReading, Action) {
+        self.read_on(Some(DiskLayout::Shared), signals)
+    }
+
+    fn read_on(&mut self, layout: Option<DiskLayout>, signals: &[(Signal, i64)]) -> (PodReading, Action) {
         self.now = self.now.max(self.eviction.wake(&self.config).expect("a reading is due"));
         let (seq, pods) =
             self.eviction.begin(&self.config, || false, &mut self.seq, self.now).expect("a reading is due");
         assert!(self.eviction.arrived(seq) && !self.eviction.arrived(seq));
-        let reading = self.reading(signals, pods);
+        let reading = NodeReading { layout, ..self.reading(signals, pods) };
         self.eviction.observe(&reading, &self.config, self.now);
         let action = self.eviction.decide(&reading, self.now);
         if let Action::Evict { threshold, .. } = &action {
@@ -47,7 +51,7 @@ impl Bench {
         let reading = |gib: i64| SignalReading { available: gib * GIB, capacity: 100 * GIB, at: self.now };
         NodeReading {
             signals: signals.iter().map(|(signal, gib)| (*signal, reading(*gib))).collect(),
-            layout: DiskLayout::Shared,
+            layout: Some(DiskLayout::Shared),
             pods: (pods != PodReading::None).then(BTreeMap::new),
         }
     }
@@ -218,6 +222,19 @@ fn what_is_reclaimed_follows_from_the_file_systems() {
     for (signal, layout, expected) in table {
         assert_eq!(removals(signal, layout), expected, "{signal:?} {layout:?}");
     }
+}
+
+#[test]
+fn nothing_is_done_for_a_disk_while_the_file_systems_are_unknown() {
+    let mut bench = bench(&[threshold(DISK, 1, 0), threshold(MEMORY, 1, 0)]);
+    for _ in 0..3 {
+        assert_eq!(bench.read_on(None, &[(DISK, 0), (MEMORY, 2)]), (PodReading::None, Action::None));
+        assert_eq!(bench.eviction.pressures(), &BTreeSet::from([NodePressure::Disk]), "no pod is admitted");
+    }
+    bench.read_on(None, &[(DISK, 0), (MEMORY, 0)]);
+    assert_eq!(evicted_for(&bench.read_on(None, &[(DISK, 0), (MEMORY, 0)]).1), Some(MEMORY));
+    let known = bench.read(&[(DISK, 0), (MEMORY, 2)]);
+    assert_eq!(known.1, Action::Reclaim(StarvedResource::EphemeralStorage));
 }
 
 #[test]

@@ -67,8 +67,9 @@ fn the_file_system_of_writable_layers_has_the_thresholds_of_the_one_it_is_on() {
     let added = |layout| with_container_fs(&all, layout)[3..].to_vec();
     let of_node = |t: &Threshold| Threshold { signal: Signal::ContainerFsAvailable, ..t.clone() };
     for layout in [DiskLayout::Shared, DiskLayout::SplitLayers] {
-        assert_eq!(added(layout), [of_node(&node), of_node(&soft)]);
+        assert_eq!(added(Some(layout)), [of_node(&node), of_node(&soft)]);
     }
     let of_image = Threshold { signal: Signal::ContainerFsInodesFree, ..image };
-    assert_eq!(added(DiskLayout::SeparateImages), [of_image]);
+    assert_eq!(added(Some(DiskLayout::SeparateImages)), [of_image]);
+    assert_eq!(added(None), []);
 }

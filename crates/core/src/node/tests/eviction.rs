@@ -86,7 +86,7 @@ fn read(lab: &mut Lab, signals: &[(Signal, i64)], pods: &[(&str, PodUsage)]) -> 
     let usages: BTreeMap<PodUid, PodUsage> = pods.iter().map(|(uid, usage)| ((*uid).into(), usage.clone())).collect();
     let reading = NodeReading {
         signals: signals.iter().map(|(signal, gib)| (*signal, reading(*gib))).collect(),
-        layout: DiskLayout::Shared,
+        layout: Some(DiskLayout::Shared),
         pods: (detail != PodReading::None).then_some(usages),
     };
     lab.handle(Event::NodeRead { seq, reading });
