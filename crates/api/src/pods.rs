@@ -104,8 +104,9 @@ impl PodSource {
         }
     }
 
+    /// All pages of a list. One that does not come to its end is an error: the pods that it lacks would be terminated.
     async fn pages(&self, from_cache: bool) -> Result<(Vec<PodItem>, String), ApiError> {
-        let mut items = vec![];
+        let (mut items, mut empty_pages) = (vec![], 0);
         let mut continue_token = String::new();
         loop {
             // Only the first page names a version.
@@ -120,11 +121,17 @@ impl PodSource {
             for item in &page.items {
                 items.push(PodItem::read(item.get().as_bytes())?);
             }
-            match page.metadata.continue_token.filter(|token| !token.is_empty()) {
-                // Empty pages with a continue token would be an endless loop.
-                Some(token) if !page.items.is_empty() && items.len() < PODS_MAX => continue_token = token,
-                _ => return Ok((items, page.metadata.resource_version)),
+            let Some(token) = page.metadata.continue_token.filter(|token| !token.is_empty()) else {
+                return Ok((items, page.metadata.resource_version));
+            };
+            empty_pages += usize::from(page.items.is_empty());
+            if empty_pages > EMPTY_PAGES_MAX || items.len() >= PODS_MAX {
+                let count = items.len();
+                return Err(ApiError::Malformed(format!(
+                    "a list without end: {count} pods, {empty_pages} empty pages"
+                )));
             }
+            continue_token = token;
         }
     }
 
@@ -284,6 +291,8 @@ fn malformed(error: &serde_json::Error) -> ApiError {
 const PAGE: usize = 50;
 /// A node has a few hundred.
 const PODS_MAX: usize = 20_000;
+/// A server may end a page early, before it has found a pod of this node.
+const EMPTY_PAGES_MAX: usize = 20;
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 const WATCH_SECONDS: u64 = 300;
 const WATCH_GRACE: Duration = Duration::from_secs(30);

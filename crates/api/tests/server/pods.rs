@@ -122,6 +122,23 @@ async fn nothing_is_requested_before_the_node_exists_and_pages_are_combined() {
 }
 
 #[tokio::test]
+async fn a_list_is_used_only_if_it_is_complete() {
+    let unfinished = |pods: &[Value]| {
+        let mut page = list(10, pods);
+        page["metadata"]["continue"] = json!("more");
+        ok(page)
+    };
+    let endless = (0..21).map(|_| unfinished(&[]));
+    let many: Vec<Value> = (0..20_000).map(|n| pod(&format!("p{n}"), 1)).collect();
+    let after_empty = [unfinished(&[]), unfinished(&[pod("a", 1)]), unfinished(&[]), ok(list(10, &[pod("b", 2)]))];
+    let lists = endless.chain([unfinished(&many)]).chain(after_empty).collect();
+    let (_keep, stream) = watch_of(vec![]);
+    let mut test = PodSourceTest::start(lists, vec![stream]).await;
+    assert_eq!(test.next().await, "set a,b", "pods that are missing in a list are terminated");
+    assert_eq!(test.lists(), 26);
+}
+
+#[tokio::test]
 async fn the_first_list_is_cached_and_not_used_if_it_is_older_than_the_records() {
     let gone = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"});
     let (_keep, stream) = watch_of(vec![line("ERROR", &gone)]);
