@@ -13,6 +13,7 @@ use http_body_util::{BodyExt, Limited};
 use jiff::Timestamp;
 use kube::client::Body;
 use podwright_tasks::{Pool, PoolError};
+use tokio::time::Instant;
 use tower::{BoxError, Service};
 
 use crate::certificate_pair::{CertificatePair, CurrentCertificate};
@@ -53,8 +54,8 @@ struct Session {
 
 /// The result of the last attempt to read credentials.
 struct Renewal {
-    /// No attempt before this time.
-    not_before: Timestamp,
+    /// No attempt before this time, which does not depend on the wall clock; `None`: no attempt failed.
+    not_before: Option<Instant>,
     /// `None`: it succeeded. As text, because it is compared to log each error once.
     error: Option<String>,
 }
@@ -102,7 +103,7 @@ impl ApiClient {
             server,
             certificate,
             session: Mutex::default(),
-            renewal: tokio::sync::Mutex::new(Renewal { not_before: Timestamp::MIN, error: None }),
+            renewal: tokio::sync::Mutex::new(Renewal { not_before: None, error: None }),
             connect_backoff: ConnectBackoff::default(),
             pool,
         });
@@ -181,11 +182,12 @@ impl Inner {
         }
         let mut renewal = self.renewal.lock().await;
         let current = self.session.lock().expect("no panic under this lock").clone();
-        let usable = |session: &Session| same(session) && (session.access.renew_at > now || renewal.not_before > now);
+        let is_delayed = renewal.not_before.is_some_and(|at| at > Instant::now());
+        let usable = |session: &Session| same(session) && (session.access.renew_at > now || is_delayed);
         if let Some(session) = current.clone().filter(usable) {
             return Ok(session);
         }
-        if let Some(error) = renewal.error.clone().filter(|_| renewal.not_before > now) {
+        if let Some(error) = renewal.error.clone().filter(|_| is_delayed) {
             return Err(error.into());
         }
         match self.renew(current.as_ref(), certificate).await {
@@ -198,7 +200,7 @@ impl Inner {
             }
             Err(error) => {
                 let error = error.to_string();
-                renewal.not_before = Timestamp::now() + REREAD_AFTER_FAILURE;
+                renewal.not_before = Some(Instant::now() + REREAD_AFTER_FAILURE);
                 if renewal.error.as_ref() != Some(&error) {
                     tracing::warn!(error, "credential renewal failed: retrying");
                 }
@@ -330,14 +332,4 @@ const REREAD_AFTER_FAILURE: Duration = Duration::from_secs(5);
 const REREAD_AFTER_401: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_path_of_the_server_address_is_kept() {
-        let uri = |text: &str| text.parse::<Uri>().unwrap();
-        let whole = |server: &str| absolute(&uri(server), &uri("/api/v1/pods?limit=2")).unwrap().to_string();
-        assert_eq!(whole("https://10.0.0.1:6443"), "https://10.0.0.1:6443/api/v1/pods?limit=2");
-        assert_eq!(whole("https://rancher/k8s/clusters/c-1/"), "https://rancher/k8s/clusters/c-1/api/v1/pods?limit=2");
-    }
-}
+mod tests;
