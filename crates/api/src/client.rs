@@ -13,6 +13,7 @@ use http_body_util::{BodyExt, Limited};
 use jiff::Timestamp;
 use kube::client::Body;
 use podwright_tasks::{Pool, PoolError};
+use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 use tower::{BoxError, Service};
 
@@ -37,7 +38,7 @@ struct Inner {
     certificate: Option<CurrentCertificate>,
     session: Mutex<Option<Session>>,
     /// One request at a time reads credentials; the others wait for its result.
-    renewal: tokio::sync::Mutex<Renewal>,
+    renewal: Arc<tokio::sync::Mutex<Renewal>>,
     connect_backoff: ConnectBackoff,
     /// The client's own threads, for files and name lookups.
     pool: Pool,
@@ -103,7 +104,7 @@ impl ApiClient {
             server,
             certificate,
             session: Mutex::default(),
-            renewal: tokio::sync::Mutex::new(Renewal { not_before: None, error: None }),
+            renewal: Arc::new(tokio::sync::Mutex::new(Renewal { not_before: None, error: None })),
             connect_backoff: ConnectBackoff::default(),
             pool,
         });
@@ -172,7 +173,7 @@ pub fn request(method: Method, path: &str, content: Option<(&'static str, Vec<u8
 
 impl Inner {
     /// The session for the next request. Credentials that are due are read first; if that fails, the old ones are used.
-    async fn session(&self) -> Result<Session, BoxError> {
+    async fn session(self: &Arc<Self>) -> Result<Session, BoxError> {
         let now = Timestamp::now();
         let certificate = self.certificate().await?;
         let same = |session: &Session| is_same(&session.certificate, &certificate);
@@ -180,7 +181,7 @@ impl Inner {
         if let Some(session) = current.filter(|session| session.access.renew_at > now && same(session)) {
             return Ok(session);
         }
-        let mut renewal = self.renewal.lock().await;
+        let renewal = Arc::clone(&self.renewal).lock_owned().await;
         let current = self.session.lock().expect("no panic under this lock").clone();
         let is_delayed = renewal.not_before.is_some_and(|at| at > Instant::now());
         let usable = |session: &Session| same(session) && (session.access.renew_at > now || is_delayed);
@@ -190,6 +191,18 @@ impl Inner {
         if let Some(error) = renewal.error.clone().filter(|_| is_delayed) {
             return Err(error.into());
         }
+        // A task of its own: a credential plugin may take longer than this request waits, and must not end with it.
+        let renewed = Arc::clone(self).renew_and_keep(renewal, current, certificate);
+        podwright_tasks::spawn("credential-renewal", renewed).await?
+    }
+
+    /// Holds `renewal` until the credentials are read, so that the other requests wait.
+    async fn renew_and_keep(
+        self: Arc<Self>,
+        mut renewal: OwnedMutexGuard<Renewal>,
+        current: Option<Session>,
+        certificate: Option<Arc<CertificatePair>>,
+    ) -> Result<Session, BoxError> {
         match self.renew(current.as_ref(), certificate).await {
             Ok(session) => {
                 if renewal.error.take().is_some() {
