@@ -48,6 +48,7 @@ pub async fn run(
         node,
         changes,
         backoff: RetryBackoff::new(RETRY_FIRST, RETRY_MAX),
+        gone_backoff: RetryBackoff::new(RETRY_FIRST, GONE_RETRY_MAX),
         freshness: Freshness::default(),
         cached: recorded,
     };
@@ -63,6 +64,8 @@ struct PodSource {
     changes: mpsc::Sender<(Source, SourceChange)>,
     position: PodPosition,
     backoff: RetryBackoff,
+    /// For watches that are refused right after a successful list.
+    gone_backoff: RetryBackoff,
     freshness: Freshness,
     /// Until the first list: the version from which on a list of the server's cache is accepted. Without recorded pods there is
     /// nothing to compare it with, and the list must be consistent: pods that run and are missing in an old list would be stopped.
@@ -137,6 +140,7 @@ impl PodSource {
 
     /// Watches from this version on, again and again, until a list is needed.
     async fn watch(&mut self, mut version: String) {
+        let listed = Instant::now();
         while !self.changes.is_closed() {
             let began = Instant::now();
             match self.watch_once(&mut version).await {
@@ -149,6 +153,11 @@ impl PodSource {
                 Ok(_) => self.failed("watch", &ApiError::Unreachable("the watch ended immediately".into())).await,
                 Err(error) if error.is_gone() => {
                     tracing::info!(%error, "pod watch is too far behind: listing again");
+                    // A list that was too old so soon may be so again.
+                    if listed.elapsed() < LIST_AGE_MIN {
+                        let wait = self.gone_backoff.failed();
+                        self.sleep(wait).await;
+                    }
                     return;
                 }
                 Err(error @ ApiError::Malformed(_)) => {
@@ -188,10 +197,13 @@ impl PodSource {
                 Err(_) if !delivered => break,
                 Err(_) => return Err(ApiError::Unreachable("the watch did not end in time".into())),
             };
-            self.succeeded();
             delivered = true;
             let event = WatchEvent::parse(&line).map_err(|error| malformed(&error))?;
             let object = event.object.get().as_bytes();
+            if event.kind != "ERROR" {
+                self.succeeded();
+                self.gone_backoff.reset();
+            }
             let kind = match event.kind.as_str() {
                 "ADDED" | "MODIFIED" => ChangeKind::Put,
                 "DELETED" => ChangeKind::Deleted,
@@ -240,6 +252,10 @@ impl PodSource {
             }
             attempt => tracing::debug!(call, attempt, %error, "pod list or watch failed: retrying"),
         }
+        self.sleep(wait).await;
+    }
+
+    async fn sleep(&self, wait: Duration) {
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             () = self.changes.closed() => {}
@@ -298,5 +314,9 @@ const WATCH_SECONDS: u64 = 300;
 const WATCH_GRACE: Duration = Duration::from_secs(30);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
+/// Kubernetes: the maximum of the reflector's back-off.
+const GONE_RETRY_MAX: Duration = Duration::from_secs(30);
+/// A watch that is too far behind after this time is the ordinary case.
+const LIST_AGE_MIN: Duration = Duration::from_secs(10);
 /// Consecutive failures before a warning is logged; later ones are logged at debug level.
 const WARN_AFTER: u32 = 3;

@@ -37,6 +37,8 @@ struct ServerState {
     lists_hang: bool,
     /// Watches never get a response.
     watches_hang: bool,
+    /// The version of every watch is too old.
+    watches_gone: bool,
 }
 
 #[derive(Clone, Default)]
@@ -110,6 +112,10 @@ impl Server {
         }
         if verb == "watch" {
             let (sender, lines) = unbounded_channel();
+            if state.watches_gone {
+                let gone = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"});
+                let _ = sender.send(Bytes::from(format!("{}\n", json!({"type": "ERROR", "object": gone}))));
+            }
             state.watchers.push((format!("{path}/{}", name.unwrap_or_default()), sender));
             return Some(Response::new(body_of(lines)));
         }

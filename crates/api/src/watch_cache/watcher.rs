@@ -89,7 +89,8 @@ impl<T: Cacheable> Watcher<T> {
     /// Watches, again and again, until a list is needed.
     async fn watch(&mut self) {
         let mut version = self.newest_version.clone();
-        let mut last_open = Instant::now();
+        let listed = Instant::now();
+        let mut last_open = listed;
         loop {
             if self.is_immutable() {
                 // Only a new pod may find another object of that name.
@@ -114,6 +115,8 @@ impl<T: Cacheable> Watcher<T> {
                 // The server ends a watch at its timeout. One that ends immediately counts as a failure.
                 Ok(_) if began.elapsed() > Duration::from_secs(1) => self.backoff.reset(),
                 Ok(_) => self.back_off(&ApiError::Unreachable("the watch ended immediately".into())).await,
+                // A list that was too old so soon may be so again.
+                Err(error) if error.is_gone() && listed.elapsed() < LIST_AGE_MIN => return self.back_off(&error).await,
                 Err(error) if error.is_gone() => return,
                 // A malformed event may have been a change: list. A watch that was only disconnected resumes at its version.
                 Err(error @ ApiError::Malformed(_)) => return self.back_off(&error).await,
@@ -172,9 +175,9 @@ impl<T: Cacheable> Watcher<T> {
                 Err(_) if !delivered => return Ok(false),
                 Err(_) => return Err(ApiError::Unreachable("the watch did not end in time".into())),
             };
-            self.backoff.reset();
             delivered = true;
             *version = self.apply(&line?).await?;
+            self.backoff.reset();
         }
     }
 
@@ -298,5 +301,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_secs(30);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(10);
+/// A watch that is too far behind after this time is the ordinary case.
+const LIST_AGE_MIN: Duration = Duration::from_secs(10);
 /// Consecutive failures before a warning is logged.
 const WARN_AFTER: u32 = 5;

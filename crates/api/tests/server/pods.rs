@@ -200,6 +200,18 @@ async fn gone_causes_a_new_list_and_an_older_list_is_ignored() {
 }
 
 #[tokio::test]
+async fn a_server_whose_lists_are_always_too_old_to_watch_is_not_listed_in_a_loop() {
+    let gone = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"});
+    let lists = (0..1000).map(|_| ok(list(10, &[pod("a", 5)]))).collect();
+    let (_keep, watches): (Vec<_>, Vec<_>) = (0..1000).map(|_| watch_of(vec![line("ERROR", &gone)])).unzip();
+    let mut test = PodSourceTest::start(lists, watches).await;
+    let changes = async { while test.changes.recv().await.is_some() {} };
+    assert!(tokio::time::timeout(Duration::from_secs(2), changes).await.is_err());
+    let lists = test.lists();
+    assert!((2..10).contains(&lists), "{lists} lists in two seconds");
+}
+
+#[tokio::test]
 async fn malformed_responses_throttling_and_errors_only_cause_delay() {
     let lists = vec![
         Reply::Text(200, vec![], "<html>a proxy's page</html>".into()),

@@ -70,6 +70,18 @@ async fn an_object_whose_watch_does_not_open_is_polled() {
 }
 
 #[tokio::test]
+async fn a_server_whose_lists_are_always_too_old_to_watch_is_not_listed_in_a_loop() {
+    let server = Server::default();
+    let (objects, _events, _dir) = server.start().await;
+    server.put(MAP, Some(json!({"data": {"k": "1"}})));
+    server.0.lock().unwrap().watches_gone = true;
+    objects.config_map(&"p".into(), "n", "c").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let watches = server.received("watch");
+    assert!((2..10).contains(&watches), "{watches} watches in two seconds");
+}
+
+#[tokio::test]
 async fn a_pod_with_too_many_references_does_not_affect_the_objects_of_other_pods() {
     use crate::watch_cache::SELECTIONS_PER_POD_MAX;
     let server = Server::default();
