@@ -19,7 +19,7 @@ pub(crate) fn count(pem: &[u8]) -> Option<usize> {
 pub(crate) fn not_after(pem: &[u8]) -> Option<Timestamp> {
     let parts = Pem::iter_from_buffer(pem).filter_map(Result::ok);
     let first = parts.into_iter().find(|part| part.label == "CERTIFICATE")?;
-    Timestamp::from_second(first.parse_x509().ok()?.validity().not_after.timestamp()).ok()
+    Some(clamped(first.parse_x509().ok()?.validity().not_after.timestamp()))
 }
 
 /// Facts of a certificate in DER; `None`: it is malformed.
@@ -43,17 +43,37 @@ pub(crate) fn facts(der: &[u8]) -> Option<CertificateFacts> {
             _ => {}
         }
     }
-    let time = |second: i64| Timestamp::from_second(second).ok();
     let validity = certificate.validity();
     Some(CertificateFacts {
         names,
-        not_before: time(validity.not_before.timestamp())?,
-        not_after: time(validity.not_after.timestamp())?,
+        not_before: clamped(validity.not_before.timestamp()),
+        not_after: clamped(validity.not_after.timestamp()),
         serial: certificate.raw_serial().iter().map(|byte| format!("{byte:02x}")).collect(),
     })
+}
+
+/// A certificate without end has the time 9999-12-31T23:59:59Z (RFC 5280, 4.1.2.5), which is later than the last timestamp.
+fn clamped(second: i64) -> Timestamp {
+    let bound = if second > 0 { Timestamp::MAX } else { Timestamp::MIN };
+    Timestamp::from_second(second).unwrap_or(bound)
 }
 
 fn address(octets: &[u8]) -> Option<IpAddr> {
     let four = <[u8; 4]>::try_from(octets).ok().map(IpAddr::from);
     four.or_else(|| <[u8; 16]>::try_from(octets).ok().map(IpAddr::from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_without_end_is_read() {
+        let mut params = rcgen::CertificateParams::new(vec!["node".into()]).unwrap();
+        let last_day = rcgen::date_time_ymd(9999, 12, 31);
+        params.not_after = last_day;
+        let certificate = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
+        assert_eq!(not_after(certificate.pem().as_bytes()), Some(Timestamp::MAX), "{last_day}");
+        assert_eq!(facts(certificate.der()).unwrap().not_after, Timestamp::MAX);
+    }
 }

@@ -3,28 +3,57 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus, PodCondition, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use podwright_core::admission::POD_TOO_LARGE;
 use podwright_core::decoded_size::{DecodedSize, DecodedTooLarge};
 use podwright_core::model::Pod;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
 /// Decodes a pod. One that would take too much memory is decoded without its containers and volumes, and has the reason
-/// [`POD_TOO_LARGE`] in its status, with which it is rejected.
+/// [`POD_TOO_LARGE`] in its status, with which it is rejected. Fields of the status that can't be decoded are left out: other components
+/// write there too, and the pod must be run and terminated all the same.
 pub(crate) fn pod(json: &[u8]) -> Result<Pod, serde_json::Error> {
     let MeasuredPod { spec, status } = serde_json::from_slice(json)?;
     if let Err(too_large) = DecodedSize::check(&[spec, status]) {
         return oversized_pod(json, &too_large);
     }
-    let read: TrimmedPod = serde_json::from_slice(json)?;
+    let read: TrimmedPod = match serde_json::from_slice(json) {
+        Ok(read) => read,
+        Err(error) => serde_json::from_value(readable::<PodStatus, PodCondition>(json, error)?)?,
+    };
     Ok(Pod { metadata: read.metadata.into(), spec: read.spec, status: read.status })
 }
 
-/// Decodes a node.
+/// Decodes a node, as [`pod`].
 pub(crate) fn node(json: &[u8]) -> Result<Node, serde_json::Error> {
-    let read: TrimmedNode = serde_json::from_slice(json)?;
+    let read: TrimmedNode = match serde_json::from_slice(json) {
+        Ok(read) => read,
+        Err(error) => serde_json::from_value(readable::<NodeStatus, NodeCondition>(json, error)?)?,
+    };
     Ok(Node { metadata: read.metadata.into(), spec: read.spec, status: read.status })
+}
+
+/// The object without the conditions and the other fields of its status that can't be decoded; `error` if there are none.
+fn readable<S: DeserializeOwned, C: DeserializeOwned>(
+    json: &[u8],
+    error: serde_json::Error,
+) -> Result<Value, serde_json::Error> {
+    let mut object: Value = serde_json::from_slice(json)?;
+    let before = object["status"].clone();
+    if let Some(conditions) = object.pointer_mut("/status/conditions").and_then(Value::as_array_mut) {
+        conditions.retain(|condition| C::deserialize(condition).is_ok());
+    }
+    if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) {
+        status.retain(|name, value| S::deserialize(json!({name: value})).is_ok());
+    }
+    if object["status"] == before {
+        return Err(error);
+    }
+    tracing::debug!(%error, "fields of a status can't be decoded: left out");
+    Ok(object)
 }
 
 /// The metadata that identifies an object. Decodable even if the rest of the object is not.
@@ -161,8 +190,6 @@ impl From<Meta> for ObjectMeta {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -185,6 +212,30 @@ mod tests {
         let read = pod(full.to_string().as_bytes()).unwrap();
         let whole: Pod = serde_json::from_value(object).unwrap();
         assert_eq!(read, whole);
+    }
+
+    #[test]
+    fn a_status_that_can_not_be_decoded_does_not_hide_the_rest_of_an_object() {
+        let condition = |kind: &str, at: &str| json!({"type": kind, "status": "True", "lastTransitionTime": at});
+        let conditions = json!([condition("Ready", "2026-01-01T00:00:00Z"), condition("x/y", "9999-12-31T23:59:59Z")]);
+        let mut object = json!({
+            "metadata": {"name": "a", "uid": "u", "deletionTimestamp": "2026-01-02T00:00:00Z", "deletionGracePeriodSeconds": 5},
+            "spec": {"nodeName": "node", "containers": []},
+            "status": {"phase": "Failed", "conditions": conditions, "startTime": "9999-12-31T23:59:59Z"},
+        });
+        let read = pod(object.to_string().as_bytes()).unwrap();
+        assert_eq!(read.metadata.deletion_grace_period_seconds, Some(5));
+        assert!(read.metadata.deletion_timestamp.is_some());
+        let status = read.status.unwrap();
+        assert_eq!(status.phase.as_deref(), Some("Failed"), "a pod that has ended is not started again");
+        let left: Vec<String> = status.conditions.into_iter().flatten().map(|condition| condition.type_).collect();
+        assert_eq!((left, status.start_time), (vec!["Ready".to_owned()], None));
+        object["spec"] = json!({"podCIDR": "10.0.0.0/24"});
+        object["status"] = json!({"conditions": conditions});
+        let read = node(object.to_string().as_bytes()).unwrap();
+        assert_eq!(read.status.unwrap().conditions.map(|left| left.len()), Some(1));
+        object["spec"] = json!({"containers": "none"});
+        assert!(pod(object.to_string().as_bytes()).is_err(), "a spec is decoded as a whole");
     }
 
     #[test]
