@@ -32,7 +32,12 @@ impl Driver {
                 }
                 ContainerEvent::Launched
             }
-            ShimAnswer::LaunchFailed(failed) => ContainerEvent::LaunchFailed(Failure::new(failed.text)),
+            ShimAnswer::LaunchFailed(failed) => {
+                if let Some(entry) = self.context.objects().containers.get_mut(&container) {
+                    entry.record.user = failed.user;
+                }
+                ContainerEvent::LaunchFailed(Failure::new(failed.text))
+            }
             ShimAnswer::Refused(refusal) => ContainerEvent::LaunchFailed(Failure::new(refusal.text)),
             _ => ContainerEvent::LaunchFailed(Failure::new("an unexpected answer of the shim")),
         };

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use crate::plan::ResolvedUser;
+
 /// A failed launch. `Display` is what a user reads: `exec /foo: no such file or directory`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchFailure {
@@ -12,6 +14,8 @@ pub struct LaunchFailure {
     pub errno: Option<i32>,
     /// Subject and reason, on one line.
     pub text: String,
+    /// The user of the container, if the launch had got that far.
+    pub user: Option<Box<ResolvedUser>>,
 }
 
 /// The steps of a launch, in their order.
@@ -65,12 +69,12 @@ pub enum LaunchStep {
 impl LaunchFailure {
     /// A failure with a text that is complete.
     pub(crate) fn new(step: LaunchStep, text: impl Into<String>) -> Self {
-        Self { step, errno: None, text: text.into() }
+        Self { step, errno: None, text: text.into(), user: None }
     }
 
     /// A failed system call on a subject: `<subject>: <reason>`.
     pub(crate) fn io(step: LaunchStep, subject: impl fmt::Display, error: &io::Error) -> Self {
-        Self { step, errno: error.raw_os_error(), text: format!("{subject}: {}", reason(error)) }
+        Self { step, errno: error.raw_os_error(), text: format!("{subject}: {}", reason(error)), user: None }
     }
 }
 

@@ -63,6 +63,13 @@ pub struct Launched {
     pub pty: Option<OwnedFd>,
 }
 
+impl Launched {
+    fn into_user(self) -> Box<ResolvedUser> {
+        let Self { uid, gid, groups, home, .. } = self;
+        Box::new(ResolvedUser { uid, gid, groups, home })
+    }
+}
+
 impl PendingLaunch {
     /// Waits for the result. For callers without an event loop; see [`LaunchInProgress`] for the others.
     pub fn finish(mut self) -> Result<Launched, LaunchFailure> {
@@ -196,7 +203,10 @@ impl LaunchInProgress for PendingLaunch {
                 self.sibling = None;
             }
             let gone = self.clone.is_none() && self.sibling.is_none();
-            return gone.then(|| Err(self.failure.take().unwrap_or_else(without_report)));
+            return gone.then(|| {
+                let failure = self.failure.take().unwrap_or_else(without_report);
+                Err(LaunchFailure { user: self.ready.take().map(Launched::into_user), ..failure })
+            });
         }
         if is_helper && self.clone.is_some() {
             return None;

@@ -32,7 +32,7 @@ pub(super) struct FailureReport {
 }
 
 impl From<LaunchFailure> for FailureReport {
-    fn from(LaunchFailure { step, errno, mut text }: LaunchFailure) -> Self {
+    fn from(LaunchFailure { step, errno, mut text, .. }: LaunchFailure) -> Self {
         let end = text.floor_char_boundary(TEXT_MAX);
         text.truncate(end);
         Self { step: step.into(), errno, text }
@@ -41,7 +41,7 @@ impl From<LaunchFailure> for FailureReport {
 
 impl From<FailureReport> for LaunchFailure {
     fn from(report: FailureReport) -> Self {
-        Self { step: report.step(), errno: report.errno, text: report.text }
+        Self { step: report.step(), errno: report.errno, text: report.text, user: None }
     }
 }
 

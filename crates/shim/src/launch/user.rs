@@ -52,6 +52,8 @@ fn resolve_in(passwd: &str, group: &str, plan: &UserPlan) -> Result<ResolvedUser
     all.extend(&plan.supplemental_groups);
     let mut seen = std::collections::BTreeSet::new();
     all.retain(|id| *id != u32::MAX && seen.insert(*id));
+    // As the kernel has them, and as containerd reports them.
+    all.sort_unstable();
     if all.len() > GROUPS_MAX {
         return Err(LaunchFailure::new(
             LaunchStep::User,
@@ -184,11 +186,11 @@ mod tests {
     fn names_and_numbers_are_resolved_as_containerd_does() {
         let cases: [(&str, u32, u32, &[u32], &str); 7] = [
             ("", 0, 0, &[0, 50], "/root"),
-            ("web", 1000, 1001, &[1001, 29, 50], "/home/web"),
-            ("1000", 1000, 1001, &[1001, 29, 50], "/home/web"),
+            ("web", 1000, 1001, &[29, 50, 1001], "/home/web"),
+            ("1000", 1000, 1001, &[29, 50, 1001], "/home/web"),
             ("4000", 4000, 0, &[0, 50], "/"),
             ("web:audio", 1000, 29, &[29, 50], "/home/web"),
-            ("4000:4001", 4000, 4001, &[4001, 50], "/"),
+            ("4000:4001", 4000, 4001, &[50, 4001], "/"),
             // Not the account of that name.
             ("5", 5, 0, &[0, 50], "/"),
         ];
@@ -213,7 +215,7 @@ mod tests {
     #[test]
     fn a_strict_policy_takes_no_group_of_the_image() {
         let found = resolve_in(PASSWD, GROUP, &plan("web", &[50], GroupsPolicy::Strict)).unwrap();
-        assert_eq!(found.groups, [1001, 50]);
+        assert_eq!(found.groups, [50, 1001]);
     }
 
     #[test]

@@ -124,7 +124,10 @@ fn answers() -> Vec<(&'static str, answer::AnswerBody)> {
                 started_at: 9,
             }),
         ),
-        ("launch_failed", Body::LaunchFailed(LaunchFailed { step: 18, errno: Some(2), text: "exec /foo".into() })),
+        (
+            "launch_failed",
+            Body::LaunchFailed(LaunchFailed { step: 18, errno: Some(2), text: "exec /foo".into(), user: None }),
+        ),
         ("stop_signal_reply", Body::StopSignal(StopSignalReply { result: 1 })),
         ("exec_started", Body::ExecStarted(ExecStarted { exec: "e1".into(), pid: 42, kinds: vec![5, 7, 8, 9] })),
     ]

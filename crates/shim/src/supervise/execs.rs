@@ -94,7 +94,12 @@ pub(super) fn exec_launched(
             _ => {
                 let _ = pidfd_send_signal(&launched.pidfd, Signal::KILL);
                 let text = "watch the exec: no descriptor left".to_owned();
-                Err(LaunchFailure { step: crate::launch::LaunchStep::Process, errno: Some(libc::EMFILE), text })
+                Err(LaunchFailure {
+                    step: crate::launch::LaunchStep::Process,
+                    errno: Some(libc::EMFILE),
+                    text,
+                    user: None,
+                })
             }
         }
     });

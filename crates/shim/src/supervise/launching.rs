@@ -221,7 +221,7 @@ fn advance(shim: &mut PodSupervisor, key: u64) {
         return;
     };
     if let (Err(failure), Some(why)) = (&mut result, launch.given_up) {
-        *failure = LaunchFailure { step: LaunchStep::Lost, errno: None, text: why.to_owned() };
+        *failure = LaunchFailure { step: LaunchStep::Lost, errno: None, text: why.to_owned(), user: None };
     }
     launch_ended(shim, key, launch, result);
 }
@@ -247,7 +247,7 @@ pub(super) fn end_late_launches(shim: &mut PodSupervisor, now: Instant) {
             continue;
         };
         let text = format!("{why}, and its process does not end: it waits for a device or a file system");
-        launch_ended(shim, key, launch, Err(LaunchFailure { step: LaunchStep::Lost, errno: None, text }));
+        launch_ended(shim, key, launch, Err(LaunchFailure::new(LaunchStep::Lost, text)));
     }
 }
 
@@ -288,7 +288,7 @@ fn container_runs(
     });
     let (copy, pidfd) = watched.map_err(|text| {
         let _ = pidfd_send_signal(&launched.pidfd, Signal::KILL);
-        LaunchFailure { step: LaunchStep::Process, errno: None, text }
+        LaunchFailure::new(LaunchStep::Process, text)
     })?;
     container.stage = ContainerStage::Running { pidfd, process, started_at, exit_unknown_since: None };
     let mut fds = vec![copy];

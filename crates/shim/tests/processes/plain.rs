@@ -75,6 +75,7 @@ fn spawn(plan: &ProcessPlan, stdio: ContainerStdio) -> Result<Box<dyn LaunchInPr
         step: LaunchStep::Exec,
         errno: error.raw_os_error(),
         text: format!("exec {}: {}", argv[0].display(), error.to_string().to_lowercase()),
+        user: None,
     })?;
     let pid = child.id();
     let pidfd = PidFd::open(pid).unwrap().into_fd();
@@ -114,7 +115,7 @@ impl LaunchInProgress for PlainLaunch {
             return Some(Ok(launched));
         }
         let ended = self.child.try_wait().unwrap();
-        ended.map(|_| Err(LaunchFailure { step: LaunchStep::Lost, errno: None, text: "killed".into() }))
+        ended.map(|_| Err(LaunchFailure { step: LaunchStep::Lost, errno: None, text: "killed".into(), user: None }))
     }
 
     fn kill(&mut self) {

@@ -2,6 +2,7 @@
 
 use super::descriptors::{DescriptorKind, ProcessIdentity};
 use crate::launch::{LaunchFailure, LaunchStep};
+use crate::plan::ResolvedUser;
 
 /// The answer to a request.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -196,11 +197,15 @@ pub struct LaunchFailed {
     /// For users: `exec /foo: no such file or directory`.
     #[prost(string, tag = "3")]
     pub text: String,
+    /// The user of the container, if the launch had got that far.
+    #[prost(message, optional, tag = "4")]
+    pub user: Option<ResolvedUser>,
 }
 
 impl From<LaunchFailure> for LaunchFailed {
     fn from(failure: LaunchFailure) -> Self {
-        Self { step: failure.step.into(), errno: failure.errno, text: failure.text }
+        let user = failure.user.map(|user| *user);
+        Self { step: failure.step.into(), errno: failure.errno, text: failure.text, user }
     }
 }
 
