@@ -46,7 +46,8 @@ fn resolv_conf(scratch: &Scratch) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn merge(base: &mut Value, changes: &Value) {
+/// Merges `changes` into `base`, field by field at every depth.
+pub(crate) fn merge(base: &mut Value, changes: &Value) {
     match (base, changes) {
         (Value::Object(base), Value::Object(changes)) => {
             for (key, change) in changes {

@@ -61,6 +61,13 @@ impl EngineBed {
         Ok(fs::write(dir.join("hosts.toml"), hosts_toml(&registry.address()))?)
     }
 
+    /// Imports a docker-archive through the agent, which runs.
+    pub fn import(&self, archive: &Path) -> Result<()> {
+        let mut load = Command::new(Agent::program()?);
+        load.env("PODWRIGHT_RUN_DIR", self.scratch.run_dir()?).args(["image", "load"]).arg(archive);
+        run(&mut load).map(drop)
+    }
+
     /// SIGKILL to the zygote and to every shim; containers keep running.
     pub fn kill_shims(&self) -> Result<()> {
         for pid in self.processes() {
@@ -88,7 +95,7 @@ impl EngineBed {
 
     /// The zygote and the shims that run.
     pub(crate) fn processes(&self) -> Vec<u32> {
-        host_state::processes_of(&format!("{}/{SHIM_CGROUP}", self.scratch.name()))
+        shim_processes(&self.scratch)
     }
 }
 
@@ -117,31 +124,42 @@ impl NodeRuntime for EngineBed {
     }
 
     fn objects(&self) -> Result<Vec<String>> {
-        let (path, name) = (self.scratch.path(), self.scratch.name());
-        let mut found = Vec::new();
-        for (kind, dir) in [
-            ("sandbox", "root/engine/sandboxes"),
-            ("container", "root/engine/containers"),
-            ("shim directory", "run/engine/pods"),
-            ("netns", "run/engine/netns"),
-            ("cni result", "root/engine/network/cni"),
-        ] {
-            found.extend(entries(&path.join(dir)).into_iter().map(|entry| format!("{kind} {entry}")));
-        }
-        let shims = self.processes().into_iter().filter(|pid| host_state::is_pod_shim(*pid));
-        found.extend(shims.map(|pid| format!("shim {pid}")));
-        let leases = files_below(&path.join("root/engine/network/leases"));
-        let is_lease = |file: &&PathBuf| {
-            file.file_name().is_some_and(|name| name.to_string_lossy().parse::<std::net::IpAddr>().is_ok())
-        };
-        found.extend(leases.iter().filter(is_lease).map(|file| format!("address {}", file.display())));
+        let mut found = engine_objects(&self.scratch, "run/engine")?;
         let leases = self.cni.iter().flat_map(CniConfig::leases);
         found.extend(leases.map(|address| format!("address {address}")));
-        let links = entries(&Path::new("/sys/class/net").join(&name).join("brif"));
-        found.extend(links.into_iter().map(|link| format!("link {link}")));
-        found.extend(network_state::map_elements(&name)?.into_iter().map(|element| format!("port map {element}")));
         Ok(found)
     }
+}
+
+/// The objects of pods that an engine of this scratch has, with its built-in network. `run`: its directory of running pods.
+pub(crate) fn engine_objects(scratch: &Scratch, run: &str) -> Result<Vec<String>> {
+    let (path, name) = (scratch.path(), scratch.name());
+    let mut found = Vec::new();
+    for (kind, dir) in [
+        ("sandbox", path.join("root/engine/sandboxes")),
+        ("container", path.join("root/engine/containers")),
+        ("shim directory", path.join(run).join("pods")),
+        ("netns", path.join(run).join("netns")),
+        ("cni result", path.join("root/engine/network/cni")),
+    ] {
+        found.extend(entries(&dir).into_iter().map(|entry| format!("{kind} {entry}")));
+    }
+    let shims = shim_processes(scratch).into_iter().filter(|pid| host_state::is_pod_shim(*pid));
+    found.extend(shims.map(|pid| format!("shim {pid}")));
+    let leases = files_below(&path.join("root/engine/network/leases"));
+    let is_lease = |file: &&PathBuf| {
+        file.file_name().is_some_and(|name| name.to_string_lossy().parse::<std::net::IpAddr>().is_ok())
+    };
+    found.extend(leases.iter().filter(is_lease).map(|file| format!("address {}", file.display())));
+    let links = entries(&Path::new("/sys/class/net").join(&name).join("brif"));
+    found.extend(links.into_iter().map(|link| format!("link {link}")));
+    found.extend(network_state::map_elements(&name)?.into_iter().map(|element| format!("port map {element}")));
+    Ok(found)
+}
+
+/// The zygote and the shims of an engine of this scratch.
+pub(crate) fn shim_processes(scratch: &Scratch) -> Vec<u32> {
+    host_state::processes_of(&format!("{}/{SHIM_CGROUP}", scratch.name()))
 }
 
 fn entries(dir: &Path) -> Vec<String> {

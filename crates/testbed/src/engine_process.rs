@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use crate::agent::Agent;
-use crate::engine_bed::SHIM_CGROUP;
-use crate::host_state;
+use crate::engine_bed::{SHIM_CGROUP, engine_objects, shim_processes};
+use crate::node_runtime::NodeRuntime;
 use crate::process::Process;
 use crate::scratch::Scratch;
 use crate::wait::wait_until;
@@ -68,13 +68,26 @@ impl EngineProcess {
 
     /// Itself, the zygote and the shims.
     pub fn processes(&self) -> Vec<u32> {
-        let shims = host_state::processes_of(&format!("{}/{SHIM_CGROUP}", self.scratch.name()));
-        shims.into_iter().chain([self.pid()]).collect()
+        shim_processes(&self.scratch).into_iter().chain([self.pid()]).collect()
     }
 
     /// SIGTERM, and wait for the end.
     pub fn terminate(&mut self, limit: Duration) -> Result<ExitStatus> {
         self.process.terminate(limit)
+    }
+}
+
+impl NodeRuntime for EngineProcess {
+    fn endpoint(&self) -> Option<String> {
+        Some(self.endpoint())
+    }
+
+    fn arguments(&self) -> Vec<OsString> {
+        Vec::new()
+    }
+
+    fn objects(&self) -> Result<Vec<String>> {
+        engine_objects(&self.scratch, "run")
     }
 }
 

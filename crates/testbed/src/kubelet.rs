@@ -8,21 +8,22 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::agent::find_pod;
-use crate::agent_config::{agent_config, write_config};
+use crate::agent_config::{agent_config, merge, write_config};
 use crate::cache::Cache;
-use crate::containerd::Containerd;
 use crate::host_settings::{restore_host, save_host_settings};
 use crate::http::{HttpResponse, free_port, get};
+use crate::node_runtime::NodeRuntime;
 use crate::process::Process;
 use crate::scratch::Scratch;
 use crate::wait::wait_until;
 
 /// A running Go kubelet on the scratch's manifests.
 ///
-/// Not at the same time as another agent on the same containerd: each would kill the other's pods.
+/// Not at the same time as another agent on the same runtime: each would kill the other's pods.
 #[derive(Debug)]
 pub struct GoKubelet {
     port: u16,
+    https: u16,
     process: Process,
     scratch: Scratch,
 }
@@ -31,56 +32,55 @@ impl GoKubelet {
     /// Starts it without an API server and waits until it responds. `changes` are merged into the testbed's KubeletConfiguration.
     pub fn start_standalone(
         scratch: &Scratch,
-        containerd: &Containerd,
+        runtime: &impl NodeRuntime,
         hostname: &str,
         changes: &Value,
     ) -> Result<Self> {
-        Self::start(scratch, containerd, hostname, None, &scratch.dir("kubelet")?, changes)
+        Self::start(scratch, runtime, hostname, None, &scratch.dir("kubelet")?, changes)
     }
 
     /// Starts it as a node of a cluster and waits until it responds; see [`crate::ControlPlane::node_kubeconfig`].
     pub fn start_joined(
         scratch: &Scratch,
-        containerd: &Containerd,
+        runtime: &impl NodeRuntime,
         hostname: &str,
         kubeconfig: &Path,
         changes: &Value,
     ) -> Result<Self> {
-        Self::start(scratch, containerd, hostname, Some(kubeconfig), &scratch.dir("kubelet")?, changes)
+        Self::start(scratch, runtime, hostname, Some(kubeconfig), &scratch.dir("kubelet")?, changes)
     }
 
     /// As [`Self::start_joined`], on the root directory of our own agent: one takes the node over from the other.
     pub fn start_on_agent_root(
         scratch: &Scratch,
-        containerd: &Containerd,
+        runtime: &impl NodeRuntime,
         hostname: &str,
         kubeconfig: &Path,
         changes: &Value,
     ) -> Result<Self> {
-        Self::start(scratch, containerd, hostname, Some(kubeconfig), &scratch.root_dir()?, changes)
+        Self::start(scratch, runtime, hostname, Some(kubeconfig), &scratch.root_dir()?, changes)
     }
 
     fn start(
         scratch: &Scratch,
-        containerd: &Containerd,
+        runtime: &impl NodeRuntime,
         hostname: &str,
         kubeconfig: Option<&Path>,
         root_dir: &Path,
         changes: &Value,
     ) -> Result<Self> {
-        let port = free_port()?;
-        let mut config = agent_config(scratch, Some(&containerd.endpoint()), changes)?;
+        let (port, https) = (free_port()?, free_port()?);
+        let endpoint = runtime.endpoint().context("the Go kubelet has no runtime of its own")?;
         let own = json!({
-            "address": "127.0.0.1", "port": free_port()?, "readOnlyPort": port, "healthzPort": 0, "enableServer": true,
+            "address": "127.0.0.1", "port": https, "readOnlyPort": port, "healthzPort": 0, "enableServer": true,
             "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
             "authorization": {"mode": "AlwaysAllow"},
             "enableControllerAttachDetach": false,
             // Its defaults change the host: chains for kube-proxy, a directory in /usr/libexec.
             "makeIPTablesUtilChains": false, "volumePluginDir": scratch.dir("kubelet/volume-plugins")?,
         });
-        for (key, value) in own.as_object().into_iter().flatten() {
-            config[key] = value.clone();
-        }
+        let mut config = agent_config(scratch, Some(&endpoint), &own)?;
+        merge(&mut config, changes);
         let file = write_config(scratch, "kubelet.yaml", &config)?;
         let mut command = Command::new(Cache::find().peer("kubelet")?);
         command.arg("--config").arg(file).arg("--root-dir").arg(root_dir);
@@ -92,7 +92,7 @@ impl GoKubelet {
         command.env("PATH", Cache::find().search_path(true));
         save_host_settings(&scratch.path())?;
         let process = Process::start(scratch, "kubelet", &mut command)?;
-        let kubelet = Self { port, process, scratch: scratch.clone() };
+        let kubelet = Self { port, https, process, scratch: scratch.clone() };
         wait_until(Duration::from_secs(60), "the kubelet to respond", || kubelet.pods());
         Ok(kubelet)
     }
@@ -100,6 +100,11 @@ impl GoKubelet {
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.process.pid()
+    }
+
+    /// The port of its API on 127.0.0.1, with TLS.
+    pub fn https_port(&self) -> u16 {
+        self.https
     }
 
     /// Its log.

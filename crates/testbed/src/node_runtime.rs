@@ -1,7 +1,7 @@
 //! The runtime of a test: a containerd of its own, or the engine in the agent.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use rustix::process::Signal;
@@ -55,6 +55,14 @@ impl TestRuntime {
         match self {
             Self::Containerd(containerd) => containerd.use_registry(host, registry),
             Self::Engine(engine) => engine.use_registry(host, registry),
+        }
+    }
+
+    /// Imports a docker-archive while the agent runs.
+    pub fn import(&self, archive: &Path) -> Result<()> {
+        match self {
+            Self::Containerd(containerd) => containerd.import(archive),
+            Self::Engine(engine) => engine.import(archive),
         }
     }
 
