@@ -198,8 +198,14 @@ async fn dispatch(
         Route::Run(of) => streams::run(state, &of, &query).await,
         Route::SystemLogs(path) => system_logs::respond(state, &user.name, path).await,
         Route::Verbosity => set_verbosity(state, request).await,
-        Route::Profiling | Route::Unknown => text(StatusCode::NOT_FOUND, NOT_FOUND),
+        Route::Profiling | Route::Unknown => text(StatusCode::NOT_FOUND, not_found(&decode(request.uri().path()))),
     }
+}
+
+/// The text for a path that leads nowhere. Below the routes of go-restful, that one answers in the Go kubelet, else Go's `ServeMux`.
+fn not_found(path: &str) -> &'static str {
+    let service = path.strip_prefix('/').and_then(|relative| relative.split('/').next()).unwrap_or_default();
+    if SERVICES.contains(&service) { "404: Page Not Found" } else { NOT_FOUND }
 }
 
 /// The connection's buffer may be a little larger than the limit.
@@ -211,25 +217,28 @@ fn header_bytes(request: &Request<Incoming>) -> usize {
 /// Kubernetes: `StringFlagPutHandler` with `GlogSetter`.
 async fn set_verbosity(state: &ServerState, request: Request<Incoming>) -> HttpResponse {
     if *request.method() != Method::PUT {
-        return text(StatusCode::NOT_ACCEPTABLE, "unsupported http method");
+        return text(StatusCode::NOT_ACCEPTABLE, "unsupported http method\n");
     }
     let body = timeout(BODY_TIMEOUT, Limited::new(request.into_body(), BODY_MAX).collect()).await;
-    let Ok(Ok(body)) = body else { return text(StatusCode::BAD_REQUEST, "error reading request body") };
+    let Ok(Ok(body)) = body else { return text(StatusCode::BAD_REQUEST, "error reading request body\n") };
     let body = body.to_bytes();
     let given = String::from_utf8_lossy(&body);
-    match given.trim().parse::<u8>() {
+    match given.trim().parse::<u32>() {
         Ok(level) => {
-            (state.api.set_verbosity)(level);
-            text(StatusCode::OK, format!("successfully set klog.logging.verbosity to {level}"))
+            (state.api.set_verbosity)(u8::try_from(level).unwrap_or(u8::MAX));
+            text(StatusCode::OK, format!("successfully set klog.logging.verbosity to {level}\n"))
         }
-        Err(error) => {
-            text(StatusCode::BAD_REQUEST, format!("failed set klog.logging.verbosity {:?}: {error}", given.trim()))
+        Err(_) => {
+            let message = format!("strconv.ParseUint: parsing {:?}: invalid syntax\n", given.trim());
+            text(StatusCode::BAD_REQUEST, message)
         }
     }
 }
 
 const ANONYMOUS: &str = "system:anonymous";
 const NOT_FOUND: &str = "404 page not found\n";
+/// The first parts of paths that go-restful routes in the Go kubelet.
+const SERVICES: [&str; 8] = ["pods", "runningpods", "stats", "run", "exec", "attach", "portForward", "containerLogs"];
 /// Bytes of a request body.
 const BODY_MAX: usize = 64 << 10;
 /// For a client that sends slowly.
@@ -293,6 +302,19 @@ mod tests {
             "/spec/",
         ] {
             assert_eq!(Route::parse(unknown), Route::Unknown, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn the_text_for_an_unknown_path_depends_on_its_first_part() {
+        for (path, text) in [
+            ("/exec/ns", "404: Page Not Found"),
+            ("/pods/x", "404: Page Not Found"),
+            ("/nowhere", NOT_FOUND),
+            ("/healthz/", NOT_FOUND),
+            ("/", NOT_FOUND),
+        ] {
+            assert_eq!(not_found(path), text, "{path}");
         }
     }
 

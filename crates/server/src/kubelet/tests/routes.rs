@@ -40,14 +40,14 @@ async fn routes_answer_with_the_texts_of_the_go_kubelet() {
         ("POST /exec/default/web/other?output=1", (500, "container not found (\"other\")")),
         ("POST /attach/default/web/other?output=1", (500, "container other not found in pod web_default")),
         ("POST /exec/default/web/c?command=ls&command=-l&output=1", (500, "Upgrade request required\n")),
-        ("GET /debug/flags/v", (406, "unsupported http method")),
+        ("GET /debug/flags/v", (406, "unsupported http method\n")),
         ("GET /debug/pprof/", (404, "404 page not found\n")),
         ("GET /stats/summary", (200, r#"{"only":false}"#)),
         ("POST /stats/summary", (200, r#"{"only":false}"#)),
         ("GET /stats/summary?only_cpu_and_memory=true", (200, r#"{"only":true}"#)),
         ("GET /stats/summary?only_cpu_and_memory=x", (200, r#"{"only":false}"#)),
         ("PUT /stats/summary", (405, "405: Method Not Allowed")),
-        ("GET /stats/", (404, "404 page not found\n")),
+        ("GET /stats/", (404, "404: Page Not Found")),
         ("GET /metrics/cadvisor", (200, "page Cadvisor\n")),
         ("GET /metrics/resource", (200, "page Resource\n")),
         ("GET /metrics/probes", (200, "page Probes\n")),
@@ -65,10 +65,10 @@ async fn routes_answer_with_the_texts_of_the_go_kubelet() {
     let (code, listing) = server.admin("GET /logs/").await;
     assert!(code == 200 && listing.contains("<a href=\"syslog\">syslog</a>"), "{listing}");
     let put = server.request(Credential::Certificate("admin"), "PUT /debug/flags/v", "4").await;
-    assert_eq!(put, (200, "successfully set klog.logging.verbosity to 4".into()));
+    assert_eq!(put, (200, "successfully set klog.logging.verbosity to 4\n".into()));
     assert_eq!(server.verbosity.load(Ordering::SeqCst), 4);
     let put = server.request(Credential::Certificate("admin"), "PUT /debug/flags/v", "many").await;
-    assert_eq!(put.0, 400);
+    assert_eq!(put, (400, "strconv.ParseUint: parsing \"many\": invalid syntax\n".into()));
 }
 
 #[tokio::test]
