@@ -1,62 +1,67 @@
-//! The same manifests under this agent and under the Go kubelet, one after the other on one containerd: the pods they report are
-//! compared field by field, and so are the objects they create in the runtime.
+//! The same pods under this agent and under the Go kubelet, on containerd and on the engine. From manifests: the pods they report are
+//! compared field by field, and so are the objects they create in the runtime. From an API server: the statuses that it gets, and the
+//! events. The reference is the Go kubelet on containerd.
 
 #[expect(dead_code, reason = "only the test node and the cases of the suite are used here")]
 mod suite;
 
-#[expect(dead_code, reason = "shared with cluster_compare")]
 mod comparison;
 
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use podwright_testbed::{Flavor, GoKubelet, HttpResponse, wait_until};
 use serde_json::{Value, json};
 
 use comparison::accepted::Setting;
-use comparison::cases::{self, Compared};
 use comparison::difference::assert_same;
-use comparison::fields::Fields;
-use comparison::objects;
-use comparison::stable::{frequent_syncs, stable_fields, wait_running};
+use comparison::pair::{Kubelet, Observed, Pair, REFERENCE};
 use comparison::stats::{self, Reported};
+use comparison::turns::Turns;
+use comparison::{in_cluster, standalone};
 use suite::{LIMIT, TestNode};
 
+/// Runs the pods under a pair and compares them with the reference, which runs once for all tests of a setting.
+fn compare(setting: Setting, kubelet: Kubelet, runtime: Flavor) {
+    static TURNS: Turns = Turns::new(2);
+    static REFERENCES: [OnceLock<Observed>; 2] = [OnceLock::new(), OnceLock::new()];
+    let (run, reference): (fn(Pair) -> Observed, _) = match setting {
+        Setting::Standalone => (standalone::run, &REFERENCES[0]),
+        Setting::Cluster => (in_cluster::run, &REFERENCES[1]),
+    };
+    let run = |pair| {
+        let _turn = TURNS.take();
+        run(pair)
+    };
+    let pair = Pair { kubelet, runtime };
+    let found = run(pair);
+    assert_same(setting, pair, &found, reference.get_or_init(|| run(REFERENCE)));
+}
+
 #[test]
-fn pods_get_the_same_statuses_as_from_the_go_kubelet() {
-    let mut node = TestNode::start(Flavor::V2);
-    let cases = cases::all();
-    let began = Instant::now();
-    put(&node, &cases, true);
-    wait_running("podwright", &cases, "-node", || node.agent.pods());
-    put(&node, &cases, false);
-    let mut ours = stable_fields("podwright", &cases, "-node", || node.agent.pods());
-    add_objects(&mut ours, &node, &node.agent.pods().expect("the pods are listed"));
-    println!("podwright: {} pods stable after {:.1?}", cases.len(), began.elapsed());
-    for case in &cases {
-        node.remove(case.name);
-    }
-    node.wait_nothing_left();
-    node.agent.sigterm().expect("the agent stops");
+fn podwright_on_containerd_reports_the_same_as_the_go_kubelet() {
+    compare(Setting::Standalone, Kubelet::Podwright, Flavor::V2);
+}
 
-    put(&node, &cases, true);
-    let began = Instant::now();
-    let kubelet = GoKubelet::start_standalone(
-        &node.scratch,
-        node.runtime.containerd().expect("it is containerd"),
-        "node",
-        &frequent_syncs(),
-    )
-    .expect("the Go kubelet starts");
-    wait_running("the Go kubelet", &cases, "-node", || kubelet.pods());
-    put(&node, &cases, false);
-    let mut theirs = stable_fields("the Go kubelet", &cases, "-node", || kubelet.pods());
-    add_objects(&mut theirs, &node, &kubelet.pods().expect("the pods are listed"));
-    println!("the Go kubelet: {} pods stable after {:.1?}", cases.len(), began.elapsed());
-    drop(kubelet);
+#[test]
+fn podwright_on_its_engine_reports_the_same_as_the_go_kubelet_on_containerd() {
+    compare(Setting::Standalone, Kubelet::Podwright, Flavor::Engine);
+}
 
-    assert_same(Setting::Standalone, &cases, &ours, &theirs);
+#[test]
+fn the_go_kubelet_reports_the_same_on_the_engine_as_on_containerd() {
+    compare(Setting::Standalone, Kubelet::Go, Flavor::Engine);
+}
+
+#[test]
+fn the_api_server_gets_the_same_from_podwright_on_containerd_as_from_the_go_kubelet() {
+    compare(Setting::Cluster, Kubelet::Podwright, Flavor::V2);
+}
+
+#[test]
+fn the_api_server_gets_the_same_from_podwright_on_its_engine_as_from_the_go_kubelet_on_containerd() {
+    compare(Setting::Cluster, Kubelet::Podwright, Flavor::Engine);
 }
 
 #[test]
@@ -116,21 +121,4 @@ fn reported(get: impl Fn(&str) -> anyhow::Result<HttpResponse>) -> Reported {
     let few = json("/stats/summary?only_cpu_and_memory=true");
     let (resource, cadvisor) = (text("/metrics/resource"), text("/metrics/cadvisor"));
     Reported { summary, few, resource, cadvisor, probes: text("/metrics/probes") }
-}
-
-/// Writes the manifests of the pods that start early, or of all others.
-fn put(node: &TestNode, cases: &[Compared], early: bool) {
-    for case in cases.iter().filter(|case| case.starts_early() == early) {
-        node.put(case.name, &case.spec);
-    }
-}
-
-/// Adds the runtime objects of the running pods.
-fn add_objects(fields: &mut BTreeMap<&'static str, Fields>, node: &TestNode, pods: &Value) {
-    for name in objects::COMPARED {
-        let full = format!("{name}-node");
-        let pod = pods["items"].as_array().into_iter().flatten().find(|p| p["metadata"]["name"] == full);
-        let found = objects::of(node, pod.expect("the pod exists"));
-        fields.get_mut(name).expect("a case with that name").extend(found);
-    }
 }

@@ -1,6 +1,10 @@
 //! The differences that are accepted, each with its reason; `docs/kubelet-map.md` lists them too.
 
+use podwright_testbed::Flavor;
+use serde_json::Value;
+
 use super::difference::{AcceptedDifference, Difference};
+use super::pair::{Kubelet, Pair};
 
 /// Where the pods of a comparison come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,30 +15,23 @@ pub(crate) enum Setting {
     Cluster,
 }
 
-/// The rules for a setting: those of every setting, then its own.
-pub(crate) fn rules(setting: Setting) -> Vec<&'static AcceptedDifference> {
-    let own = match setting {
-        Setting::Standalone => STANDALONE,
-        Setting::Cluster => CLUSTER,
+/// The rules for a pair that is compared with the Go kubelet on containerd.
+pub(crate) fn rules(setting: Setting, pair: Pair) -> Vec<&'static AcceptedDifference> {
+    let of_kubelet: [&[AcceptedDifference]; 2] = match (pair.kubelet, setting) {
+        (Kubelet::Podwright, Setting::Standalone) => [KUBELETS, STANDALONE],
+        (Kubelet::Podwright, Setting::Cluster) => [KUBELETS, CLUSTER],
+        (Kubelet::Go, _) => [GO_KUBELETS, &[]],
     };
-    EVERYWHERE.iter().chain(own).collect()
+    let of_runtime = if pair.runtime == Flavor::Engine { RUNTIMES } else { &[] };
+    EVERYWHERE.iter().chain(of_kubelet.into_iter().flatten()).chain(of_runtime).collect()
 }
 
+/// What varies from run to run, by the Go kubelet or by containerd.
 const EVERYWHERE: &[AcceptedDifference] = &[
     AcceptedDifference {
         matches: lost_exit_code,
         intermittent: true,
         reason: "the Go kubelet removes the dead sidecar before its exit code is in the status; here no exit code is lost",
-    },
-    AcceptedDifference {
-        matches: lost_last_exit_code,
-        intermittent: false,
-        reason: "the Go kubelet removes containers that a rule restarts before their exit codes are in the status; here none is lost",
-    },
-    AcceptedDifference {
-        matches: |d| d.case.starts_with("bad-command") && d.ours.is_none() && d.path.ends_with("terminated.startedAt"),
-        intermittent: false,
-        reason: "the Go kubelet reports a start time in 1970 for a container that never started",
     },
     AcceptedDifference {
         matches: status_older_than_sandbox,
@@ -46,10 +43,52 @@ const EVERYWHERE: &[AcceptedDifference] = &[
         intermittent: true,
         reason: "containerd may learn of the exit before its reason, and then reports Error",
     },
+];
+
+/// Between the kubelets.
+const KUBELETS: &[AcceptedDifference] = &[
+    AcceptedDifference {
+        matches: lost_last_exit_code,
+        intermittent: false,
+        reason: "the Go kubelet removes containers that a rule restarts before their exit codes are in the status; here none is lost",
+    },
+    AcceptedDifference {
+        matches: |d| d.case.starts_with("bad-command") && d.ours.is_none() && d.path.ends_with("terminated.startedAt"),
+        intermittent: false,
+        reason: "the Go kubelet reports a start time in 1970 for a container that never started",
+    },
     AcceptedDifference {
         matches: |d| d.case == "no-volume" && d.path.ends_with("state.waiting.message") && d.theirs.is_none(),
         intermittent: false,
         reason: "the reason why a container waits for its volumes is in its status too, not only in an event",
+    },
+];
+
+/// Between two runs of the Go kubelet.
+const GO_KUBELETS: &[AcceptedDifference] = &[
+    AcceptedDifference {
+        matches: |d| d.terminated && d.path == "status.conditions[PodReadyToStartContainers].status",
+        intermittent: true,
+        reason: "the Go kubelet's last status of a terminated pod may be older than the end of its sandbox",
+    },
+    AcceptedDifference {
+        matches: |d| d.case == "sidecar-fails-job" && d.path.starts_with("status.initContainerStatuses[side]."),
+        intermittent: true,
+        reason: "how often the sidecar restarts before the job ends, and whether its last exit is seen, depends on timing",
+    },
+];
+
+/// Between the engine and containerd.
+const RUNTIMES: &[AcceptedDifference] = &[
+    AcceptedDifference {
+        matches: |d| d.path.ends_with(".containerID") && d.is("podwright://given", "containerd://given"),
+        intermittent: false,
+        reason: "the id of a container begins with the name of its runtime",
+    },
+    AcceptedDifference {
+        matches: error_of_the_runtime,
+        intermittent: false,
+        reason: "why a start or a pull failed is told in the words of the runtime",
     },
 ];
 
@@ -174,6 +213,22 @@ fn lost_last_exit_code(d: &Difference<'_>) -> bool {
 /// The Go kubelet's last status of a terminated pod may be older than the end of its sandbox.
 fn status_older_than_sandbox(d: &Difference<'_>) -> bool {
     d.terminated && d.path == "status.conditions[PodReadyToStartContainers].status" && d.is("False", "True")
+}
+
+/// The text of a failed start, of a failed pull, or of the event of either.
+fn error_of_the_runtime(d: &Difference<'_>) -> bool {
+    let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
+    match d.case {
+        "bad-command" | "bad-command-always" => {
+            (d.path.ends_with(".message") && text(d.ours) == "exec /none: no such file or directory")
+                || d.path.starts_with("event Failed of \"spec.containers{c}\": Error: ")
+        }
+        "no-registry" => {
+            let start = "Back-off pulling image \"localhost:1/none:1\": ErrImagePull: ";
+            d.path.ends_with("state.waiting.message") && [d.ours, d.theirs].iter().all(|v| text(*v).starts_with(start))
+        }
+        _ => false,
+    }
 }
 
 /// containerd may learn of the exit before its reason, and then reports Error.

@@ -1,12 +1,12 @@
 //! Compares the fields of a pod under both kubelets, and applies the rules for accepted differences.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 
 use super::accepted::{self, Setting};
-use super::cases::Compared;
 use super::fields::Fields;
+use super::pair::{Observed, Pair};
 
 /// A field with different values.
 pub(crate) struct Difference<'a> {
@@ -35,28 +35,23 @@ impl Difference<'_> {
 
 /// Fails unless every pod has the same fields under both kubelets, apart from accepted differences; fails also for rules that
 /// matched nothing.
-pub(crate) fn assert_same(
-    setting: Setting,
-    cases: &[Compared],
-    ours: &BTreeMap<&'static str, Fields>,
-    theirs: &BTreeMap<&'static str, Fields>,
-) {
-    let rules = accepted::rules(setting);
+pub(crate) fn assert_same(setting: Setting, pair: Pair, ours: &Observed, theirs: &Observed) {
+    let rules = accepted::rules(setting, pair);
     let (mut wrong, mut used, mut fields) = (vec![], BTreeSet::new(), 0);
-    for case in cases {
-        let (count, lines) = compare(case.name, &ours[case.name], &theirs[case.name], &rules, &mut used);
+    for (case, fields_of_case) in ours {
+        let (count, lines) = compare(case, fields_of_case, &theirs[case], &rules, &mut used);
         fields += count;
         wrong.extend(lines);
     }
     println!(
-        "{fields} fields of {} pods compared: {} rules used, {} unexpected differences",
-        cases.len(),
+        "{pair}: {fields} fields of {} pods compared: {} rules used, {} unexpected differences",
+        ours.len(),
         used.len(),
         wrong.len()
     );
-    assert!(wrong.is_empty(), "{} fields differ:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(wrong.is_empty(), "{pair}: {} fields differ:\n{}", wrong.len(), wrong.join("\n"));
     let stale = stale(&rules, &used);
-    assert!(stale.is_empty(), "accepted differences that no longer occur: {stale:#?}");
+    assert!(stale.is_empty(), "{pair}: accepted differences that no longer occur: {stale:#?}");
 }
 
 /// Compares one pod. Returns the number of fields and the differences that no rule accepts; adds the rules that matched to `used`.
@@ -78,7 +73,7 @@ fn compare(
         }
         let text = |value: Option<&Value>| value.map_or_else(|| "absent".to_owned(), Value::to_string);
         let (here, there) = (text(difference.ours), text(difference.theirs));
-        let line = format!("{case} {path}: ours {here}, the Go kubelet's {there}");
+        let line = format!("{case} {path}: {here}, but {there} from the Go kubelet on containerd");
         match rules.iter().position(|rule| (rule.matches)(&difference)) {
             Some(rule) if used.insert(rule) => println!("accepted, for example: {line} ({})", rules[rule].reason),
             Some(_) => {}

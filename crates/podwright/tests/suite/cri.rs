@@ -1,9 +1,10 @@
 //! Queries the runtime directly.
 
+use std::path::Path;
 use std::time::Duration;
 
 use podwright_cri::labels::{containers_of_pod, sandboxes_of_pod};
-use podwright_cri::v1::{Container, ContainerStatus, PodSandbox};
+use podwright_cri::v1::{Container, ContainerStatus, PodSandbox, PodSandboxStatus};
 use podwright_cri::{ImageService, RemoteRuntime, RuntimeService};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -21,15 +22,16 @@ pub(crate) fn of_pod(node: &TestNode, uid: &str) -> (Vec<PodSandbox>, Vec<Contai
     })
 }
 
-/// The configuration of a pod's newest sandbox, and its containers.
+/// A pod's newest sandbox, its configuration as the runtime prints it, and the pod's containers.
 pub(crate) struct Described {
+    pub(crate) sandbox: PodSandboxStatus,
     pub(crate) config: Value,
     pub(crate) containers: Vec<ContainerStatus>,
 }
 
-/// Everything that the runtime reports about a pod.
-pub(crate) fn described(node: &TestNode, uid: &str) -> Described {
-    query(node, async |runtime| {
+/// Everything that the runtime behind this socket reports about a pod.
+pub(crate) fn described(socket: &Path, uid: &str) -> Described {
+    query_socket(socket, async |runtime| {
         let sandboxes = runtime.list_pod_sandbox(Some(sandboxes_of_pod(uid)), LIMIT).await.expect("a list");
         let newest = sandboxes.iter().max_by_key(|sandbox| sandbox.created_at).expect("a sandbox");
         let status = runtime.pod_sandbox_status(&newest.id, true, LIMIT).await.expect("its status");
@@ -39,7 +41,8 @@ pub(crate) fn described(node: &TestNode, uid: &str) -> Described {
             let status = runtime.container_status(&listed.id, false, LIMIT).await.expect("its status");
             containers.extend(status.status);
         }
-        Described { config: info["config"].clone(), containers }
+        let sandbox = status.status.expect("a status");
+        Described { sandbox, config: info["config"].clone(), containers }
     })
 }
 
@@ -68,10 +71,13 @@ pub(crate) fn annotation(container: &Container, key: &str) -> String {
 }
 
 fn query<T>(node: &TestNode, query: impl AsyncFnOnce(&RemoteRuntime) -> T) -> T {
+    query_socket(&node.runtime.socket(), query)
+}
+
+fn query_socket<T>(socket: &Path, query: impl AsyncFnOnce(&RemoteRuntime) -> T) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let remote =
-            RemoteRuntime::connect(&format!("unix://{}", node.runtime.socket().display())).expect("an endpoint");
+        let remote = RemoteRuntime::connect(&format!("unix://{}", socket.display())).expect("an endpoint");
         query(&remote).await
     })
 }

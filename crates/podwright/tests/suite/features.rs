@@ -340,7 +340,7 @@ fn runtime_objects_have_the_kubelets_names(node: &TestNode, pod: &Value) {
     let json: Value = serde_json::from_str(&annotation(c, labels::CONTAINER_PORTS)).expect("JSON");
     assert_eq!(json, json!([{"name": "web", "containerPort": 80, "protocol": "TCP"}]));
     assert_eq!(condition(pod, "PodReadyToStartContainers")["status"], "True");
-    let described = cri::described(node, uid);
+    let described = cri::described(&node.runtime.socket(), uid);
     let logs = node.scratch.pod_logs().expect("there").join(format!("default_known-node_{uid}"));
     assert_eq!(described.config["log_directory"], logs.display().to_string());
     assert_eq!(described.containers[0].log_path, logs.join("c/0.log").display().to_string());
