@@ -48,6 +48,11 @@ mod takeover_pods;
 #[path = "cluster/workloads.rs"]
 mod workloads;
 
+use podwright_testbed::Flavor;
+
+/// The runtime of the nodes of this program.
+const FLAVOR: Flavor = Flavor::V2;
+
 // `soak` has long versions of these.
 
 #[test]

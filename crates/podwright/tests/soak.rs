@@ -24,6 +24,9 @@ use anyhow::{Context, Result};
 use podwright_testbed::Flavor;
 use suite::{TestNode, one, sleeper};
 
+/// The runtime of the nodes of a cluster.
+const FLAVOR: Flavor = Flavor::V2;
+
 #[test]
 fn ninety_agent_kills_without_an_event_stream() {
     suite::restarts::killing_the_agent_at_random_loses_no_pod_and_restarts_no_container(Flavor::Debian16, 90);

@@ -259,8 +259,8 @@ fn the_go_kubelet_starts_on_our_certificates_and_we_on_its() {
     let theirs = joining.node.scratch.dir("kubelet-certs").expect("a directory");
     copy_links(&joining.pki(), &theirs);
     joining.node.plane.api().delete("/api/v1/nodes/given-back", None).expect("deleted");
-    let (scratch, containerd) = (&joining.node.scratch, &joining.node.containerd);
-    let mut go = GoKubelet::start_joined(scratch, containerd, "given-back", &joining.kubeconfig, &rotating())
+    let (scratch, runtime) = (&joining.node.scratch, &joining.node.runtime);
+    let mut go = GoKubelet::start_joined(scratch, runtime, "given-back", &joining.kubeconfig, &rotating())
         .expect("the Go kubelet starts");
     wait_until(LIMIT, "the node to be ready again", || {
         joining.node.joined()?;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use podwright_testbed::{
-    Agent, AgentBuilder, Containerd, ControlPlane, Flavor, Proxy, Scratch, free_port, leftovers, wait_until,
+    Agent, AgentBuilder, ControlPlane, Proxy, Scratch, TestRuntime, free_port, leftovers, wait_until,
 };
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ pub(crate) struct ClusterNode<'a> {
     pub(crate) plane: &'a ControlPlane,
     pub(crate) name: &'static str,
     pub(crate) agent: Agent,
-    pub(crate) containerd: Containerd,
+    pub(crate) runtime: TestRuntime,
     pub(crate) scratch: Scratch,
     began: Instant,
     /// Time from the agent's start until the node was Ready in the API server.
@@ -59,11 +59,11 @@ impl<'a> ClusterNode<'a> {
     ) -> Self {
         plane.namespace(name).expect("a namespace");
         let scratch = Scratch::new().expect("a scratch");
-        let containerd = Containerd::start(&scratch, Flavor::V2).expect("containerd starts");
-        let agent = Agent::new(&scratch).runtime(&containerd).hostname(name).kubeconfig(kubeconfig);
+        let runtime = TestRuntime::start(&scratch, crate::FLAVOR).expect("the runtime starts");
+        let agent = Agent::new(&scratch).runtime(&runtime).hostname(name).kubeconfig(kubeconfig);
         let began = Instant::now();
         let agent = more(agent).start().expect("the agent starts");
-        Self { plane, name, agent, containerd, scratch, began, ready_after: Duration::MAX }
+        Self { plane, name, agent, runtime, scratch, began, ready_after: Duration::MAX }
     }
 
     /// Waits until the node is Ready in the API server.
@@ -211,7 +211,7 @@ impl<'a> ClusterNode<'a> {
     pub(crate) fn wait_nothing_left(&self) {
         self.wait_none_in_the_api();
         wait_until(Duration::from_secs(30), "nothing to be left", || {
-            let mut left = leftovers(&self.scratch, &self.containerd)?;
+            let mut left = leftovers(&self.scratch, &self.runtime)?;
             left.extend(journal::pods(&self.scratch)?);
             ensure!(left.is_empty(), "{left:#?}");
             Ok(())

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use podwright_testbed::{ControlPlane, wait_until};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::cluster_node::ClusterNode;
@@ -110,11 +109,10 @@ fn a_pod_deleted_at_any_step_is_removed_within_its_grace_period() {
 #[test]
 fn pods_deleted_while_the_runtime_is_frozen_are_removed_after_it_resumes() {
     let node = ClusterNode::start(ControlPlane::shared(), "thaws");
-    let runtime = i32::try_from(node.containerd.pid()).ok().and_then(Pid::from_raw).expect("a pid");
     let began = node.scratch.dir("began").expect("a directory");
     node.put("runs", &one(&sleeper("c")));
     node.wait_ready("runs");
-    kill_process(runtime, Signal::STOP).expect("stopped");
+    node.runtime.freeze().expect("stopped");
     let mut witness = sh("c", "touch /began/it; sleep 1000");
     witness["volumeMounts"] = json!([{"name": "began", "mountPath": "/began"}]);
     let mut spec = one(&witness);
@@ -129,7 +127,7 @@ fn pods_deleted_while_the_runtime_is_frozen_are_removed_after_it_resumes() {
     }
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(node.agent.get("/healthz").expect("it answers").status, 200);
-    kill_process(runtime, Signal::CONT).expect("goes on");
+    node.runtime.thaw().expect("goes on");
     let thawed = Instant::now();
     for name in ["runs", "sandbox"] {
         node.wait_gone(name);

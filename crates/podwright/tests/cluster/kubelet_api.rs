@@ -218,8 +218,9 @@ fn every_route_answers_every_credential_as_the_kubelet_does() {
     // A node may read the API of no node: the authorizer of nodes allows it only its own objects.
     assert_eq!(ask(&node, &own, "GET", "/pods").0, 403);
     let configz: Value = serde_json::from_str(&ask(&node, &admin, "GET", "/configz").1).expect("JSON");
+    let endpoint = format!("unix://{}", node.runtime.socket().display());
     assert_eq!(configz["kubeletconfig"]["kind"], "KubeletConfiguration");
-    assert_eq!(configz["kubeletconfig"]["containerRuntimeEndpoint"], node.containerd.endpoint());
+    assert_eq!(configz["kubeletconfig"]["containerRuntimeEndpoint"], endpoint);
     node.plane.kubectl(&["-n", node.name, "delete", "pod", "web"]).expect("deleted");
     node.wait_nothing_left();
 }

@@ -29,16 +29,16 @@ fn a_runtime_outage_makes_the_node_not_ready_and_a_restart_does_not() {
     node.put("web", &one(&sleeper("c")));
     node.wait_ready("web");
     let since = ready(&node).expect("there")["lastTransitionTime"].clone();
-    node.containerd.restart().expect("restarted");
+    node.runtime.containerd().expect("it is containerd").restart().expect("restarted");
     // Long enough to notice a wrong change.
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(ready(&node).expect("there")["lastTransitionTime"], since);
 
     let began = Instant::now();
-    node.containerd.stop().expect("stopped");
+    node.runtime.containerd().expect("it is containerd").stop().expect("stopped");
     let down = wait_ready(&node, "False", "container runtime is down", began);
     assert!(down > Duration::from_secs(4), "{down:?}: a moment is enough");
-    node.containerd.start_again().expect("started");
+    node.runtime.start_again().expect("started");
     let up = wait_ready(&node, "True", "kubelet is posting ready status", Instant::now());
     println!("not ready after {down:?}, ready after {up:?}");
     assert!(up < Duration::from_secs(15), "{up:?}");
@@ -56,18 +56,18 @@ fn a_node_registers_without_its_runtime_and_stays_ready_through_a_short_outage()
     node.wait_mirror("web", "text");
     let since = ready(&node).expect("there")["lastTransitionTime"].clone();
     node.agent.kill9().expect("killed");
-    node.containerd.stop().expect("stopped");
+    node.runtime.containerd().expect("it is containerd").stop().expect("stopped");
     node.agent.start_again().expect("started again");
     // Short: the runtime's start counts towards the 5 s that it may be down.
     std::thread::sleep(Duration::from_millis(500));
-    node.containerd.start_again().expect("started");
+    node.runtime.start_again().expect("started");
     node.put_static("later", "text");
     node.wait_mirror("later", "text");
     let now = ready(&node).expect("there");
     assert_eq!((&now["status"], &now["lastTransitionTime"]), (&"True".into(), &since), "{now:#}");
 
     node.agent.kill9().expect("killed");
-    node.containerd.stop().expect("stopped");
+    node.runtime.containerd().expect("it is containerd").stop().expect("stopped");
     let mut starts = vec![];
     while starts.iter().min().is_none_or(|best| *best >= Duration::from_secs(3)) {
         assert!(starts.len() < 3, "there after {starts:?}");
@@ -82,7 +82,7 @@ fn a_node_registers_without_its_runtime_and_stays_ready_through_a_short_outage()
     std::thread::sleep(Duration::from_secs(1));
     let last = known().expect("it is known");
     assert_eq!(last["status"]["phase"], "Pending", "{:#}", last["status"]);
-    node.containerd.start_again().expect("started");
+    node.runtime.start_again().expect("started");
     let up = wait_ready(&node, "True", "kubelet is posting ready status", Instant::now());
     println!("there after {starts:?}, ready {up:?} after its runtime was");
     for name in ["web", "later", "last"] {

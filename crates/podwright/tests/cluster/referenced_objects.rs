@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use podwright_testbed::image::BUSYBOX;
-use podwright_testbed::{ControlPlane, PASSWORD, Registry, USER, wait_until};
+use podwright_testbed::{ControlPlane, Flavor, PASSWORD, Registry, USER, wait_until};
 use serde_json::{Value, json};
 
 use crate::cluster_node::ClusterNode;
@@ -160,7 +160,7 @@ fn private_images_are_pulled_with_image_pull_secrets() {
     let node = ClusterNode::start(ControlPlane::shared(), "private");
     let registry = Registry::start_private(&node.scratch).expect("a registry");
     registry.push(BUSYBOX, "team/app:1").expect("pushed");
-    node.containerd.use_registry("private.example", &registry).expect("known to containerd");
+    node.runtime.use_registry("private.example", &registry).expect("known to the runtime");
     let logins = json!({"auths": {"private.example": {"username": USER, "password": PASSWORD}}}).to_string();
     node.create(
         "secrets",
@@ -231,7 +231,8 @@ fn local_claims_are_mounted_and_unsupported_volumes_reported() {
 #[test]
 fn a_runtime_class_selects_the_handler() {
     let node = ClusterNode::start(ControlPlane::shared(), "classes");
-    for (name, handler) in [("known", "runc"), ("unknown", "none-such")] {
+    let known = if crate::FLAVOR == Flavor::Engine { "podwright" } else { "runc" };
+    for (name, handler) in [("known", known), ("unknown", "none-such")] {
         let class = json!({"metadata": {"name": format!("classes-{name}")}, "handler": handler});
         node.plane.api().create("/apis/node.k8s.io/v1/runtimeclasses", &class).expect("created");
         let mut spec = one(&sleeper("c"));

@@ -1,17 +1,17 @@
-//! Eviction on small file systems: one for the agent's root directory, one for the images of containerd.
+//! Eviction on small file systems: one for the agent's root directory, one for the images of the runtime.
 
 use std::ffi::CString;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use podwright_testbed::{Agent, Scratch, TestRuntime, wait_until};
+use podwright_testbed::{Agent, Flavor, Scratch, TestRuntime, wait_until};
 use rustix::mount::{MountFlags, mount};
 use serde_json::{Value, json};
 
-use crate::suite::{LIMIT, TestNode, condition, container, local_client, one, sh, sleeper};
+use crate::suite::{LIMIT, TestNode, condition, container, cri, local_client, one, sh, sleeper};
 
 /// A file system of this size on a directory of the instance, which unmounts it at its end.
 fn small_disk(dir: &Path, mib: u64) {
@@ -104,23 +104,26 @@ fn events(node: &TestNode) -> Vec<Value> {
 #[test]
 fn unused_images_are_removed_before_a_pod_is_evicted() {
     let scratch = Scratch::new().expect("a scratch");
-    small_disk(&scratch.dir("containerd").expect("there"), 200);
+    // The engine has its images below the root directory.
+    let images_dir = if crate::FLAVOR == Flavor::Engine { "root" } else { "containerd" };
+    let images_dir = scratch.dir(images_dir).expect("there");
+    small_disk(&images_dir, 200);
     let runtime = TestRuntime::start(&scratch, crate::FLAVOR).expect("the runtime starts");
     let config = json!({
-        "evictionHard": {"imagefs.available": "80Mi"}, "imageMinimumGCAge": "1ns",
+        "evictionHard": {"imagefs.available": "48Mi"}, "imageMinimumGCAge": "1ns",
         "evictionPressureTransitionPeriod": "3s",
     });
     let agent = Agent::new(&scratch).runtime(&runtime).config(config).start().expect("the agent starts");
-    let mut node = TestNode { scratch, runtime, agent };
+    let node = TestNode { scratch, runtime, agent };
     submit(&node, "quiet", &one(&sleeper("c")));
     let before = wait_phase(&node, "quiet", "Running");
     let archive = large_image(&node.scratch.dir("large").expect("there"), 64).expect("an archive");
-    let containerd = node.runtime.containerd().expect("it is containerd");
-    containerd.ctr(&["images", "import", &archive]).expect("imported");
-    let images = || containerd.ctr(&["images", "ls", "-q"]);
+    node.runtime.import(&archive).expect("imported");
+    // Only now is too little left: an image that is being imported can't be removed.
+    fs::write(images_dir.join("filler"), vec![0; 40 << 20]).expect("written");
     wait_until(LIMIT, "the unused image to go", || {
-        let left = images()?;
-        ensure!(!left.contains(LARGE), "{left}");
+        let left = cri::images(&node);
+        ensure!(!left.iter().any(|name| name == LARGE), "{left:?}");
         Ok(())
     });
     std::thread::sleep(Duration::from_secs(12));
@@ -132,7 +135,7 @@ fn unused_images_are_removed_before_a_pod_is_evicted() {
 const LARGE: &str = "localhost/podwright/large:1";
 
 /// A docker-archive of an image with one file of this size that does not compress.
-fn large_image(dir: &Path, mib: u64) -> Result<String> {
+fn large_image(dir: &Path, mib: u64) -> Result<PathBuf> {
     let mut random = fs::File::open("/dev/urandom")?;
     let content = dir.join("file");
     std::io::copy(&mut std::io::Read::take(&mut random, mib << 20), &mut fs::File::create(&content)?)?;
@@ -149,5 +152,5 @@ fn large_image(dir: &Path, mib: u64) -> Result<String> {
     let manifest = json!([{"Config": "config.json", "RepoTags": [LARGE], "Layers": ["layer.tar"]}]);
     fs::write(dir.join("manifest.json"), manifest.to_string())?;
     run("tar", &["-cf", "image.tar", "manifest.json", "config.json", "layer.tar"])?;
-    Ok(dir.join("image.tar").display().to_string())
+    Ok(dir.join("image.tar"))
 }
