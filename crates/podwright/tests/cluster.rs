@@ -37,6 +37,8 @@ mod readiness;
 mod referenced_objects;
 #[path = "cluster/resize.rs"]
 mod resize;
+#[path = "cluster/route_answers.rs"]
+mod route_answers;
 #[path = "cluster/secrets.rs"]
 mod secrets;
 #[path = "cluster/supervision.rs"]
