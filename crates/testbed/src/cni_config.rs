@@ -28,6 +28,7 @@ pub struct CniConfig {
 impl CniConfig {
     /// Makes the directory of configurations.
     pub fn new(scratch: &Scratch) -> Result<Self> {
+        scratch.uses_cni_plugins()?;
         Ok(Self { scratch: scratch.clone(), conf_dir: scratch.dir("cni")?, bin_dir: Cache::find().cni_plugins()? })
     }
 

@@ -213,6 +213,7 @@ impl Containerd {
 
 fn configure(scratch: &Scratch, flavor: Flavor, home: &Path, runc: &Path) -> Result<()> {
     let cni_plugins = Cache::find().cni_plugins()?;
+    scratch.uses_cni_plugins()?;
     let layout = Layout { home, runc, cni_plugins: &cni_plugins };
     let config = if flavor == Flavor::V2 { version_3(&layout) } else { version_2(&layout) };
     for dir in ["cni", "certs.d", "temp", "ipam"] {

@@ -38,6 +38,7 @@ mod hung_mount;
 mod kubelet;
 mod leftovers;
 mod main_thread;
+mod nat_tables;
 mod network_state;
 mod node_runtime;
 mod process;

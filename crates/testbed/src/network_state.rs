@@ -30,6 +30,7 @@ pub(crate) fn delete_table(table: &str) {
     }
 }
 
-fn nft() -> Result<Command> {
+/// Debian's `nft`.
+pub(crate) fn nft() -> Result<Command> {
     Ok(Command::new(Cache::find().debian("nft")?))
 }

@@ -21,6 +21,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::host_settings::restore_host;
+use crate::nat_tables::{restore_nat_tables, save_nat_tables};
 use crate::{host_state, network_state};
 
 /// Instances that can exist at the same time; each has a /24 of 10.200.0.0/16.
@@ -167,6 +168,11 @@ impl Scratch {
         Ok(fs::remove_file(self.manifests()?.join(name))?)
     }
 
+    /// Before a CNI plugin runs in this instance: what plugins leave in tables that the whole host shares is removed with the last instance.
+    pub(crate) fn uses_cni_plugins(&self) -> Result<()> {
+        save_nat_tables(&base())
+    }
+
     /// Records a child process, so that a later run can kill it if this one can't.
     pub(crate) fn remember_pid(&self, pid: u32) -> Result<()> {
         let mut pids = OpenOptions::new().create(true).append(true).open(self.path().join("pids"))?;
@@ -242,6 +248,7 @@ impl Instance {
         if Self::all().len() == 1 {
             host_state::delete_empty_nat_chains();
         }
+        restore_nat_tables(&base(), || Self::all().len() > 1);
         for file in host_state::cni_results(&name).into_iter().chain(host_state::log_links_into(&path)) {
             let _ = fs::remove_file(&file);
             // If it is empty then, the Go kubelet created it for these links.
