@@ -341,6 +341,7 @@ fn runtime_objects_have_the_kubelets_names(node: &TestNode, pod: &Value) {
     assert_eq!(json, json!([{"name": "web", "containerPort": 80, "protocol": "TCP"}]));
     assert_eq!(condition(pod, "PodReadyToStartContainers")["status"], "True");
     let described = cri::described(&node.runtime.socket(), uid);
+    assert_eq!(described.sandbox.labels[labels::POD_UID], uid);
     let logs = node.scratch.pod_logs().expect("there").join(format!("default_known-node_{uid}"));
     assert_eq!(described.config["log_directory"], logs.display().to_string());
     assert_eq!(described.containers[0].log_path, logs.join("c/0.log").display().to_string());
