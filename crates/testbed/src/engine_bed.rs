@@ -90,7 +90,10 @@ impl EngineBed {
         host_state::delete_link(&name);
         network_state::delete_table(&name);
         let run = self.scratch.run_dir()?;
-        fs::remove_dir_all(&run).with_context(|| format!("remove {}", run.display()))
+        fs::remove_dir_all(&run).with_context(|| format!("remove {}", run.display()))?;
+        // The kernel's boot id stays the same: the note of the engine is of another one instead.
+        let note = self.scratch.root_dir()?.join("engine/boot");
+        fs::write(&note, "another boot\n/run\n").with_context(|| format!("write {}", note.display()))
     }
 
     /// The zygote and the shims that run.

@@ -93,12 +93,19 @@ mod tests {
     #[tokio::test]
     async fn a_zombie_that_becomes_ours_a_moment_later_is_waited_for() {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
-        let script = "sh -c 'exit 7' & echo $!; exec sleep 1000";
+        let script = "exec 3<&0; sh -c 'read line; exit 7' <&3 & echo $!; exec sleep 60";
         let mut parent = std::process::Command::new("sh");
-        let mut parent = parent.args(["-c", script]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let parent = parent.args(["-c", script]).stdin(std::process::Stdio::piped());
+        let mut parent = parent.stdout(std::process::Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         io::BufRead::read_line(&mut io::BufReader::new(parent.stdout.take().unwrap()), &mut line).unwrap();
         let pidfd = PidFd::open(line.trim().parse().unwrap()).unwrap();
+        // A shell would reap it.
+        let name = format!("/proc/{}/comm", parent.id());
+        while std::fs::read_to_string(&name).unwrap().trim() != "sleep" {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        drop(parent.stdin.take());
         assert!(pidfd.wait_exit(Duration::from_secs(30)).unwrap());
         let pidfd = pidfd.into_fd();
         let end = async {

@@ -55,7 +55,7 @@ fn user_of_the_image() {
     assert!(ran.output.starts_with("1000\n1001\n1001 29 50\n/tmp\nx\n"), "{}", ran.output);
     // Not root: only the bounding set remains after the execution.
     assert_eq!(field(&ran.output, "CapEff"), "0000000000000000");
-    assert_eq!(ran.launched.groups, [1001, 29, 50]);
+    assert_eq!(ran.launched.groups, [29, 50, 1001]);
     assert_eq!(ran.launched.home, "/tmp");
 }
 
