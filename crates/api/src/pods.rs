@@ -23,7 +23,7 @@ use crate::backoff::RetryBackoff;
 use crate::client::{ApiClient, request};
 use crate::error::ApiError;
 use crate::node::RegisteredNode;
-use crate::staleness::{Freshness, Staleness, never_delivered, next_line_deadline};
+use crate::staleness::{Freshness, LIST_AGE_MIN, Staleness, never_delivered, next_line_deadline};
 use crate::watch_stream::{WatchEvent, WatchStream};
 use position::{ChangeKind, PodItem, PodPosition};
 
@@ -316,7 +316,5 @@ const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 /// Kubernetes: the maximum of the reflector's back-off.
 const GONE_RETRY_MAX: Duration = Duration::from_secs(30);
-/// A watch that is too far behind after this time is the ordinary case.
-const LIST_AGE_MIN: Duration = Duration::from_secs(10);
 /// Consecutive failures before a warning is logged; later ones are logged at debug level.
 const WARN_AFTER: u32 = 3;

@@ -57,6 +57,8 @@ pub(crate) fn never_delivered(delivered: bool, lasted: Duration) -> bool {
 
 /// Longer than the interval between two bookmarks (one minute).
 const SILENCE_MAX: Duration = Duration::from_secs(150);
+/// A watch that is too far behind after this time is the ordinary case; one that is refused earlier may be refused again.
+pub(crate) const LIST_AGE_MIN: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {

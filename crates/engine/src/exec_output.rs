@@ -47,10 +47,12 @@ impl ExecOutputBudget {
     fn release(&self, pod: &str, bytes: usize) {
         let mut used = self.used();
         used.all = used.all.saturating_sub(bytes);
-        if let Some(of_pod) = used.by_pod.get_mut(pod) {
-            *of_pod = of_pod.saturating_sub(bytes);
+        let left = used.by_pod.get(pod).copied().unwrap_or_default().saturating_sub(bytes);
+        if left == 0 {
+            used.by_pod.remove(pod);
+        } else {
+            used.by_pod.insert(pod.to_owned(), left);
         }
-        used.by_pod.retain(|_, bytes| *bytes > 0);
     }
 
     fn used(&self) -> MutexGuard<'_, UsedBytes> {

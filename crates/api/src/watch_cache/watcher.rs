@@ -19,7 +19,7 @@ use crate::backoff::RetryBackoff;
 use crate::client::request;
 use crate::error::ApiError;
 use crate::object_read::{READ_TIMEOUT, decode_error, retry_forbidden};
-use crate::staleness::{Freshness, Staleness, never_delivered, next_line_deadline};
+use crate::staleness::{Freshness, LIST_AGE_MIN, Staleness, never_delivered, next_line_deadline};
 use crate::trimmed::ObjectIdentity;
 use crate::watch_stream::{WatchEvent, WatchStream};
 
@@ -301,7 +301,5 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_secs(30);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(10);
-/// A watch that is too far behind after this time is the ordinary case.
-const LIST_AGE_MIN: Duration = Duration::from_secs(10);
 /// Consecutive failures before a warning is logged.
 const WARN_AFTER: u32 = 5;

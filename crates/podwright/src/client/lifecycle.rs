@@ -111,7 +111,7 @@ pub(super) async fn start(flags: &StartFlags) -> Result<ExitCode, ClientError> {
     let (terminated, others): (Vec<Pod>, Vec<Pod>) =
         selected(&client, &flags.selection).await?.into_iter().partition(wait::has_terminated);
     for pod in &others {
-        match held_reason(pod) {
+        match wait::held_reason(pod) {
             Some(reason) => {
                 println!("pod/{} waits ({reason}), and starts by itself: see podwright explain", name_of(pod))
             }
@@ -119,12 +119,6 @@ pub(super) async fn start(flags: &StartFlags) -> Result<ExitCode, ClientError> {
         }
     }
     Ok(request_restarts(&client, &terminated, "", "start").await)
-}
-
-/// Why a pod that is to run has not been admitted.
-fn held_reason(pod: &Pod) -> Option<&str> {
-    let status = pod.status.as_ref().filter(|status| status.phase.as_deref() == Some("Pending"))?;
-    status.reason.as_deref().filter(|reason| !reason.is_empty())
 }
 
 /// `podwright stop`: requests the stop of all pods, then waits for each.

@@ -108,7 +108,7 @@ async fn receive(
                 error.extend_from_slice(&data[..data.len().min(room)]);
             }
             Some(SpdyFrame::Data { stream, data, .. }) if stream == streams.stdout => {
-                // As of a shell's `| head`: nobody reads any more, which is no error of the agent.
+                // As of a shell's `| head`: the reader is gone, which is no error of the agent.
                 if !is_written(&mut out, &data).await? {
                     return Ok(CommandExit { code: 0, message: None });
                 }

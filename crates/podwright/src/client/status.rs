@@ -11,6 +11,7 @@ use podwright_core::qos::pod_requests;
 use serde_json::Value;
 
 use super::get::Manifests;
+use super::wait::held_reason;
 use super::{Client, ClientError, List, images, print};
 use crate::cli::StatusFlags;
 use crate::print::amounts::{bytes, cpus, size};
@@ -113,10 +114,7 @@ fn allocatable(node: &Value, pods: &[Pod]) -> String {
 
 /// Its requests count: it has not terminated, and does not wait for resources itself.
 fn is_admitted(pod: &Pod) -> bool {
-    let Some(status) = &pod.status else { return true };
-    let phase = status.phase.as_deref();
-    let is_held = phase == Some("Pending") && status.reason.as_deref().is_some_and(|reason| !reason.is_empty());
-    !is_terminal(phase) && !is_held
+    !is_terminal(pod.status.as_ref().and_then(|status| status.phase.as_deref())) && held_reason(pod).is_none()
 }
 
 /// `5: 4 Running, 1 CrashLoopBackOff`

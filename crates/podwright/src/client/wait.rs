@@ -110,6 +110,12 @@ pub(super) async fn stopped(client: &Client, pod: &Pod, limit: Option<Duration>)
     until_of(client, pod, limit, has_terminated).await
 }
 
+/// Why a pod that is to run has not been admitted.
+pub(super) fn held_reason(pod: &Pod) -> Option<&str> {
+    let status = pod.status.as_ref().filter(|status| status.phase.as_deref() == Some("Pending"))?;
+    status.reason.as_deref().filter(|reason| !reason.is_empty())
+}
+
 /// Waits until new instances have replaced these terminated pods: in between, the agent knows no pods of their names. The limit is one
 /// for all of them.
 pub(super) async fn replaced(client: &Client, pods: &[&Pod]) -> Vec<ClientError> {

@@ -10,7 +10,7 @@ pub(super) type Closure = Box<dyn FnOnce() + Send>;
 /// Where a closure puts its result.
 pub(super) struct ClosureResult<T>(Arc<Mutex<Option<T>>>);
 
-/// Boxes a closure. It is dropped with its result if nobody takes that.
+/// Boxes a closure. The result is dropped with it if it is not taken.
 pub(super) fn erase<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> (Closure, ClosureResult<T>) {
     let result = ClosureResult(Arc::default());
     let of_closure = Arc::clone(&result.0);
