@@ -293,7 +293,7 @@ impl Driver {
     fn next_wake(&self) -> Instant {
         let boot = now().boot;
         let first = self.wakes.values().min().map(|at| at.saturating_sub(boot));
-        // MachineTime that the host was suspended counts for deadlines, but not for a sleep: hence the limit.
+        // Time that the host was suspended counts for deadlines, but not for a sleep: hence the limit.
         let sleep = first.unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
         let wake = Instant::now() + sleep;
         self.lanes.retry_at().map_or(wake, |retry| wake.min(retry))
@@ -341,6 +341,6 @@ fn forget(objects: &mut Objects, sandbox: &SandboxId) {
     containers.retain(|id, entry| entry.record.sandbox_id != sandbox.0 || machines.container(id).is_some());
 }
 
-/// VerbContext and results that wait for the driver, which never waits itself.
+/// Calls and results that wait for the driver, which never waits itself.
 const INPUTS_MAX: usize = 1024;
 const SLEEP_MAX: Duration = Duration::from_secs(1);

@@ -40,13 +40,13 @@ pub use stop::Stop;
 
 use container::Gate;
 
-/// MachineTime since boot, suspended time included.
+/// Time since boot, suspended time included.
 pub(crate) type MachineTime = Duration;
 
 /// The time of an event: boot time for deadlines, wall time for what users see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment {
-    /// MachineTime since boot.
+    /// Time since boot.
     pub boot: MachineTime,
     /// Nanoseconds since 1970.
     pub wall_ns: i64,

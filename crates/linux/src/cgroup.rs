@@ -213,7 +213,7 @@ impl CgroupTree {
         self.apply(path, limits)
     }
 
-    /// Sets limits of an existing cgroup. CgroupResources that are `None` stay unchanged.
+    /// Sets limits of an existing cgroup. Limits that are `None` stay unchanged.
     pub fn apply(&self, path: &CgroupPath, limits: &CgroupResources) -> Result<(), CgroupError> {
         limits::apply(self, path, limits)
     }

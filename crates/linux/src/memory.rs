@@ -8,7 +8,7 @@
 
 use std::io;
 
-/// CgroupResources malloc to this many arenas for all threads, instead of eight per core. Existing arenas stay: call it before the first
+/// Limits malloc to this many arenas for all threads, instead of eight per core. Existing arenas stay: call it before the first
 /// thread starts. Returns whether the limit was set.
 pub fn limit_malloc_arenas(count: i32) -> bool {
     #[cfg(target_env = "gnu")]

@@ -1,4 +1,4 @@
-//! VerbContext of the verbs: what they ask of the driver, and what happens when their caller leaves.
+//! Calls of the verbs: what they ask of the driver, and what happens when their caller leaves.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -50,7 +50,7 @@ pub(super) enum AbandonedCall {
     Container(ContainerId),
 }
 
-/// VerbContext whose callers have left, for the driver.
+/// Calls whose callers have left, for the driver.
 #[derive(Debug, Default)]
 pub(super) struct Abandoned {
     calls: Mutex<Vec<(WaiterId, AbandonedCall)>>,

@@ -136,7 +136,7 @@ const WITH_CAPABILITY: [(Capability, &[&str]); 14] = [
     (Capability::Perfmon, &["perf_event_open"]),
 ];
 
-/// VerbContext that every container may make.
+/// System calls that every container may make.
 #[rustfmt::skip]
 const ALWAYS: [&str; 352] = [
     "accept", "accept4", "access", "adjtimex", "alarm", "bind", "brk", "cachestat", "capget", "capset", "chdir",

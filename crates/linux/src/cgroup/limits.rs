@@ -90,7 +90,7 @@ fn apply_v2(tree: &CgroupTree, dir: &Path, limits: &CgroupResources) -> Result<(
     Ok(())
 }
 
-/// CgroupResources usage and reservations: a reservation beyond the usage limit would end in SIGBUS. Old kernels don't limit reservations.
+/// Limits usage and reservations: a reservation beyond the usage limit would end in SIGBUS. Old kernels don't limit reservations.
 fn apply_huge_pages(tree: &CgroupTree, dir: &Path, limits: &CgroupResources, file: &str) -> Result<(), CgroupError> {
     for (size, bytes) in &limits.huge_pages {
         tree.write(&dir.join(format!("hugetlb.{size}.{file}")), &bytes.to_string())?;
