@@ -142,7 +142,7 @@ impl ManifestContext<'_> {
     /// One pod, or its errors: at least one, each with the path of the list item.
     fn read_pod(&self, document: Value, path: String) -> Result<Manifest, Vec<(String, ManifestError)>> {
         let hash = content_hash(&document, self.source, self.origin, self.node_name);
-        let mut pod = decode(document, &path).map_err(|error| vec![(path.clone(), error)])?;
+        let mut pod = decode(&document, &path).map_err(|error| vec![(path.clone(), error)])?;
         let name = pod.metadata.name.clone().unwrap_or_default();
         let mut wrong = check_as_written(&pod, &name);
         make_static(&mut pod, self.source, self.node_name, hash, self.seen);
@@ -277,7 +277,7 @@ fn type_of(object: &Map<String, Value>) -> (&str, &str) {
     (text("kind"), text("apiVersion"))
 }
 
-fn decode(document: Value, path: &str) -> Result<Pod, ManifestError> {
+fn decode(document: &Value, path: &str) -> Result<Pod, ManifestError> {
     serde_path_to_error::deserialize(document).map_err(|error| {
         let field = error.path().to_string();
         ManifestError::Decode {

@@ -11,6 +11,7 @@ mod cli;
 mod client;
 mod cluster;
 mod config;
+mod decode;
 mod embedded;
 mod go_duration;
 mod heap;

@@ -17,7 +17,7 @@ pub fn read_submitted(value: Value, origin: &str) -> Result<Vec<Manifest>, Vec<F
         if errors.len() >= MAX_FINDINGS {
             break;
         }
-        let mut pod = match decode(document, &path) {
+        let mut pod = match decode(&document, &path) {
             Ok(pod) => pod,
             Err(error) => {
                 errors.extend(findings::of(&error, &path));

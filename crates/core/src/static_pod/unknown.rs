@@ -1,9 +1,8 @@
 //! Unknown fields of a manifest: those that are missing when the decoded pod is serialised again.
 
-use serde::Deserialize;
 use serde_json::Value;
 
-use super::pods_in;
+use super::{decode, pods_in};
 use crate::fields::MAX_PATH;
 use crate::model::Pod;
 
@@ -25,7 +24,7 @@ pub fn unknown_fields(document: &Value, pod: &Pod) -> Vec<String> {
 pub fn unknown_in(document: &Value) -> Vec<String> {
     let mut unknown = Vec::new();
     for (path, document) in pods_in(document).unwrap_or_default() {
-        if let Ok(pod) = Pod::deserialize(document) {
+        if let Ok(pod) = decode(document, &path) {
             unknown.extend(unknown_fields(document, &pod).into_iter().map(|field| format!("{path}{field}")));
         }
         if unknown.len() >= MAX_FINDINGS {

@@ -11,6 +11,7 @@ use super::output::text;
 use super::watch::ResumingWatch;
 use super::{Client, ClientError, is_named, path, print};
 use crate::cli::{EventFlags, Output, Scope, pod_name};
+use crate::decode::decode;
 use crate::print::{GrowingTable, Paint, events as event_table};
 
 /// `podwright events`
@@ -75,7 +76,7 @@ impl EventQuery<'_> {
             return Ok(print(&text(value, output)?));
         }
         let values = value["items"].as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
-        let events: Vec<Event> = values.iter().filter_map(|event| serde_json::from_value(event.clone()).ok()).collect();
+        let events: Vec<Event> = values.iter().filter_map(|event| decode(event).ok()).collect();
         Ok(print(&table.more(&event_table::table(&events, self.scope.all_namespaces, Timestamp::now()))))
     }
 

@@ -18,6 +18,7 @@ use super::{
     Client, ClientError, List, encode, events, explain_text, find, last_lines, path, pod_path, print, pulls, with_query,
 };
 use crate::cli::{DescribeFlags, ExplainFlags, GetFlags, JsonPath, Output, OutputArgument, Resource, Scope};
+use crate::decode::decode;
 use crate::print::{GrowingTable, Paint, TextTable, describe as description, plain, pods};
 
 /// How often a watch asks how far pulls are, while pods wait for images.
@@ -248,7 +249,7 @@ async fn watch(client: &Client, flags: &GetFlags, output: Option<Output>) -> Res
         Some(output) => pods.iter().map(|pod| text(&serde_json::to_value(pod).unwrap_or_default(), output)).collect(),
     };
     let list: Value = client.get(&base).await?;
-    let mut items: Vec<Pod> = serde_json::from_value(list["items"].clone()).map_err(|error| client.failed(error))?;
+    let mut items: Vec<Pod> = decode(&list["items"]).map_err(|error| client.failed(error))?;
     let mut pulls = pulls::WatchedPulls::default();
     let with_pulls = matches!(output, None | Some(Output::Wide));
     if with_pulls {
@@ -264,7 +265,7 @@ async fn watch(client: &Client, flags: &GetFlags, output: Option<Output>) -> Res
         };
         let pods = match changed {
             Some(object) => {
-                let mut pods: Vec<Pod> = vec![serde_json::from_value(object).map_err(|error| client.failed(error))?];
+                let mut pods: Vec<Pod> = vec![decode(&object).map_err(|error| client.failed(error))?];
                 if with_pulls {
                     pulls.update(client, &mut pods).await;
                 }

@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{Client, ClientError};
+use crate::decode::decode;
 
 /// Maximum length of a line, far above the size of a large pod.
 const LINE_MAX: usize = 16 << 20;
@@ -70,7 +71,7 @@ impl WatchReader {
             let WatchEvent { kind, object } = serde_json::from_slice(&line).map_err(|error| client.failed(error))?;
             match kind.as_str() {
                 "ADDED" | "MODIFIED" | "DELETED" => {
-                    let object = serde_json::from_value(object).map_err(|error| client.failed(error))?;
+                    let object = decode(&object).map_err(|error| client.failed(error))?;
                     return Ok(Some((kind, object)));
                 }
                 "ERROR" => {

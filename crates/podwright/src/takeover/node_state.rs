@@ -29,6 +29,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::config::AgentConfig;
+use crate::decode::decode;
 
 /// For one request to the runtime or the API server.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -142,7 +143,7 @@ async fn api_pods(
     let items = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
     let mut pods = Vec::new();
     for item in items {
-        let pod: Pod = serde_json::from_value(item).context("read the pods of the API server")?;
+        let pod: Pod = decode(&item).context("read the pods of the API server")?;
         if pod.metadata.annotations.iter().flatten().any(|(key, _)| key == CONFIG_MIRROR) {
             continue;
         }

@@ -74,7 +74,7 @@ pub(super) async fn on_large_stack<T: Send + 'static>(
 
 /// Decodes a document; the error names the field.
 pub(super) fn decode<T: DeserializeOwned>(document: Value) -> Result<T, StatusError> {
-    serde_path_to_error::deserialize(document).map_err(|error| {
+    serde_path_to_error::deserialize(&document).map_err(|error| {
         let field = error.path().to_string();
         StatusError::bad_request(format!("{field}: {}", error.into_inner()))
     })
