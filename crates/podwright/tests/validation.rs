@@ -2,6 +2,8 @@
 
 #[path = "validation/known_differences.rs"]
 mod known_differences;
+#[path = "validation/patches.rs"]
+mod patches;
 #[path = "validation/pods.rs"]
 mod pods;
 #[path = "validation/tables.rs"]
