@@ -6,7 +6,7 @@
 //!                  │           └────────────┴▶ Unknown ───┘         │
 //!                  └────────────────────────────────────────────────┘
 //! ```
-//! The CRI shows Creating not at all, Created and Starting as CREATED, Removing as EXITED.
+//! The CRI shows Creating not at all, Created and Starting as CREATED, Removing as CREATED or EXITED, as it was before.
 
 mod transitions;
 
@@ -280,11 +280,14 @@ impl Container {
     pub fn shown(&self) -> Option<ShownContainer> {
         match self.state {
             State::Creating { .. } | State::Gone => None,
-            State::Created | State::Starting { .. } => Some(ShownContainer::Created),
+            // One that is removed without having been started has not exited: it would be an exit with code 0.
+            State::Created | State::Starting { .. } | State::Removing { record: None, .. } => {
+                Some(ShownContainer::Created)
+            }
             // The agent kills what is unknown to it: a container whose new shim is on the way is not.
             State::Running { .. } | State::Unknown { search: Search::Adopting, .. } => Some(ShownContainer::Running),
             State::Unknown { .. } => Some(ShownContainer::Unknown),
-            State::Exited(_) | State::Removing { .. } => Some(ShownContainer::Exited),
+            State::Exited(_) | State::Removing { record: Some(_), .. } => Some(ShownContainer::Exited),
         }
     }
 

@@ -248,7 +248,7 @@ fn a_lost_shim_in_every_state() {
         ("Starting", Some(ShownContainer::Created)),
         ("Running", Some(ShownContainer::Running)),
         ("Exited", Some(ShownContainer::Exited)),
-        ("Removing", Some(ShownContainer::Exited)),
+        ("Removing", Some(ShownContainer::Created)),
     ];
     for (state, shown) in states {
         let mut bench = Bench::container(state);
@@ -414,6 +414,16 @@ fn a_failed_cleanup_is_answered_and_can_be_repeated() {
     assert_eq!(bench.on(ContainerEvent::Remove(WaiterId(2))), ["Cleanup"]);
     let mut bench = Bench::container("Removing");
     assert_eq!(bench.on(ContainerEvent::Cleaned(Err(failure()))), ["record 128 StartError", "93 boom"]);
+}
+
+#[test]
+fn a_container_that_is_removed_before_its_start_has_not_exited() {
+    let mut bench = Bench::container("Created");
+    bench.on(ContainerEvent::Remove(WaiterId(1)));
+    assert_eq!(bench.shown(), Some(ShownContainer::Created), "an exit without a record would have the code 0");
+    let mut bench = Bench::container("Exited");
+    bench.on(ContainerEvent::Remove(WaiterId(1)));
+    assert_eq!(bench.shown(), Some(ShownContainer::Exited));
 }
 
 #[test]
