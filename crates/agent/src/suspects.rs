@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use podwright_core::model::{InterruptedWork, PodRecord, PodUid, Suspect, Time};
 use podwright_core::suspects::suspects_after;
-use podwright_tasks::{LeftWork, WorkLabel, WorkLog};
+use podwright_tasks::{Left, LeftWork, WorkLabel, WorkLog};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize)]
@@ -24,26 +24,36 @@ struct Saved {
 /// marked.
 pub fn open(run_dir: &Path, boot_id: &str, records: &[PodRecord], now: Time) -> (Option<Arc<WorkLog>>, Vec<Suspect>) {
     let path = run_dir.join("work");
-    let (log, interrupted) = match WorkLog::open(&path) {
-        Ok((log, interrupted)) => (Some(log), interrupted),
+    let (log, left) = match WorkLog::open(&path) {
+        Ok((log, left)) => (Some(log), left),
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "work on pods is not marked");
-            (None, vec![])
+            (None, Left::default())
         }
     };
-    for left in &interrupted {
+    for left in &left.work {
         let WorkLabel { uid, work, pod } = &left.label;
         tracing::warn!(uid, pod, call = work, "the agent died while it worked on a pod");
     }
     let path = run_dir.join("suspects.json");
-    let former = read(&path, boot_id);
-    let interrupted: Vec<InterruptedWork> = interrupted.into_iter().map(interrupted_work).collect();
+    let mut former = read(&path, boot_id);
+    for place in left.completed {
+        former.get_mut(place).into_iter().for_each(|suspect| suspect.completed = true);
+    }
+    let interrupted: Vec<InterruptedWork> = left.work.into_iter().map(interrupted_work).collect();
     let suspects = suspects_after(former, &interrupted, records, now);
     let saved = Saved { boot_id: boot_id.to_owned(), suspects };
-    if (!saved.suspects.is_empty() || path.exists())
-        && let Err(error) = write(&path, &saved)
-    {
-        tracing::warn!(path = %path.display(), %error, "deaths of former agents not saved");
+    if !saved.suspects.is_empty() || path.exists() {
+        match (write(&path, &saved), &log) {
+            // The next agent reads this list, and the places in it of what this one has completed.
+            (Ok(()), Some(log)) => {
+                log.watch(saved.suspects.iter().map(|suspect| (suspect.uid.to_string(), suspect.work.clone())));
+            }
+            (Ok(()), None) => {}
+            (Err(error), _) => {
+                tracing::warn!(path = %path.display(), %error, "deaths of former agents not saved");
+            }
+        }
     }
     (log, saved.suspects)
 }
@@ -108,6 +118,20 @@ mod tests {
         log.unwrap().close();
         assert!(open(dir.path(), "boot", &[], now).1[0].is_quarantined(now), "also after a normal restart");
         assert_eq!(open(dir.path(), "another boot", &[], now).1, []);
+    }
+
+    #[test]
+    fn a_death_in_work_that_was_completed_since_the_last_one_quarantines_no_pod() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(die_in(dir.path(), "boot", 10), []);
+        let (log, suspects) = open(dir.path(), "boot", &[], Duration::from_secs(20));
+        assert_eq!((suspects[0].deaths, suspects[0].completed), (1, false));
+        let label = WorkLabel { uid: "u".into(), work: "CreateContainer".into(), pod: "default/p".into() };
+        drop(log.unwrap().mark(&label));
+        let suspects = die_in(dir.path(), "boot", 30);
+        assert!(suspects[0].completed, "{suspects:?}");
+        let (_, suspects) = open(dir.path(), "boot", &[], Duration::from_secs(40));
+        assert_eq!((suspects[0].deaths, suspects[0].until), (2, None), "{suspects:?}");
     }
 
     #[test]

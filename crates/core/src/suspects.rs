@@ -1,4 +1,5 @@
-//! Pods whose handling may have ended the process: the agent died, twice, while it worked on them in the same way.
+//! Pods whose handling may have ended the process: the agent died, twice, while it worked on them in the same way, and did not get
+//! to the end of that work in between.
 //!
 //! A panic is caught; running out of memory and hanging are not, and the restarted agent would meet the same pod again. So each
 //! process finds out which work the former one did not end (`tasks/src/work.rs`), and a pod that was in the same work at two deaths
@@ -6,17 +7,19 @@
 //!
 //! ```text
 //!  death 1 ── within an hour ──▶ death 2 ─▶ quarantine, 10 min ─▶ tried again ── death 3 ─▶ quarantine, 20 min … 6 h
-//!                                                  │                    └── an hour without ─▶ forgotten
+//!     └── completed, then death 2, 3, 4, 5 ──▶┘     │                    └── an hour without ─▶ forgotten
 //!                                                  └── its spec changes, or it is to end ─▶ tried again at once
 //! ```
 //!
-//! A process that was killed for another reason leaves the work that it did in that very moment, usually none. Two such kills that
-//! find the same pod in the same work quarantine it for ten minutes. Blocking work that had been running for long, such as a mount
+//! A process that was killed for another reason leaves the work that it did in that very moment: none if it was idle, that of any
+//! pod if it was busy. Its successor then does the same work without dying, so the next death in it is an accident too. Only a pod in
+//! which the agent dies again and again, and in at least half of all its deaths, is quarantined in spite of that. Blocking work that had been running for long, such as a mount
 //! that hangs, is under way at every death: it does not count next to work that had just begun. Pods that one death makes suspects
 //! are held for some seconds, and pods that are quarantined together are tried again, one after the other: so the next death shows
 //! which of them is the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::time::Duration;
 
 use crate::model::{InterruptedWork, PodRecord, PodUid, Suspect, Time};
@@ -36,22 +39,37 @@ pub fn suspects_after(
     }
     // Suspects of the same pod are tried again together.
     let mut stagger: BTreeMap<&PodUid, Duration> = BTreeMap::new();
-    for (uid, work) in reasons(interrupted) {
+    let reasons = reasons(interrupted);
+    if !reasons.is_empty() {
+        let is_other = |s: &&mut Suspect| s.completed && !reasons.contains(&(&s.uid, s.work.as_str()));
+        suspects.iter_mut().filter(is_other).for_each(|s| s.elsewhere = s.elsewhere.saturating_add(1));
+    }
+    for (uid, work) in reasons {
         let Some(suspect) = suspects.iter_mut().find(|s| s.uid == *uid && s.work == work) else {
-            suspects.push(Suspect { uid: uid.clone(), work: work.into(), deaths: 1, died: now, until: None });
+            suspects.push(first_death(uid, work, now));
             continue;
         };
-        let next = (STAGGER * u32::try_from(stagger.len()).unwrap_or(u32::MAX)).min(STAGGER_MAX);
-        let later = *stagger.entry(uid).or_insert(next);
         suspect.deaths = suspect.deaths.saturating_add(1);
         suspect.died = now;
-        suspect.until = Some(now + quarantine_time(suspect.deaths) + later);
+        let was_completed = mem::take(&mut suspect.completed);
+        if was_completed && (suspect.deaths < DEATHS_MANY || suspect.deaths < suspect.elsewhere) {
+            continue;
+        }
+        let next = (STAGGER * u32::try_from(stagger.len()).unwrap_or(u32::MAX)).min(STAGGER_MAX);
+        let later = *stagger.entry(uid).or_insert(next);
+        suspect.quarantines = suspect.quarantines.saturating_add(1);
+        suspect.until = Some(now + quarantine_time(suspect.quarantines) + later);
     }
     hold_in_turn(&mut suspects, now);
     // The newest are kept: one pod can have a few kinds of work at most.
     suspects.sort_by(|a, b| b.died.cmp(&a.died).then_with(|| (&a.uid, &a.work).cmp(&(&b.uid, &b.work))));
     suspects.truncate(SUSPECTS_MAX);
     suspects
+}
+
+fn first_death(uid: &PodUid, work: &str, now: Time) -> Suspect {
+    let (uid, work) = (uid.clone(), work.into());
+    Suspect { uid, work, deaths: 1, quarantines: 0, completed: false, elsewhere: 0, died: now, until: None }
 }
 
 /// Several pods became suspects at this death: each but the first is held until the one before it has had time to show its effect.
@@ -82,10 +100,13 @@ fn forgotten_at(suspect: &Suspect) -> Time {
     suspect.until.unwrap_or_default().max(suspect.died) + FORGOTTEN_AFTER
 }
 
-/// Doubles with each death after the second.
-fn quarantine_time(deaths: u32) -> Duration {
-    (QUARANTINE_FIRST * 2u32.pow(deaths.saturating_sub(2).min(16))).min(QUARANTINE_MAX)
+/// Doubles with each quarantine.
+fn quarantine_time(quarantines: u32) -> Duration {
+    (QUARANTINE_FIRST * 2u32.pow(quarantines.saturating_sub(1).min(16))).min(QUARANTINE_MAX)
 }
+
+/// As many deaths in work that was completed in between are no accident, unless there were more in other work.
+const DEATHS_MANY: u32 = 5;
 
 const QUARANTINE_FIRST: Duration = Duration::from_secs(600);
 const QUARANTINE_MAX: Duration = Duration::from_secs(6 * 3600);
@@ -157,6 +178,36 @@ mod tests {
         let late = suspects_after(first, &interrupted(&["a"]), &[], minutes(62));
         assert_eq!(quarantined(&late, minutes(62)), [""; 0]);
         assert_eq!(late[0].deaths, 1);
+    }
+
+    /// Suspects that have completed their work since the last death.
+    fn completed(mut suspects: Vec<Suspect>) -> Vec<Suspect> {
+        suspects.iter_mut().for_each(|s| s.completed = true);
+        suspects
+    }
+
+    #[test]
+    fn kills_at_random_moments_quarantine_no_pod_whose_work_is_completed_in_between() {
+        let mut suspects = vec![];
+        for n in 0..1000 {
+            let uid = format!("pod-{}", n % 30);
+            suspects = completed(suspects_after(suspects, &interrupted(&[&uid]), &[], Duration::from_secs(n)));
+            assert_eq!(quarantined(&suspects, Duration::from_secs(n)), [""; 0], "after {n} kills");
+        }
+    }
+
+    #[test]
+    fn a_pod_in_which_the_agent_dies_again_and_again_is_quarantined_although_its_work_is_completed_sometimes() {
+        let mut suspects = vec![];
+        for n in 1..=4 {
+            suspects = completed(suspects_after(suspects, &interrupted(&["a"]), &[], minutes(n)));
+            assert_eq!(quarantined(&suspects, minutes(n)), [""; 0], "{n} deaths");
+        }
+        suspects = suspects_after(suspects, &interrupted(&["b"]), &[], minutes(5));
+        assert_eq!(quarantined(&suspects, minutes(5)), [""; 0], "a death in other work");
+        suspects = suspects_after(suspects, &interrupted(&["a"]), &[], minutes(6));
+        assert_eq!(quarantined(&suspects, minutes(15)), ["a"]);
+        assert_eq!(quarantined(&suspects, minutes(16)), [""; 0], "ten minutes, as the first quarantine has");
     }
 
     #[test]

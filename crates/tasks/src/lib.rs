@@ -34,7 +34,7 @@ pub use error_chain::error_chain;
 pub use panic::panic_message;
 pub use pool::{Pool, PoolError, PoolKey, PoolLimits};
 pub use thread_end::{ThreadEnd, spawn_thread};
-pub use work::{LeftWork, Mark, Work, WorkLabel, WorkLog};
+pub use work::{Left, LeftWork, Mark, Work, WorkLabel, WorkLog};
 
 /// Spawns supervised tasks. Cheap to clone; components that start tasks of their own get one.
 #[derive(Clone, Debug)]

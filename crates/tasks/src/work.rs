@@ -1,7 +1,8 @@
 //! Which pod the agent works on at this moment, recorded where the next process finds it.
 //!
 //! ```text
-//!  <run dir>/work    512 bytes per slot: free (0), in use (1) or in use on a thread for blocking work (2) · begin, in ms since the
+//!  <run dir>/work    256 bytes: 1 for each watched work that was completed
+//!                    512 bytes per slot: free (0), in use (1) or in use on a thread for blocking work (2) · begin, in ms since the
 //!                    log was opened (8 bytes) · length (2 bytes) · UID, 0, kind of work, 0, namespace/name
 //! ```
 //!
@@ -35,6 +36,8 @@ pub struct WorkLog {
 struct Slots {
     free: Vec<u16>,
     closed: bool,
+    /// See [`WorkLog::watch`]; UID, kind of work and place of each that was not completed yet.
+    watched: Vec<(String, String, u8)>,
 }
 
 /// Work for one pod.
@@ -59,6 +62,15 @@ pub struct LeftWork {
     pub blocking: bool,
 }
 
+/// What a process has left in the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Work that it did not end before it died.
+    pub work: Vec<LeftWork>,
+    /// Work that it watched and completed, by its place in the list.
+    pub completed: Vec<usize>,
+}
+
 /// Work that is marked in the log whenever it runs.
 #[derive(Clone, Debug)]
 pub struct Work {
@@ -72,15 +84,17 @@ thread_local! {
 }
 
 impl WorkLog {
-    /// Opens the log, and returns the work that the former process did not end. Its marks are cleared.
-    pub fn open(path: &Path) -> io::Result<(Arc<Self>, Vec<LeftWork>)> {
+    /// Opens the log, and returns what the former process has left in it, which is cleared.
+    pub fn open(path: &Path) -> io::Result<(Arc<Self>, Left)> {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        let mut left = vec![0; SLOT_BYTES * usize::from(SLOTS_MAX)];
-        let read = read_all(&file, &mut left)?;
-        let left = left[..read].chunks(SLOT_BYTES).filter_map(parse).collect();
+        let mut bytes = vec![0; WATCHED_MAX + SLOT_BYTES * usize::from(SLOTS_MAX)];
+        let read = read_all(&file, &mut bytes)?;
+        let (completed, slots) = bytes[..read].split_at(read.min(WATCHED_MAX));
+        let completed = completed.iter().enumerate().filter(|(_, byte)| **byte == 1).map(|(place, _)| place).collect();
+        let left = Left { work: slots.chunks(SLOT_BYTES).filter_map(parse).collect(), completed };
         file.set_len(0)?;
-        let slots = Slots { free: (0..SLOTS_MAX).rev().collect(), closed: false };
+        let slots = Slots { free: (0..SLOTS_MAX).rev().collect(), closed: false, watched: vec![] };
         Ok((Arc::new(Self { file, opened: Instant::now(), slots: Mutex::new(slots) }), left))
     }
 
@@ -89,19 +103,39 @@ impl WorkLog {
         Work { log: Arc::clone(self), label: Arc::new(label) }
     }
 
+    /// From now on the log shows which work of this list, by UID and kind, was done to its end at least once.
+    pub fn watch(&self, work: impl IntoIterator<Item = (String, String)>) {
+        let places = 0..=u8::MAX;
+        self.slots().watched = work.into_iter().zip(places).map(|((uid, work), place)| (uid, work, place)).collect();
+    }
+
+    fn completed(&self, label: &WorkLabel) {
+        let mut slots = self.slots();
+        let is_it = |(uid, work, _): &(String, String, u8)| *uid == label.uid && *work == label.work;
+        if let Some(found) = slots.watched.iter().position(is_it)
+            && !slots.closed
+        {
+            let (_, _, place) = slots.watched.swap_remove(found);
+            let _ = self.file.write_all_at(&[1], u64::from(place));
+        }
+    }
+
     /// The process exits normally: work that still runs is not the reason.
     pub fn close(&self) {
         let mut slots = self.slots();
         slots.closed = true;
-        if let Err(error) = self.file.set_len(0) {
+        if let Err(error) = self.file.set_len(WATCHED_MAX as u64) {
             tracing::warn!(%error, "marks of unfinished work not cleared");
         }
     }
 
-    /// Marks work until the returned mark is dropped. Without a free slot, after the close, or if the file cannot be written, it is
-    /// not marked.
+    /// Marks work until the returned mark is dropped, which completes it. Without a free slot, after the close, or if the file
+    /// cannot be written, it is not marked.
     pub fn mark(self: &Arc<Self>, label: &WorkLabel) -> Mark {
-        self.mark_on(label, false)
+        let completes = self.slots().watched.iter().any(|(uid, _, _)| *uid == label.uid).then(|| label.clone());
+        let mut mark = self.mark_on(label, false);
+        mark.completes = completes;
+        mark
     }
 
     fn mark_on(self: &Arc<Self>, label: &WorkLabel, blocking: bool) -> Mark {
@@ -114,7 +148,7 @@ impl WorkLog {
             abort_by_test(label);
         }
         drop(slots);
-        Mark { log: Arc::clone(self), slot }
+        Mark { log: Arc::clone(self), slot, completes: None }
     }
 
     fn slots(&self) -> MutexGuard<'_, Slots> {
@@ -127,10 +161,15 @@ impl WorkLog {
 pub struct Mark {
     log: Arc<WorkLog>,
     slot: Option<u16>,
+    /// Watched work, of which this mark is the whole.
+    completes: Option<WorkLabel>,
 }
 
 impl Drop for Mark {
     fn drop(&mut self) {
+        if let Some(label) = &self.completes {
+            self.log.completed(label);
+        }
         if let Some(slot) = self.slot {
             let mut slots = self.log.slots();
             if !slots.closed {
@@ -161,7 +200,9 @@ impl Work {
     /// Runs a future as part of this work: it is marked during its polls, not while it waits.
     pub async fn follow<F: Future>(self, future: F) -> F::Output {
         let mut future = std::pin::pin!(future);
-        std::future::poll_fn(move |context| self.poll(future.as_mut(), context)).await
+        let output = std::future::poll_fn(|context| self.poll(future.as_mut(), context)).await;
+        self.log.completed(&self.label);
+        output
     }
 
     fn poll<F: Future>(&self, future: Pin<&mut F>, context: &mut Context<'_>) -> Poll<F::Output> {
@@ -179,7 +220,7 @@ impl Drop for Restore {
 }
 
 fn offset(slot: u16) -> u64 {
-    u64::from(slot) * SLOT_BYTES as u64
+    WATCHED_MAX as u64 + u64::from(slot) * SLOT_BYTES as u64
 }
 
 /// Texts that do not fit are cut: the slot must not run into the next one.
@@ -228,6 +269,8 @@ fn abort_by_test(label: &WorkLabel) {
     let _ = label;
 }
 
+/// Work that is watched. As many as there are suspects (`core/src/suspects.rs`).
+const WATCHED_MAX: usize = 256;
 /// Threads that work for pods at the same time. More are not marked.
 const SLOTS_MAX: u16 = 256;
 /// A UID, a kind of work, and the longest namespace and name that Kubernetes allows (63 and 253).
@@ -244,7 +287,7 @@ mod tests {
 
     fn left(path: &Path) -> Vec<String> {
         let (_, left) = WorkLog::open(path).unwrap();
-        left.into_iter().map(|left| left.label.uid).collect()
+        left.work.into_iter().map(|left| left.label.uid).collect()
     }
 
     fn temporary() -> std::path::PathBuf {
@@ -258,7 +301,7 @@ mod tests {
     fn only_work_that_was_running_is_left_by_a_process_that_died() {
         let path = temporary();
         let (log, before) = WorkLog::open(&path).unwrap();
-        assert_eq!(before, []);
+        assert_eq!(before, Left::default());
         log.work(label("done")).run(|| {});
         let running = log.mark(&label("running"));
         std::mem::forget(running);
@@ -290,6 +333,28 @@ mod tests {
         std::fs::remove_file(path).unwrap();
     }
 
+    #[tokio::test]
+    async fn watched_work_is_completed_by_its_end_and_not_by_a_part_of_it() {
+        let watched = |uids: &[&str]| uids.iter().map(|uid| ((*uid).to_owned(), label(uid).work)).collect::<Vec<_>>();
+        let path = temporary();
+        let (log, _) = WorkLog::open(&path).unwrap();
+        log.watch(watched(&["waits", "stepped", "other", "called"]));
+        let mut waits = std::pin::pin!(log.work(label("waits")).follow(std::future::pending::<()>()));
+        assert!(futures::poll!(&mut waits).is_pending());
+        log.work(label("waits")).run(|| {});
+        drop(log.mark(&label("stepped")));
+        drop(log.mark(&WorkLabel { work: "planning".into(), ..label("other") }));
+        log.work(label("called")).follow(async {}).await;
+        std::mem::forget(log.mark(&label("dies")));
+        let (log, left) = WorkLog::open(&path).unwrap();
+        assert_eq!((left.work.len(), left.completed), (1, vec![1, 3]));
+        log.watch(watched(&["again"]));
+        drop(log.mark(&label("again")));
+        log.close();
+        assert_eq!(WorkLog::open(&path).unwrap().1.completed, [0], "also after a normal end");
+        std::fs::remove_file(path).unwrap();
+    }
+
     #[test]
     fn a_panic_ends_the_work() {
         let path = temporary();
@@ -308,7 +373,11 @@ mod tests {
         let (log, _) = WorkLog::open(&path).unwrap();
         let marks = || {
             let text = std::fs::read(&path).unwrap();
-            text.chunks(SLOT_BYTES).filter_map(parse).map(|left| (left.label.uid, left.blocking)).collect::<Vec<_>>()
+            text[WATCHED_MAX..]
+                .chunks(SLOT_BYTES)
+                .filter_map(parse)
+                .map(|left| (left.label.uid, left.blocking))
+                .collect::<Vec<_>>()
         };
         let pool = crate::Pool::default();
         let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();

@@ -26,6 +26,15 @@ pub struct Suspect {
     pub work: String,
     /// Deaths of the agent in this work.
     pub deaths: u32,
+    /// Its quarantines so far.
+    #[serde(default)]
+    pub quarantines: u32,
+    /// Since the last of these deaths an agent has done this work to its end.
+    #[serde(default)]
+    pub completed: bool,
+    /// Deaths of the agent in other work only, after it had completed this one.
+    #[serde(default)]
+    pub elsewhere: u32,
     /// The start after the last one, since boot.
     pub died: Time,
     /// The end of the quarantine, since boot; `None`: it is not in quarantine, as after a first death or when its spec was changed.

@@ -16,7 +16,7 @@ impl Suspects {
         let suspect = self.0.get(uid).filter(|suspect| suspect.is_quarantined(now.boot))?;
         let times = if suspect.deaths == 1 { "once".to_owned() } else { format!("{} times", suspect.deaths) };
         let why = format!("the agent died {times} during {} of this pod", suspect.work);
-        Some(Quarantine { why, until: suspect.until, is_hold: suspect.deaths == 1 })
+        Some(Quarantine { why, until: suspect.until, is_hold: suspect.quarantines == 0 })
     }
 
     /// The quarantine of the pod has ended: a later instance under its UID has none.

@@ -15,7 +15,8 @@ const TEN_MINUTES: Duration = Duration::from_secs(600);
 
 fn suspect(lab: &Lab, deaths: u32) -> Suspect {
     let until = (deaths >= 2).then(|| lab.now + TEN_MINUTES);
-    Suspect { uid: "b".into(), work: "CreateContainer".into(), deaths, died: lab.now, until }
+    let (uid, work) = ("b".into(), "CreateContainer".into());
+    Suspect { uid, work, deaths, quarantines: deaths - 1, completed: false, elsewhere: 0, died: lab.now, until }
 }
 
 /// An agent that starts after deaths of former ones in the CreateContainer of pod `b`.
