@@ -126,7 +126,7 @@ impl Opened {
         let (work_log, suspects) =
             suspects::open(&config.dirs.run, &config.node.boot_id, &records, SystemClock.now().boot);
         let listener = match config.listen {
-            Some(address) => Some(health_server::bind(address).await.with_context(|| format!("listen on {address}"))?),
+            Some(address) => Some(health_server::bind(address).with_context(|| format!("listen on {address}"))?),
             None => None,
         };
         let kubelet_server = kubelet_server::open(config).await?;

@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use podwright_agent::stats::SampleError;
 use podwright_core::model::FullName;
 use podwright_cri::BoxFuture;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -90,8 +90,13 @@ pub(crate) async fn summary(agent: &dyn AgentStatus, query: &str) -> HttpRespons
 }
 
 /// Bind before other parts start, so that an address in use is reported early.
-pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
-    TcpListener::bind(address).await
+pub fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    // Connections inherit it.
+    socket.set_send_buffer_size(SEND_BUFFER)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Serves until `stop` is cancelled.
@@ -142,6 +147,12 @@ async fn page(agent: &dyn AgentStatus, path: &str, query: &str) -> HttpResponse 
     }
     text(StatusCode::OK, "ok")
 }
+
+/// Of a connection, which the kernel doubles. It would grow to megabytes for a client that reads nothing, and counts as memory of the
+/// agent's cgroup.
+const SEND_BUFFER: u32 = 64 << 10;
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 1024;
 
 #[cfg(test)]
 mod tests;

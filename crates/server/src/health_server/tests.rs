@@ -64,7 +64,7 @@ impl AgentStatus for FakeAgent {
 }
 
 async fn start(agent: Arc<FakeAgent>) -> (SocketAddr, CancellationToken) {
-    let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
     tokio::spawn(serve(listener, agent, stop.clone()));
     (address, stop)
