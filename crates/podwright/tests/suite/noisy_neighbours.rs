@@ -2,9 +2,10 @@
 
 mod attacks;
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -20,8 +21,8 @@ const MEMORY_MAX_KIB: u64 = 64 << 10;
 const TOLERANCE: Duration = Duration::from_secs(2);
 /// Measurements of which one must be fast enough: a busy host only adds.
 const RUNS: usize = 3;
-/// `/livez` answers within this time next to clients that read nothing.
-const LIVE_MAX: Duration = Duration::from_millis(100);
+/// What clients that read nothing may add to the time of `/livez`.
+const LIVE_DELAY_MAX: Duration = Duration::from_millis(100);
 /// Clients that read nothing: as many as the listener serves at a time.
 const SILENT_CLIENTS: usize = 64;
 
@@ -40,6 +41,9 @@ struct Latencies {
 impl Latencies {
     fn measure(node: &TestNode, name: &str) -> Self {
         let mut spec = one(&sleeper("c"));
+        // It needs a lookup, but no name server.
+        let action = json!({"host": attacks::KNOWN_HOST, "port": port(node)});
+        spec["containers"][0]["startupProbe"] = json!({"tcpSocket": action, "periodSeconds": 1});
         spec["containers"][0]["readinessProbe"] = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
         let begun = Instant::now();
         node.put(name, &spec);
@@ -73,6 +77,12 @@ impl Latencies {
         }
         Ok(())
     }
+}
+
+/// The port of `--listen`.
+fn port(node: &TestNode) -> u16 {
+    let address: SocketAddr = node.agent.address().parse().expect("an address");
+    address.port()
 }
 
 /// A pod by the name in its manifest, from the local API: the list of `--listen` may be large, and is attacked itself.
@@ -176,25 +186,37 @@ fn requests(node: &TestNode, name: &str) -> Result<()> {
 }
 
 /// Clients of the list of pods that read nothing of it delay health by a tenth of a second at most. The list is larger than what the
-/// kernel buffers for a connection.
+/// kernel buffers for a connection. There are always as many of them as the listener serves: each request for health takes the place
+/// of the oldest one, and a new one follows.
 fn silent_clients_delay_no_health(node: &TestNode) {
-    let clients: Vec<TcpStream> = (0..SILENT_CLIENTS)
-        .map(|_| {
-            let mut client = TcpStream::connect(node.agent.address()).expect("connected");
-            client.write_all(b"GET /pods HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
-            client
-        })
-        .collect();
-    let answers = (0..10).map(|_| {
+    let silent_client = || {
+        let mut client = TcpStream::connect(node.agent.address()).expect("connected");
+        client.write_all(b"GET /pods HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
+        client
+    };
+    let quiet = live_time(node, || {});
+    let mut clients: VecDeque<TcpStream> = (0..SILENT_CLIENTS).map(|_| silent_client()).collect();
+    let loud = live_time(node, || {
+        clients.pop_front();
+        clients.push_back(silent_client());
+    });
+    println!("/livez next to {SILENT_CLIENTS} silent clients: {loud:?}, without them {quiet:?}");
+    assert!(loud <= quiet + LIVE_DELAY_MAX, "/livez takes {loud:?} next to silent clients, and {quiet:?} without them");
+    check_memory(node, "clients that read nothing");
+}
+
+/// The time in which 95 of 100 requests for `/livez` are answered. `after_each` runs between them.
+fn live_time(node: &TestNode, mut after_each: impl FnMut()) -> Duration {
+    let time = |_| {
         let begun = Instant::now();
         assert_eq!(node.agent.get("/livez").expect("an answer").status, 200);
-        begun.elapsed()
-    });
-    let answers: Vec<Duration> = answers.collect();
-    println!("/livez next to {} silent clients: {answers:?}", clients.len());
-    assert!(answers.iter().min().is_some_and(|best| *best <= LIVE_MAX), "{answers:?}");
-    assert!(answers.iter().max().is_some_and(|worst| *worst <= LIVE_MAX + TOLERANCE), "{answers:?}");
-    check_memory(node, "clients that read nothing");
+        let time = begun.elapsed();
+        after_each();
+        time
+    };
+    let mut times: Vec<Duration> = (0..100).map(time).collect();
+    times.sort_unstable();
+    times[94]
 }
 
 /// A manifest that would take much memory is refused before it does.
@@ -235,7 +257,7 @@ pub(crate) fn a_noisy_neighbour_slows_no_other_pod_down(flavor: Flavor) {
             Ok(())
         });
         if name == attacks::DEAD_NAME_SERVER {
-            names.wait_query();
+            names.wait_for_lookups();
         }
         check_victim(&node, name, &quiet);
         check_requests(&node, name);

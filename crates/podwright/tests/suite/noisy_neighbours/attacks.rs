@@ -12,6 +12,8 @@ use crate::suite::{container, one, sh, sleeper};
 const CPU: &str = "50m";
 
 pub(super) const DEAD_NAME_SERVER: &str = "dead-name-server";
+/// A name of this host that needs no name server.
+pub(super) const KNOWN_HOST: &str = "known.example";
 /// The list of pods is large next to it.
 pub(super) const MANY_VARIABLES: &str = "many-variables";
 
@@ -155,10 +157,13 @@ pub(super) fn put_wildcard_credentials(scratch: &Scratch) {
     std::fs::write(file, credentials.to_string()).expect("written");
 }
 
-/// The hosts file that has [`long_host`].
+/// The hosts file that has [`long_host`] and [`KNOWN_HOST`].
 pub(super) fn hosts_file() -> String {
-    format!("127.0.0.1 localhost {}\n", long_host())
+    format!("127.0.0.1 localhost {KNOWN_HOST} {}\n", long_host())
 }
+
+/// Lookups that outlive their probes would occupy every thread that they may have after this time: four begin each second.
+const LOOKUPS_PILE_UP: Duration = Duration::from_secs(6);
 
 /// A name server that never answers: its queries are neither answered nor refused.
 pub(super) struct DeadNameServer(UdpSocket);
@@ -178,8 +183,9 @@ impl DeadNameServer {
         format!("nameserver {}\n", self.0.local_addr().expect("bound").ip())
     }
 
-    /// Waits until it was asked.
-    pub(super) fn wait_query(&self) {
+    /// Waits until it was asked for [`LOOKUPS_PILE_UP`].
+    pub(super) fn wait_for_lookups(&self) {
         self.0.recv(&mut [0; 512]).expect("a query");
+        std::thread::sleep(LOOKUPS_PILE_UP);
     }
 }
