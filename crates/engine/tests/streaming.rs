@@ -9,8 +9,9 @@ use anyhow::{Result, bail, ensure};
 use fixture::{HostProcesses, sh, with_pipes};
 use futures::{SinkExt, StreamExt};
 use podwright_cri::v1;
-use podwright_engine::streaming::StreamingServer;
+use podwright_engine::streaming::{ProcessStreams, StreamingServer};
 use podwright_tasks::Tasks;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -128,6 +129,70 @@ async fn a_disconnected_client_closes_the_streams_of_its_process() -> Result<()>
     };
     timeout(Duration::from_secs(20), ended).await?;
     Ok(())
+}
+
+/// Sends until neither the process, nor the server, nor a socket takes more, and leaves.
+async fn leave_with_full_buffers(mut client: Client, message: impl Fn() -> Message) -> Result<()> {
+    let fill = async {
+        for _ in 0..100_000 {
+            client.send(message()).await?;
+        }
+        Ok::<_, Error>(())
+    };
+    ensure!(timeout(Duration::from_secs(3), fill).await.is_err(), "the server takes everything, or has ended");
+    drop(client);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_stdin_is_not_read_is_noticed() -> Result<()> {
+    let (stdin, given) = std::io::pipe()?;
+    let streams = ProcessStreams { stdin: Some(given.into()), stdout: None, stderr: None, terminal: None };
+    let server = server(HostProcesses { attachable: Some(streams).into() }).await;
+    let request = v1::AttachRequest { container_id: "test".into(), stdin: true, ..Default::default() };
+    let client = connect(&server.attach_url(request)?, "v5.channel.k8s.io").await?;
+    leave_with_full_buffers(client, || binary(0, &[0; 30_000])).await?;
+    let closed = tokio::task::spawn_blocking(move || {
+        // Without interest in data: only the end of all writers is reported.
+        let mut poll = [PollFd::new(&stdin, PollFlags::empty())];
+        rustix::event::poll(&mut poll, Some(&Timespec { tv_sec: 15, tv_nsec: 0 }))
+    });
+    assert_eq!(closed.await??, 1, "stdin is open after the client has left");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_its_port_does_not_read_is_noticed() -> Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let port = listener.local_addr()?.port();
+    let server = server(HostProcesses::default()).await;
+    let request = v1::PortForwardRequest { pod_sandbox_id: "pod".into(), port: vec![] };
+    let mut client = connect(&server.port_forward_url(request)?, "SPDY/3.1+portforward.k8s.io").await?;
+    let mut frames = SpdyFrames(flate2::Compress::new(flate2::Compression::fast(), true));
+    for (stream, kind) in [(1, "error"), (3, "data")] {
+        let headers = [("streamtype", kind), ("port", &port.to_string()), ("requestid", "0")];
+        client.send(Message::binary(frames.open(stream, &headers))).await?;
+    }
+    let _forwarded = listener.accept().await?;
+    leave_with_full_buffers(client, || Message::binary(data_frame(3, &[0; 200], false).repeat(100))).await?;
+    let closed = async {
+        while is_connected_to(port) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(Duration::from_secs(15), closed).await?;
+    Ok(())
+}
+
+/// A process has a socket with this remote port.
+fn is_connected_to(port: u16) -> bool {
+    let sockets = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let has_port = |line: &str| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        // The inode is 0 when all descriptors are closed.
+        columns[2].ends_with(&format!(":{port:04X}")) && columns[9] != "0"
+    };
+    sockets.lines().skip(1).any(has_port)
 }
 
 #[tokio::test]

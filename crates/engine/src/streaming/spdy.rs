@@ -230,6 +230,9 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
                 self.control(RST_STREAM, &[stream.to_be_bytes(), status.to_be_bytes()].concat()).await
             }
             OutFrame::Pong(id) => self.control(PING, &id.to_be_bytes()).await,
+            // The answer to a ping that the client has not sent, which it must ignore. It could not answer a ping: while its data is not
+            // read, Go's clients would wait with the answer and read nothing.
+            OutFrame::Heartbeat => self.control(PING, &HEARTBEAT_ID.to_be_bytes()).await,
             // No last stream id: the client ends its streams. Status OK.
             OutFrame::GoAway => self.control(GOAWAY, &[0; 8]).await,
         }
@@ -271,6 +274,8 @@ const RST_STREAM: u16 = 3;
 const PING: u16 = 6;
 const GOAWAY: u16 = 7;
 const HEADERS: u16 = 8;
+/// Odd, as those of clients, which count from 1.
+const HEARTBEAT_ID: u32 = u32::MAX;
 /// Clients send a few headers; spdystream has no bound but the 24 bits of the length.
 const CONTROL_FRAME_MAX: usize = 64 << 10;
 /// Decompressed headers of one frame.

@@ -41,6 +41,8 @@ pub(super) enum OutFrame {
     Reset { stream: u32, status: u32 },
     /// The response to a ping.
     Pong(u32),
+    /// Means nothing to the client and needs no answer; see [`deliver_chunk`].
+    Heartbeat,
     /// The last frame of the connection.
     GoAway,
 }
@@ -88,6 +90,21 @@ impl StreamOutput {
     }
 }
 
+/// Gives a chunk of the client to its stream, and waits while the reader of the stream is slow. The connection is not read meanwhile, so
+/// that the end of the client would not be seen: it is sent a heartbeat now and then, and the host of a client that has left refuses it.
+pub(super) async fn deliver_chunk(chunks: &mpsc::Sender<Bytes>, data: Bytes, frames: &FrameQueue) {
+    let mut delivery = std::pin::pin!(chunks.send(data));
+    loop {
+        tokio::select! {
+            biased;
+            // Closed: no one reads the stream any more.
+            _ = &mut delivery => return,
+            // A full queue shows the same: its frames are refused.
+            () = tokio::time::sleep(HEARTBEAT_PERIOD) => drop(frames.try_send(OutFrame::Heartbeat)),
+        }
+    }
+}
+
 /// When the connection was last used, in either direction.
 #[derive(Clone, Debug)]
 pub(super) struct Activity {
@@ -131,5 +148,7 @@ pub(super) struct OpenedStream {
 
 /// Chunks of one stream that the process has not read. Then the client's connection is not read either.
 const INPUT_CHUNKS: usize = 4;
+/// The first one is answered with a reset of the connection, with which the second one fails.
+const HEARTBEAT_PERIOD: Duration = Duration::from_secs(2);
 /// SPDY: CANCEL.
 const RESET_CANCEL: u32 = 5;

@@ -16,7 +16,7 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 use tokio_tungstenite::tungstenite::{Error as WsError, Message, Utf8Bytes};
 use tokio_util::sync::CancellationToken;
 
-use super::streams::{Activity, OutFrame, StreamInput, StreamOutput};
+use super::streams::{Activity, FrameQueue, OutFrame, StreamInput, StreamOutput, deliver_chunk};
 
 /// How messages carry channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,11 +66,11 @@ where
         inputs.push(readable.then_some(input));
         outputs.push(StreamOutput::new(channel, frames.clone(), None));
     }
-    let activity = Activity::new();
+    let (activity, replies) = (Activity::new(), frames.clone());
     let mut reading = std::pin::pin!(async {
         while let Some(message) = from.next().await {
             activity.note();
-            deliver(message?, codec, &mut senders).await;
+            deliver(message?, codec, &mut senders, &replies).await;
         }
         Ok(())
     });
@@ -80,6 +80,11 @@ where
                 OutFrame::Data { data, last: true, .. } if data.is_empty() => {}
                 OutFrame::Data { stream, data, .. } => to.send(codec.message(stream, &data)).await?,
                 OutFrame::GoAway => return to.send(normal_closure()).await,
+                // A pong that answers no ping is a heartbeat (RFC 6455, 5.5.3).
+                OutFrame::Heartbeat => {
+                    to.send(Message::Pong(Bytes::new())).await?;
+                    continue;
+                }
                 OutFrame::Reply { .. } | OutFrame::Reset { .. } | OutFrame::Pong(_) => {}
             }
             activity.note();
@@ -114,7 +119,12 @@ where
 }
 
 /// A message of the client. Unknown channels and data that is not base64 are dropped, as wsstream does.
-async fn deliver(message: Message, codec: ChannelCodec, senders: &mut [Option<mpsc::Sender<Bytes>>]) {
+async fn deliver(
+    message: Message,
+    codec: ChannelCodec,
+    senders: &mut [Option<mpsc::Sender<Bytes>>],
+    frames: &FrameQueue,
+) {
     // wsstream reads both kinds.
     let bytes: Bytes = match message {
         Message::Binary(bytes) => bytes,
@@ -135,7 +145,7 @@ async fn deliver(message: Message, codec: ChannelCodec, senders: &mut [Option<mp
         false => bytes.slice(1..),
     };
     if !data.is_empty() {
-        let _ = sender.send(data).await;
+        deliver_chunk(sender, data, frames).await;
     }
 }
 

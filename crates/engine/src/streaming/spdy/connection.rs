@@ -11,7 +11,9 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::{FrameReader, FrameWriter, InFrame, SpdyError};
-use crate::streaming::streams::{Activity, FrameQueue, OpenedStream, OutFrame, StreamInput, StreamOutput};
+use crate::streaming::streams::{
+    Activity, FrameQueue, OpenedStream, OutFrame, StreamInput, StreamOutput, deliver_chunk,
+};
 
 /// Runs `session` on the streams that the client opens. When it returns, what it has sent is delivered and the connection is
 /// closed. When the client disconnects or was idle for too long, the session is dropped.
@@ -87,8 +89,11 @@ async fn write_frames<W: AsyncWrite + Unpin>(
 ) -> Result<(), SpdyError> {
     while let Some(frame) = queue.recv().await {
         let last = frame == OutFrame::GoAway;
+        let used = frame != OutFrame::Heartbeat;
         writer.write(frame).await?;
-        activity.note();
+        if used {
+            activity.note();
+        }
         if last {
             break;
         }
@@ -177,7 +182,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     async fn data(&mut self, id: u32, data: Bytes, last: bool) {
         let Some(half) = self.streams.get_mut(&id) else { return };
         if let Some(chunks) = half.chunks.as_ref().filter(|_| !data.is_empty()) {
-            let _ = chunks.send(data).await;
+            deliver_chunk(chunks, data, &self.queue).await;
         }
         if last {
             half.chunks = None;

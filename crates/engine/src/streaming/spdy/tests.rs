@@ -237,6 +237,33 @@ async fn an_idle_connection_is_closed() {
     assert!(streams.recv().await.is_none());
 }
 
+/// A stream whose data no one reads, and more data than is kept for it.
+async fn blocked(client: &mut DuplexStream, streams: &mut mpsc::UnboundedReceiver<OpenedStream>) -> OpenedStream {
+    let frames = (0..10).fold(ClientFrames::new().open(1, &[]), |frames, _| frames.data(1, b"data", false));
+    client.write_all(&frames.bytes).await.unwrap();
+    streams.recv().await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_leaves_while_its_data_is_not_read_ends_the_session() {
+    let (mut client, mut streams) = serve(8, HOUR);
+    let _stream = blocked(&mut client, &mut streams).await;
+    tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+    assert!(streams.try_recv().is_err() && !streams.is_closed(), "the client is there");
+    drop(client);
+    tokio::time::timeout(std::time::Duration::from_secs(5), streams.recv()).await.expect("not noticed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeats_do_not_keep_an_idle_connection() {
+    let (mut client, mut streams) = serve(8, HOUR);
+    let _stream = blocked(&mut client, &mut streams).await;
+    next_frame(&mut client).await;
+    assert_eq!(next_frame(&mut client).await, [0x80, 3, 0, 6, 0, 0, 0, 4, 0xff, 0xff, 0xff, 0xff]);
+    tokio::time::sleep(HOUR + std::time::Duration::from_secs(1)).await;
+    assert!(streams.is_closed());
+}
+
 proptest! {
     #[test]
     fn no_input_panics(bytes in proptest::collection::vec(any::<u8>(), 0..2000), control in any::<bool>()) {
