@@ -1,6 +1,7 @@
 //! Containers whose shim is lost, or whose agent was replaced: they are found again, adopted, watched and reaped.
 
 mod adopt;
+mod namespaces;
 mod reap;
 
 use std::fs::File;
@@ -18,6 +19,7 @@ use podwright_shim::run_files::{ContainerDir, RunFileError};
 use tokio::io::unix::AsyncFd;
 
 pub(crate) use adopt::adopt;
+pub(crate) use namespaces::identities;
 pub(crate) use reap::{reap_container, reap_shim};
 
 use crate::cgroup_limits;

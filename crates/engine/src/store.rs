@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use podwright_linux::beneath::{RemoveError, remove_path};
 use podwright_linux::lock_file::{self, LockFileError};
 
-pub use record::{ContainerRecord, RecordError, SandboxRecord};
+pub use record::{ContainerRecord, RecordError, RecordedNamespace, SandboxRecord};
 pub use root_id::RootId;
 pub(crate) use run_dir::EngineRunDir;
 

@@ -17,6 +17,8 @@ mod images;
 mod isolation;
 #[path = "engine/lifecycle.rs"]
 mod lifecycle;
+#[path = "engine/lost_state.rs"]
+mod lost_state;
 #[path = "engine/old_kernel.rs"]
 mod old_kernel;
 #[path = "engine/recovery.rs"]
@@ -102,6 +104,8 @@ const CASES: &[(&str, Case)] = cases![
     recovery::a_pod_that_runs_in_an_unknown_cgroup_is_left_alone,
     recovery::a_pod_with_an_unreadable_container_is_not_swept,
     recovery::after_a_reboot_a_container_with_a_damaged_specification_is_removed,
+    lost_state::a_pod_is_taken_over_with_its_own_namespaces,
+    lost_state::a_pod_without_its_namespaces_is_not_ready_and_its_container_runs_on,
     images::what_a_failed_pull_has_brought_is_swept,
     images::layers_of_a_removed_image_are_swept_after_its_last_container,
     handlers::a_container_of_runc_runs_logs_executes_and_exits,

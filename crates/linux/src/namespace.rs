@@ -108,6 +108,17 @@ pub fn unshare(kinds: u64) -> io::Result<()> {
     }
 }
 
+/// The user namespace that a namespace belongs to; of a user namespace, its parent. `ENOTTY`: the descriptor is no namespace; `EPERM`: the
+/// owner is not below the caller's user namespace.
+pub fn owner(of: impl AsFd) -> io::Result<OwnedFd> {
+    // SAFETY: the request has no argument; the descriptor is open during the call.
+    match unsafe { libc::ioctl(of.as_fd().as_raw_fd(), NS_GET_USERNS) } {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: the kernel has returned a new descriptor, which no one else owns.
+        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+    }
+}
+
 /// Ends this process at once, without destructors or buffers of the process it was cloned from.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: _exit ends the process; nothing after it runs.
@@ -131,6 +142,7 @@ struct CloneArgs {
     cgroup: u64,
 }
 
+const NS_GET_USERNS: libc::Ioctl = 0xb701;
 const CLONE_PIDFD: u64 = 0x1000;
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 

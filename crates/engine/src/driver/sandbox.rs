@@ -23,6 +23,7 @@ use crate::machine::{Failure, SandboxId, SandboxStep};
 use crate::objects::{HeldDescriptors, find};
 use crate::plan;
 use crate::pod_network;
+use crate::recover;
 use crate::shims::{ShimCallError, ShimLink, make_dir};
 use crate::spec;
 use crate::store::SandboxRecord;
@@ -106,8 +107,11 @@ async fn set_up_namespaces(
         Err(error) => return Err(failure(&error)),
     };
     let netns = find(&descriptors, DescriptorKind::Net);
+    let namespaces = recover::identities(&descriptors).map_err(|e| failure(&e))?;
     if let Some(entry) = context.objects().sandboxes.get_mut(id) {
         entry.descriptors = descriptors;
+        // Written with the addresses.
+        entry.record.namespaces = namespaces;
     }
     if let Some(netns) = netns {
         let of = id.clone();

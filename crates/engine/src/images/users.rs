@@ -52,6 +52,7 @@ mod tests {
             handler: String::new(),
             created_at_ns: 1,
             addresses: vec![],
+            namespaces: vec![],
             state: SandboxRecordState::NotReady(SandboxResources::default()),
         };
         store.write_sandbox(&SandboxId("s1".into()), &sandbox).unwrap();

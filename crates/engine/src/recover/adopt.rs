@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use podwright_cri::v1;
-use podwright_linux::pidfd::PidFd;
 use podwright_shim::client::{RequestPacket, ShimAnswer};
 use podwright_shim::plan::LaunchPlan;
 use podwright_shim::protocol::{
@@ -15,14 +14,15 @@ use podwright_shim::protocol::{
     StdioPlan, request,
 };
 
-use super::{ExitReporter, ProcessState, container_dir, is_gone, observe_process, watch};
+use super::namespaces::{self, PidWithProcess};
+use super::{ExitReporter, ProcessState, container_dir, observe_process, watch};
 use crate::cgroup_limits;
 use crate::context::{EngineContext, failure};
 use crate::machine::{AdoptError, ContainerId, ContainerRecordState, Failure, Found, SandboxId};
 use crate::objects::HeldDescriptors;
 use crate::shims::ShimLink;
 use crate::store::ContainerRecord;
-use crate::{pod_network, spec, views};
+use crate::{spec, views};
 
 type Adopted = Result<Vec<(ContainerId, Found)>, AdoptError>;
 
@@ -143,8 +143,8 @@ async fn find_all(handover: &Handover<'_>, containers: Vec<Searched>, state: &He
     }));
     // The namespaces are given before the first container: without copies of descriptors it has neither.
     if state.holds == 0 {
-        let namespaces = pod_namespaces(context, id, config, pids(context, id, &alive)).await?;
-        give(link, Adopt { namespaces: kinds(&namespaces), containers: vec![] }, &namespaces).await?;
+        let given = namespaces::of_pod(context, id, config, pids(context, id, &alive)).await?;
+        give(link, Adopt { namespaces: kinds(&given), containers: vec![] }, &given).await?;
     }
     for (searched, pidfd) in alive {
         let found = give_container(handover, &searched, &pidfd).await?;
@@ -232,13 +232,13 @@ async fn take_over(
         // An orphan of this process, if it is not one of pid 1.
         super::reap_container(context, &searched.id, Arc::clone(pidfd), Arc::clone(&exited));
     }
-    let namespaces = pod_namespaces(context, id, config, pids(context, id, &alive)).await?;
+    let given = namespaces::of_pod(context, id, config, pids(context, id, &alive)).await?;
     let of = id.clone();
     let forked = context.blocking(id, FORK_LIMIT, move |context| context.shims.fork(&of)).await;
     let link = start(context, id, forked.map_err(AdoptError::Failed)?)?;
     let failed = |error: &dyn std::error::Error| AdoptError::Failed(failure(error));
     link.hello(&context.boot_id).await.map_err(|e| failed(&e))?;
-    give(&link, Adopt { namespaces: kinds(&namespaces), containers: vec![] }, &namespaces).await?;
+    give(&link, Adopt { namespaces: kinds(&given), containers: vec![] }, &given).await?;
     let handover = Handover { context, id, config, link: &link, exited };
     for (searched, pidfd) in alive {
         let found = give_container(&handover, &searched, &pidfd).await?;
@@ -248,65 +248,9 @@ async fn take_over(
 }
 
 /// With a descriptor each: it shows whether a pid is still the process.
-fn pids(context: &EngineContext, id: &SandboxId, alive: &[Living]) -> Vec<(u32, Arc<OwnedFd>)> {
+fn pids(context: &EngineContext, id: &SandboxId, alive: &[Living]) -> Vec<PidWithProcess> {
     let of = |(searched, pidfd): &Living| Some((process(context, id, &searched.id)?.pid, Arc::clone(pidfd)));
     alive.iter().filter_map(of).collect()
-}
-
-/// The namespaces of the pod: the held descriptors, else those of a living process and the pin of the network.
-async fn pod_namespaces(
-    context: &Arc<EngineContext>,
-    id: &SandboxId,
-    config: &v1::PodSandboxConfig,
-    pids: Vec<(u32, Arc<OwnedFd>)>,
-) -> Result<HeldDescriptors, AdoptError> {
-    let held = context.objects().sandboxes.get(id).map(|entry| entry.descriptors.clone()).unwrap_or_default();
-    if !held.is_empty() {
-        return Ok(held);
-    }
-    let needed = needed_namespaces(config);
-    if needed.is_empty() {
-        return Ok(vec![]);
-    }
-    let open = move |_: &EngineContext| -> io::Result<Option<HeldDescriptors>> {
-        for (pid, pidfd) in pids {
-            match namespaces_of(pid, &pidfd, &needed) {
-                // It has ended just now.
-                Err(error) if is_gone(&error) => {}
-                other => return other.map(Some),
-            }
-        }
-        Ok(None)
-    };
-    let opened = context.blocking(id, CONNECT_LIMIT, open).await.map_err(AdoptError::Failed)?;
-    let opened = opened.ok_or(AdoptError::NamespacesLost)?;
-    if let Some(entry) = context.objects().sandboxes.get_mut(id) {
-        entry.descriptors.clone_from(&opened);
-    }
-    Ok(opened)
-}
-
-fn namespaces_of(pid: u32, pidfd: &OwnedFd, needed: &[(DescriptorKind, &str)]) -> io::Result<HeldDescriptors> {
-    let open = |(kind, name): &(DescriptorKind, &str)| {
-        Ok((*kind, Arc::new(OwnedFd::from(std::fs::File::open(format!("/proc/{pid}/ns/{name}"))?))))
-    };
-    let namespaces = needed.iter().map(open).collect::<io::Result<_>>()?;
-    // The pid was not reused while the process existed.
-    if PidFd::from(pidfd.try_clone()?).wait_exit(Duration::ZERO)? {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "the process has ended"));
-    }
-    Ok(namespaces)
-}
-
-fn needed_namespaces(config: &v1::PodSandboxConfig) -> Vec<(DescriptorKind, &'static str)> {
-    let all = [
-        (pod_network::has_own(config), DescriptorKind::Net, "net"),
-        (pod_network::has_own(config), DescriptorKind::Uts, "uts"),
-        (pod_network::has_own_ipc(config), DescriptorKind::Ipc, "ipc"),
-        (pod_network::has_user_namespace(config), DescriptorKind::User, "user"),
-        (pod_network::has_shared_pid(config), DescriptorKind::Pid, "pid"),
-    ];
-    all.into_iter().filter(|(needed, ..)| *needed).map(|(_, kind, name)| (kind, name)).collect()
 }
 
 /// The identity of a container's process, from memory or from the files of its shim.
@@ -371,21 +315,3 @@ const LOOK_TRIES: u32 = 3;
 /// A launch takes milliseconds; one that takes longer hangs in a file system.
 const LAUNCH_WAIT: Duration = Duration::from_secs(5);
 const LAUNCH_PAUSE: Duration = Duration::from_millis(50);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn namespaces_are_those_of_a_process_that_still_exists() {
-        let needed = [(DescriptorKind::Net, "net")];
-        let mut process = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        let pidfd = PidFd::open(process.id()).unwrap().into_fd();
-        assert_eq!(namespaces_of(process.id(), &pidfd, &needed).unwrap().len(), 1);
-        process.kill().unwrap();
-        process.wait().unwrap();
-        // As if the pid were another process now.
-        let reused = namespaces_of(std::process::id(), &pidfd, &needed);
-        assert!(is_gone(&reused.unwrap_err()));
-    }
-}

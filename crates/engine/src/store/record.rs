@@ -2,6 +2,7 @@
 
 use podwright_cri::v1;
 use podwright_shim::plan::ResolvedUser;
+use podwright_shim::protocol::DescriptorKind;
 use prost::Message;
 
 use crate::machine::{ContainerRecordState, ExitReason, ExitRecord, SandboxRecordState, SandboxResources};
@@ -17,8 +18,21 @@ pub struct SandboxRecord {
     pub created_at_ns: i64,
     /// The addresses of the pod, the first one as `network.ip`. Empty for the host network.
     pub addresses: Vec<String>,
+    /// Of the pod's own namespaces; empty until they are made.
+    pub namespaces: Vec<RecordedNamespace>,
     /// The state, and what may exist outside the record.
     pub state: SandboxRecordState,
+}
+
+/// The identity of a namespace, as long as it exists.
+#[derive(Clone, PartialEq, Message)]
+pub struct RecordedNamespace {
+    /// A kind of namespace.
+    #[prost(enumeration = "DescriptorKind", tag = "1")]
+    pub kind: i32,
+    /// In nsfs.
+    #[prost(uint64, tag = "2")]
+    pub inode: u64,
 }
 
 /// A container in its record.
@@ -88,6 +102,7 @@ impl StoredRecord for SandboxRecord {
             handler: self.handler.clone(),
             created_at_ns: self.created_at_ns,
             addresses: self.addresses.clone(),
+            own_namespaces: self.namespaces.clone(),
             state: state.into(),
             shim: held.shim,
             namespaces: held.namespaces,
@@ -108,8 +123,8 @@ impl StoredRecord for SandboxRecord {
             other => return Err(RecordError::Malformed(format!("state {other:?} of a sandbox"))),
         };
         let config = m.config.ok_or_else(|| RecordError::Malformed("no configuration".into()))?;
-        let SandboxMessage { handler, created_at_ns, addresses, .. } = m;
-        Ok(Self { config, handler, created_at_ns, addresses, state })
+        let SandboxMessage { handler, created_at_ns, addresses, own_namespaces: namespaces, .. } = m;
+        Ok(Self { config, handler, created_at_ns, addresses, namespaces, state })
     }
 }
 
@@ -226,6 +241,8 @@ struct SandboxMessage {
     shm: bool,
     #[prost(bool, tag = "10")]
     pause: bool,
+    #[prost(message, repeated, tag = "11")]
+    own_namespaces: Vec<RecordedNamespace>,
 }
 
 #[derive(Clone, PartialEq, Message)]

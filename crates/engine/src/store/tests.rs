@@ -7,6 +7,7 @@ fn sandbox() -> SandboxRecord {
         handler: String::new(),
         created_at_ns: 42,
         addresses: vec!["10.0.0.2".into()],
+        namespaces: vec![RecordedNamespace { kind: 1, inode: 4_026_532_000 }],
         state: SandboxRecordState::Ready(SandboxResources { shim: true, network: true, ..SandboxResources::default() }),
     }
 }

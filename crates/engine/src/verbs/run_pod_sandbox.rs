@@ -43,6 +43,7 @@ pub(crate) async fn run_pod_sandbox(
         handler: request.runtime_handler,
         created_at_ns: 0,
         addresses: vec![],
+        namespaces: vec![],
         state: SandboxRecordState::Creating(planned),
     });
     let call = EngineCall::Run { id: id.clone(), key, planned, record };

@@ -27,7 +27,7 @@ pub(crate) async fn shim_of(bed: &Bed, container: &str) -> Pid {
     Pid::from_raw(parent).unwrap()
 }
 
-fn end(pid: Pid) {
+pub(crate) fn end(pid: Pid) {
     kill_process(pid, Signal::KILL).unwrap();
     let until = Instant::now() + LIMIT;
     let gone = || match std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())) {
@@ -40,7 +40,7 @@ fn end(pid: Pid) {
     }
 }
 
-const TERMS: &str = "trap 'echo term; exit 9' TERM; echo ready; while true; do sleep 0.05; done";
+pub(crate) const TERMS: &str = "trap 'echo term; exit 9' TERM; echo ready; while true; do sleep 0.05; done";
 
 pub(crate) async fn a_new_engine_finds_the_pods_of_the_last_one(mut bed: Bed) {
     let sandbox = bed.pod("web").await;

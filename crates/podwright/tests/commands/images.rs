@@ -102,6 +102,7 @@ fn write_container(root: &Path, image_id: &str) {
         handler: String::new(),
         created_at_ns: 1,
         addresses: vec![],
+        namespaces: vec![],
         state: SandboxRecordState::Ready(SandboxResources::default()),
     };
     store.write_sandbox(&SandboxId("s1".into()), &sandbox).expect("written");
