@@ -1,5 +1,6 @@
 //! The engine as a runtime: opened on its directories, it serves the CRI.
 
+mod lost_files;
 mod on_disk;
 mod open;
 mod overlay_probe;

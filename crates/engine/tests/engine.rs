@@ -106,6 +106,8 @@ const CASES: &[(&str, Case)] = cases![
     recovery::after_a_reboot_a_container_with_a_damaged_specification_is_removed,
     lost_state::a_pod_is_taken_over_with_its_own_namespaces,
     lost_state::a_pod_without_its_namespaces_is_not_ready_and_its_container_runs_on,
+    lost_state::an_engine_without_the_files_of_running_containers_is_refused,
+    lost_state::an_engine_without_the_files_of_ended_containers_starts,
     images::what_a_failed_pull_has_brought_is_swept,
     images::layers_of_a_removed_image_are_swept_after_its_last_container,
     handlers::a_container_of_runc_runs_logs_executes_and_exits,

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::overlay_probe::{self, OverlayProbeError};
 use super::runtime::EngineRuntime;
 use super::streams::EngineStreams;
-use super::{Engine, requirements};
+use super::{Engine, lost_files, requirements};
 use crate::context::{EngineContext, now};
 use crate::driver::Driver;
 use crate::events::EventHub;
@@ -52,6 +52,18 @@ pub enum EngineError {
     /// The directories can not be used.
     #[error(transparent)]
     Store(#[from] EngineStoreError),
+    /// This engine would end containers that it can not find.
+    #[error(
+        "{} lacks the files of running containers: {running}. They were deleted, and without them these containers can not be managed; they \
+         are left as they are. Drain and reboot the host, or end their processes and start again",
+        pods.display()
+    )]
+    RunFilesLost {
+        /// The directory of the files.
+        pods: PathBuf,
+        /// Some of the containers, with their processes.
+        running: String,
+    },
     /// The images can not be used.
     #[error(transparent)]
     Images(#[from] ImageStoreError),
@@ -142,7 +154,11 @@ fn open_blocking(
     let pins = Arc::new(NetnsPins::new(settings.run_dir.join("netns")));
     let (network, collector) = network(&settings, &engine_dir.join("network"), &pins)?;
     let shims = Shims::new(settings.run_dir.join("pods"), zygote_options(&cgroups, &settings)?);
-    let (records, unreadable) = read_records(&store, run_dir.rebooted, &settings.run_dir.join("pods"))?;
+    let pods = settings.run_dir.join("pods");
+    let (records, unreadable) = read_records(&store, run_dir.rebooted, &pods)?;
+    if !run_dir.rebooted {
+        lost_files::check(&records, &pods, &cgroups)?;
+    }
     let host = host_facts(&cgroups)?;
     let objects = std::sync::Mutex::default();
     let events = EventHub::default();

@@ -1,4 +1,4 @@
-//! Pods of which the next engine finds less than the last one left: namespaces that a container has left.
+//! Pods of which the next engine finds less than the last one left: namespaces that a container has left, files that were deleted.
 
 use podwright_cri::{RuntimeService, v1};
 
@@ -65,4 +65,46 @@ pub(crate) async fn a_pod_without_its_namespaces_is_not_ready_and_its_container_
     assert!(refused.message.contains("not ready"), "{refused}");
     bed.engine().stop_container(&id, 30, LIMIT).await.unwrap();
     assert_eq!(bed.status(&id).await.exit_code, 9, "the stop signal was sent, and the exit was seen");
+}
+
+/// As a program leaves it that cleans `/run` while the agent is stopped. The notes of boot and root are still there.
+pub(crate) async fn an_engine_without_the_files_of_running_containers_is_refused(mut bed: Bed) {
+    let sandbox = bed.pod("web").await;
+    let id = bed.start(&sandbox, "main", TERMS).await;
+    bed.wait_for_log(&id, "ready").await;
+    let done = bed.start(&sandbox, "done", "exit 6").await;
+    bed.exit(&done).await;
+    let (pid, shim) = (bed.pid(&id).await, shim_of(&bed, &id).await);
+    bed.end_engine().await;
+    let (pods, kept) = (bed.run_dir().join("pods"), bed.dir.join("kept"));
+    let of_container = pods.join(&sandbox).join("c").join(&id);
+    for deleted in [&pods, &pods.join(&sandbox), &of_container] {
+        std::fs::rename(deleted, &kept).unwrap();
+        let error = bed.refusal_of(bed.dir.join("root"), bed.run_dir()).await;
+        let named = error.contains("main of pod default/web") && error.contains(&pid.to_string());
+        assert!(named && error.contains(pods.to_str().unwrap()) && !error.contains("done"), "{error}");
+        assert!(std::path::Path::new(&format!("/proc/{pid}/ns/net")).exists(), "it was killed");
+        let _ = std::fs::remove_dir(deleted);
+        std::fs::rename(&kept, deleted).unwrap();
+    }
+    bed.start_engine().await;
+    assert_eq!((bed.pid(&id).await, shim_of(&bed, &id).await), (pid, shim));
+    bed.engine().stop_container(&id, 30, LIMIT).await.unwrap();
+    assert_eq!(bed.status(&id).await.exit_code, 9);
+}
+
+/// Nothing that it would end.
+pub(crate) async fn an_engine_without_the_files_of_ended_containers_starts(mut bed: Bed) {
+    let sandbox = bed.pod("web").await;
+    let id = bed.start(&sandbox, "main", "exec sleep 1000").await;
+    let (pid, shim) = (bed.pid(&id).await, shim_of(&bed, &id).await);
+    bed.end_engine().await;
+    end(shim);
+    end(rustix::process::Pid::from_raw(pid).unwrap());
+    let pods = bed.run_dir().join("pods");
+    podwright_linux::mount::detach(&pods.join(&sandbox).join("shm")).unwrap();
+    std::fs::remove_dir_all(&pods).unwrap();
+    bed.start_engine().await;
+    bed.engine().stop_container(&id, 30, LIMIT).await.unwrap();
+    assert_eq!(bed.exit(&id).await.exit_code, 255);
 }
