@@ -80,9 +80,8 @@ where
                 OutFrame::Data { data, last: true, .. } if data.is_empty() => {}
                 OutFrame::Data { stream, data, .. } => to.send(codec.message(stream, &data)).await?,
                 OutFrame::GoAway => return to.send(normal_closure()).await,
-                // A pong that answers no ping is a heartbeat (RFC 6455, 5.5.3).
                 OutFrame::Heartbeat => {
-                    to.send(Message::Pong(Bytes::new())).await?;
+                    to.send(heartbeat()).await?;
                     continue;
                 }
                 OutFrame::Reply { .. } | OutFrame::Reset { .. } | OutFrame::Pong(_) => {}
@@ -193,6 +192,11 @@ pub(super) async fn pump_tunnel<T: AsyncRead + AsyncWrite + Unpin>(
         result = &mut inward => { result?; outward.await }
         result = &mut outward => { result?; timeout(LINGER_TIMEOUT, inward).await.unwrap_or(Ok(())) }
     }
+}
+
+/// A pong that answers no ping (RFC 6455, 5.5.3).
+fn heartbeat() -> Message {
+    Message::Pong(Bytes::new())
 }
 
 /// Clients take a close message without a status for an error.
