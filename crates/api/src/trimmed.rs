@@ -27,6 +27,24 @@ pub(crate) fn pod(json: &[u8]) -> Result<Pod, serde_json::Error> {
     Ok(Pod { metadata: read.metadata.into(), spec: read.spec, status: read.status })
 }
 
+/// A pod whose spec can't be decoded, without it.
+#[derive(Debug)]
+pub(crate) struct DeletedPod {
+    pub(crate) pod: Pod,
+    /// From its spec.
+    pub(crate) node: String,
+}
+
+/// Decodes a pod that has a deletion timestamp without its spec: it must be terminated all the same. `None`: it is not deleted, or more
+/// than that can't be decoded.
+pub(crate) fn deleted_pod(json: &[u8]) -> Option<DeletedPod> {
+    let mut object: Value = serde_json::from_slice(json).ok()?;
+    let node = object.pointer("/spec/nodeName")?.as_str()?.to_owned();
+    object.as_object_mut()?.remove("spec");
+    let pod = pod(object.to_string().as_bytes()).ok()?;
+    pod.metadata.deletion_timestamp.is_some().then_some(DeletedPod { pod, node })
+}
+
 /// Decodes a node, as [`pod`].
 pub(crate) fn node(json: &[u8]) -> Result<Node, serde_json::Error> {
     let read: TrimmedNode = match serde_json::from_slice(json) {
@@ -254,6 +272,20 @@ mod tests {
         assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Pending"), Some(POD_TOO_LARGE)));
         let message = status.message.unwrap();
         assert!(message.starts_with("spec.containers[0].env: the manifest takes "), "{message}");
+    }
+
+    #[test]
+    fn a_deleted_pod_is_decoded_without_a_spec_that_can_not_be() {
+        let mut object = json!({
+            "metadata": {"name": "a", "uid": "u", "deletionTimestamp": "2026-01-02T00:00:00Z", "deletionGracePeriodSeconds": 5},
+            "spec": {"nodeName": "node", "containers": "none"},
+            "status": {"phase": "Running", "startTime": "9999-12-31T23:59:59Z"},
+        });
+        let DeletedPod { pod, node } = deleted_pod(object.to_string().as_bytes()).unwrap();
+        assert_eq!((node.as_str(), pod.metadata.deletion_grace_period_seconds), ("node", Some(5)));
+        assert_eq!((pod.spec, pod.status.unwrap().phase.as_deref()), (None, Some("Running")));
+        object["metadata"]["deletionTimestamp"] = json!(null);
+        assert!(deleted_pod(object.to_string().as_bytes()).is_none(), "it goes on as it is known");
     }
 
     #[test]

@@ -6,9 +6,10 @@
 mod stamp;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::model::{
-    FullName, Manifest, Pod, PodUid, Source, SourceChange, clear_resource_version, full_name, is_older_version,
+    FullName, Manifest, Pod, PodSpec, PodUid, Source, SourceChange, clear_resource_version, full_name, is_older_version,
 };
 use crate::static_pod::{CONFIG_HASH, CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE, MANIFEST_HASH};
 use crate::validate::validate_change;
@@ -82,6 +83,32 @@ impl Sources {
             SourceChange::HistoryReset => set.pods.values_mut().for_each(|m| clear_resource_version(&mut m.pod)),
         }
         out
+    }
+
+    /// Gives pods without a spec the last known one: theirs can't be decoded, and they are only sent because they are deleted. They are
+    /// terminated with the hooks and grace periods that they were started with. Unknown ones have nothing to terminate.
+    pub(crate) fn with_known_specs(
+        &self,
+        source: Source,
+        mut change: SourceChange,
+        remembered: &[Manifest],
+        node: &str,
+    ) -> SourceChange {
+        let manifests = match &mut change {
+            SourceChange::Set { pods, .. } => pods.as_mut_slice(),
+            SourceChange::Put(manifest) => std::slice::from_mut(manifest),
+            SourceChange::Remove(_) | SourceChange::Reconnected | SourceChange::HistoryReset => &mut [],
+        };
+        let is_deleted = |pod: &Pod| pod.spec.is_none() && pod.metadata.deletion_timestamp.is_some();
+        for manifest in manifests.iter_mut().filter(|manifest| is_deleted(&manifest.pod)) {
+            let uid = uid_of(manifest);
+            let known = uid.as_ref().and_then(|uid| self.sets.get(&source)?.pods.get(uid));
+            let known = known.or_else(|| remembered.iter().find(|known| uid_of(known) == uid));
+            let unknown = || PodSpec { node_name: Some(node.into()), ..PodSpec::default() };
+            let spec = known.and_then(|known| known.pod.spec.clone()).unwrap_or_else(unknown);
+            Arc::make_mut(&mut manifest.pod).spec = Some(spec);
+        }
+        change
     }
 
     /// The changes of the first SET have been handled.

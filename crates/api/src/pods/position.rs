@@ -8,7 +8,7 @@ use std::sync::Arc;
 use podwright_core::model::{Manifest, Pod, PodUid, SourceChange};
 
 use crate::error::ApiError;
-use crate::trimmed::{self, ObjectIdentity};
+use crate::trimmed::{self, DeletedPod, ObjectIdentity};
 
 /// The pods of this node as of the version read last.
 #[derive(Debug)]
@@ -30,6 +30,8 @@ pub(super) enum ChangeKind {
 /// One object of a list or a watch.
 pub(super) enum PodItem {
     Pod(Box<Pod>),
+    /// A deleted pod whose spec can't be decoded, for this reason.
+    WithoutSpec(Box<DeletedPod>, String),
     /// The pod can't be decoded, for this reason; its last known state stays.
     Undecodable(ObjectIdentity, String),
 }
@@ -40,9 +42,13 @@ impl PodItem {
         match trimmed::pod(json) {
             Ok(pod) if pod.metadata.uid.is_some() && pod.metadata.name.is_some() => Ok(Self::Pod(Box::new(pod))),
             Ok(_) => Err(ApiError::Malformed("a pod without name or UID".into())),
-            Err(error) => match trimmed::identity(json) {
-                Ok(identity) if !identity.uid.is_empty() => Ok(Self::Undecodable(identity, error.to_string())),
-                _ => Err(ApiError::Malformed(error.to_string())),
+            Err(error) => match (trimmed::identity(json), trimmed::deleted_pod(json)) {
+                (Ok(identity), _) if identity.uid.is_empty() || identity.name.is_empty() => {
+                    Err(ApiError::Malformed(error.to_string()))
+                }
+                (Ok(_), Some(deleted)) => Ok(Self::WithoutSpec(Box::new(deleted), error.to_string())),
+                (Ok(identity), None) => Ok(Self::Undecodable(identity, error.to_string())),
+                (Err(_), _) => Err(ApiError::Malformed(error.to_string())),
             },
         }
     }
@@ -64,11 +70,16 @@ impl PodPosition {
         self.uids.clear();
         for item in items {
             match item {
-                PodItem::Pod(pod) if self.is_ours(&pod) => {
+                PodItem::Pod(pod) if self.is_ours(&pod, node_of(&pod)) => {
                     self.uids.extend(uid(&pod));
                     pods.push(manifest(*pod));
                 }
-                PodItem::Pod(_) => {}
+                PodItem::WithoutSpec(deleted, error) if self.is_ours(&deleted.pod, Some(&deleted.node)) => {
+                    warn_without_spec(&deleted.pod, &error);
+                    self.uids.extend(uid(&deleted.pod));
+                    pods.push(manifest(deleted.pod));
+                }
+                PodItem::Pod(_) | PodItem::WithoutSpec(..) => {}
                 PodItem::Undecodable(identity, error) => {
                     warn_undecodable(&identity, &error);
                     self.uids.insert(identity.uid.as_str().into());
@@ -83,7 +94,8 @@ impl PodPosition {
     /// Applies one change; `None`: the pods of this node stay the same.
     pub(super) fn change(&mut self, kind: ChangeKind, item: PodItem) -> Option<SourceChange> {
         let (uid, version) = match &item {
-            PodItem::Pod(pod) => (uid(pod)?, pod.metadata.resource_version.clone().unwrap_or_default()),
+            PodItem::Pod(pod) => (uid(pod)?, version(pod)),
+            PodItem::WithoutSpec(deleted, _) => (uid(&deleted.pod)?, version(&deleted.pod)),
             PodItem::Undecodable(identity, _) => {
                 (PodUid::from(identity.uid.as_str()), identity.resource_version.clone())
             }
@@ -95,11 +107,18 @@ impl PodPosition {
         self.advance(&version);
         match (kind, item) {
             (ChangeKind::Deleted, _) => self.uids.remove(&uid).then_some(SourceChange::Remove(uid)),
-            (ChangeKind::Put, PodItem::Pod(pod)) if self.is_ours(&pod) => {
+            (ChangeKind::Put, PodItem::Pod(pod)) if self.is_ours(&pod, node_of(&pod)) => {
                 self.uids.insert(uid);
                 Some(SourceChange::Put(manifest(*pod)))
             }
-            (ChangeKind::Put, PodItem::Pod(_)) => None,
+            (ChangeKind::Put, PodItem::WithoutSpec(deleted, error))
+                if self.is_ours(&deleted.pod, Some(&deleted.node)) =>
+            {
+                warn_without_spec(&deleted.pod, &error);
+                self.uids.insert(uid);
+                Some(SourceChange::Put(manifest(deleted.pod)))
+            }
+            (ChangeKind::Put, PodItem::Pod(_) | PodItem::WithoutSpec(..)) => None,
             (ChangeKind::Put, PodItem::Undecodable(identity, error)) => {
                 warn_undecodable(&identity, &error);
                 None
@@ -112,16 +131,31 @@ impl PodPosition {
         self.version = self.version.max(number(version));
     }
 
-    fn is_ours(&self, pod: &Pod) -> bool {
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    fn is_ours(&self, pod: &Pod, node: Option<&str>) -> bool {
         let ours = node == Some(&self.node);
         if !ours {
-            let (namespace, name) = (pod.metadata.namespace.as_deref(), pod.metadata.name.as_deref());
-            let pod = format!("{}/{}", namespace.unwrap_or_default(), name.unwrap_or_default());
-            tracing::warn!(pod, node, "API server sent a pod of another node: ignored");
+            tracing::warn!(pod = full_name(pod), node, "API server sent a pod of another node: ignored");
         }
         ours
     }
+}
+
+fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
+}
+
+fn version(pod: &Pod) -> String {
+    pod.metadata.resource_version.clone().unwrap_or_default()
+}
+
+fn full_name(pod: &Pod) -> String {
+    let (namespace, name) = (pod.metadata.namespace.as_deref(), pod.metadata.name.as_deref());
+    format!("{}/{}", namespace.unwrap_or_default(), name.unwrap_or_default())
+}
+
+fn warn_without_spec(pod: &Pod, error: &str) {
+    let uid = pod.metadata.uid.as_deref();
+    tracing::warn!(pod = full_name(pod), uid, error, "deleted pod can't be decoded: it is terminated as it is known");
 }
 
 fn warn_undecodable(identity: &ObjectIdentity, error: &str) {
@@ -163,6 +197,13 @@ mod tests {
     fn undecodable(uid: &str, version: u64) -> PodItem {
         let json = json!({"metadata": {"name": uid, "namespace": "n", "uid": uid, "resourceVersion": version.to_string()},
                           "spec": {"nodeName": 1}});
+        PodItem::read(json.to_string().as_bytes()).unwrap()
+    }
+
+    fn deleted(uid: &str, version: u64, node: &str) -> PodItem {
+        let json = json!({"metadata": {"name": uid, "namespace": "n", "uid": uid, "resourceVersion": version.to_string(),
+                                       "deletionTimestamp": "2026-01-02T00:00:00Z", "deletionGracePeriodSeconds": 5},
+                          "spec": {"nodeName": node, "containers": "none"}});
         PodItem::read(json.to_string().as_bytes()).unwrap()
     }
 
@@ -212,5 +253,21 @@ mod tests {
             matches!(position.change(ChangeKind::Deleted, undecodable("a", 13)), Some(SourceChange::Remove(uid)) if uid.as_str() == "a")
         );
         assert!(PodItem::read(b"{}").is_err() && PodItem::read(b"nonsense").is_err());
+    }
+
+    #[test]
+    fn the_deletion_of_a_pod_that_can_not_be_decoded_is_seen() {
+        let is_deleted = |manifest: &Manifest| manifest.pod.metadata.deletion_timestamp.is_some();
+        let mut position = position();
+        let change = position.change(ChangeKind::Put, deleted("a", 11, "here"));
+        assert!(matches!(&change, Some(SourceChange::Put(manifest)) if is_deleted(manifest)), "{change:?}");
+        assert!(position.change(ChangeKind::Put, deleted("x", 12, "there")).is_none(), "a pod of another node");
+        let set = position.set(vec![deleted("a", 11, "here"), deleted("x", 12, "there"), item("b", 7, "here")], "13");
+        let SourceChange::Set { pods, broken } = set else { panic!() };
+        assert_eq!((pods.iter().filter(|pod| is_deleted(pod)).count(), pods.len(), broken.len()), (1, 2, 0));
+        assert!(matches!(
+            position.change(ChangeKind::Deleted, deleted("a", 14, "here")),
+            Some(SourceChange::Remove(_))
+        ));
     }
 }

@@ -75,6 +75,7 @@ impl Node {
             self.stores.on_reconnected(source, now);
         }
         let remembered = self.pods.remembered(source);
+        let change = self.pods.sources.with_known_specs(source, change, &remembered, &self.pods.config.node_name);
         let mut touched = BTreeSet::new();
         if let Some(change) = self.stores.on_source_change(source, change, &self.pods.config.node_name, out) {
             let change = self.pods.sources.stamp(source, change, &remembered, now.wall);

@@ -155,3 +155,23 @@ fn older_versions_are_ignored_until_a_history_reset() {
     assert_eq!(uids(&later.update), ["1"], "versions of the new history are compared");
     assert_eq!(sources.merge(Source::Api, SourceChange::Put(at_version(49, "y")), &[]), PodChanges::default());
 }
+
+#[test]
+fn a_deleted_pod_without_a_spec_is_terminated_as_it_is_known() {
+    let mut sources = Sources::default();
+    sources.merge(Source::Api, set(&[pod("a", "1", "x")]), &[]);
+    let deleted = |name: &str, uid: &str| {
+        let metadata = json!({"name": name, "namespace": "default", "uid": uid,
+            "deletionTimestamp": "2026-01-02T00:00:00Z", "deletionGracePeriodSeconds": 5});
+        let pod = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+        Manifest { pod: Arc::new(pod), origin: format!("{name}.yaml") }
+    };
+    let sent = set(&[deleted("a", "1"), deleted("b", "2"), deleted("c", "3")]);
+    let change = sources.with_known_specs(Source::Api, sent, &[pod("b", "2", "y")], "node");
+    let SourceChange::Set { pods, .. } = change else { panic!() };
+    let images = |manifest: &Manifest| manifest.pod.spec.as_ref().map(|spec| spec.containers.len());
+    assert_eq!(pods.iter().map(images).collect::<Vec<_>>(), [Some(1), Some(1), Some(0)]);
+    assert!(pods.iter().all(|manifest| manifest.pod.metadata.deletion_grace_period_seconds == Some(5)));
+    let put = sources.with_known_specs(Source::Api, SourceChange::Put(deleted("a", "1")), &[], "node");
+    assert!(matches!(put, SourceChange::Put(manifest) if images(&manifest) == Some(1)));
+}

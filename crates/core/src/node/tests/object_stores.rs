@@ -98,6 +98,32 @@ fn a_pod_that_arrives_deleted_never_starts_and_its_object_is_deleted_after_its_t
     assert_eq!(lab.state("1"), None);
 }
 
+/// As a pod is sent whose spec can't be decoded.
+fn deleted_without_spec(value: &mut Value) {
+    deleted(value);
+    value["spec"] = json!(null);
+}
+
+#[test]
+fn a_deleted_pod_whose_spec_is_not_known_is_removed() {
+    let mut lab = api_lab(config());
+    put(&mut lab, object(7, deleted_without_spec));
+    take(&mut lab, 8, deleted_without_spec);
+    clean_up(&mut lab);
+    assert!(matches!(take(&mut lab, 9, deleted), ObjectRequest::Delete { .. }));
+}
+
+#[test]
+fn a_running_pod_whose_spec_can_not_be_decoded_any_more_is_terminated() {
+    let mut lab = api_lab(config());
+    put(&mut lab, object(7, |_| {}));
+    assert_eq!(lab.state("1"), Some(State::Syncing));
+    put(&mut lab, object(8, deleted_without_spec));
+    assert_ne!(lab.state("1"), Some(State::Syncing));
+    let record = &lab.records[&PodUid::from("1")];
+    assert_eq!(record.pod.spec.as_ref().unwrap().containers.len(), 1, "its hooks and grace periods are known");
+}
+
 #[test]
 fn a_pod_with_a_terminal_phase_in_its_first_object_keeps_its_status() {
     let mut lab = api_lab(config());
