@@ -7,6 +7,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use jiff::fmt::temporal::Pieces;
 use kube::config::{Cluster, ExecConfig, ExecInteractiveMode};
 use secrecy::SecretString;
 use serde::Deserialize;
@@ -143,8 +144,7 @@ pub(crate) fn parse(output: &[u8]) -> Result<PluginCredential, CredentialError> 
     let syntax = |error: serde_json::Error| CredentialError::Syntax { line: error.line() };
     let credential: ExecCredential = serde_json::from_slice(output).map_err(syntax)?;
     let status = credential.status.ok_or(CredentialError::NoStatus)?;
-    let expires = status.expiration_timestamp.map(|at| at.parse::<Timestamp>()).transpose();
-    let expires = expires.map_err(|_| CredentialError::Expiration)?;
+    let expires = status.expiration_timestamp.as_deref().map(expiration).transpose()?;
     let certificate = match (status.client_certificate_data, status.client_key_data) {
         (Some(certificate), Some(key)) => Some((certificate.into_bytes(), key.into())),
         (None, None) => None,
@@ -156,6 +156,21 @@ pub(crate) fn parse(output: &[u8]) -> Result<PluginCredential, CredentialError> 
     }
     let not_after = certificate.as_ref().and_then(|(pem, _)| certificate::not_after(pem));
     Ok(PluginCredential { token, certificate, expires: expires.or(not_after) })
+}
+
+/// A time that stands for "never" (Go's zero time, or the end of the year 9999, which is later than the last timestamp) is the last one.
+fn expiration(text: &str) -> Result<Timestamp, CredentialError> {
+    if text == ZERO_TIME {
+        return Ok(Timestamp::MAX);
+    }
+    if let Ok(at) = text.parse::<Timestamp>() {
+        return Ok(at);
+    }
+    let pieces = Pieces::parse(text).map_err(|_| CredentialError::Expiration)?;
+    match (pieces.date().year(), pieces.time(), pieces.offset()) {
+        (9999, Some(_), Some(_)) => Ok(Timestamp::MAX),
+        _ => Err(CredentialError::Expiration),
+    }
 }
 
 #[derive(Deserialize)]
@@ -172,8 +187,33 @@ struct ExecCredentialStatus {
     client_key_data: Option<String>,
 }
 
+/// Go: `metav1.Time{}`.
+const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
 /// The extension of a kubeconfig cluster that is passed to plugins.
 const EXTENSION: &str = "client.authentication.k8s.io/exec";
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 const OUTPUT_MAX: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_credential_without_end_never_expires() {
+        let never = ["9999-12-31T23:59:59Z", "9999-12-30T22:00:01Z", "9999-12-31T23:59:59.999+01:00", ZERO_TIME];
+        for (text, expires) in never.map(|text| (text, Timestamp::MAX)).into_iter().chain([
+            ("2040-01-01T00:00:00Z", "2040-01-01T00:00:00Z".parse().unwrap()),
+            ("9999-12-30T21:00:00Z", "9999-12-30T21:00:00Z".parse().unwrap()),
+        ]) {
+            let output = json!({"status": {"token": "t", "expirationTimestamp": text}}).to_string();
+            assert_eq!(parse(output.as_bytes()).map(|credential| credential.expires).unwrap(), Some(expires), "{text}");
+        }
+        for wrong in
+            ["", "tomorrow", "9999-12-31", "9999-12-31T23:59:59", "10000-01-01T00:00:00Z", "9999-13-31T23:59:59Z"]
+        {
+            let output = json!({"status": {"token": "t", "expirationTimestamp": wrong}}).to_string();
+            assert!(matches!(parse(output.as_bytes()), Err(CredentialError::Expiration)), "{wrong}");
+        }
+    }
+}

@@ -207,8 +207,8 @@ impl Kubeconfig {
             let roots = access.identity.roots.as_deref();
             let credential = credential_plugin::run(plugin, &self.cluster, roots).await;
             let credential = credential.map_err(|error| self.in_user("exec", error.to_string()))?;
-            access.renew_at =
-                credential.expires.map_or(Timestamp::MAX, |at| at - RENEW_BEFORE).max(Timestamp::now() + RENEW_MIN);
+            let renew_at = |at: Timestamp| at.checked_sub(RENEW_BEFORE).unwrap_or(Timestamp::MIN);
+            access.renew_at = credential.expires.map_or(Timestamp::MAX, renew_at).max(Timestamp::now() + RENEW_MIN);
             access.identity.client = credential.certificate;
             token = credential.token;
         }
