@@ -18,9 +18,11 @@ use secrecy::ExposeSecret;
 use tokio::time::Instant;
 use tower::{BoxError, Service};
 
+use crate::authorities::{Authorities, PeerRole};
 use crate::backoff::RetryBackoff;
 use crate::certificate_pair::blocks;
 use crate::kubeconfig::{Access, Identity};
+use crate::server_verifier::ServerVerifier;
 
 /// An HTTP client with one connection.
 pub(crate) type HttpClient = Client<BackoffConnector<HttpsConnector<HttpConnector<HostLookup>>>, Body>;
@@ -32,6 +34,8 @@ pub(crate) enum ConnectError {
     Tls(#[from] kube::Error),
     #[error("tls-server-name: {0:?} is not a valid name")]
     ServerName(String),
+    #[error("certificate-authority: no certificate that can be parsed; it must have at least one, as PEM")]
+    NoAuthority,
 }
 
 /// A client for this access. Does not connect yet.
@@ -61,15 +65,12 @@ pub(crate) fn http(access: &Access, backoff: ConnectBackoff, pool: Pool) -> Resu
         .build(BackoffConnector { inner: connector, backoff }))
 }
 
-fn tls(access: &Access) -> Result<rustls::ClientConfig, kube::Error> {
+fn tls(access: &Access) -> Result<rustls::ClientConfig, ConnectError> {
     let Identity { roots, client, insecure, .. } = &access.identity;
     let mut config = kube::Config::new(access.server.clone());
     config.accept_invalid_certs = *insecure;
-    let ders = roots.as_deref().map(|pem| {
-        let parts = x509_parser::pem::Pem::iter_from_buffer(pem).filter_map(Result::ok);
-        parts.filter(|part| part.label == "CERTIFICATE").map(|part| part.contents).collect()
-    });
-    config.root_cert = ders;
+    // Not those of the host.
+    config.root_cert = roots.as_ref().map(|_| vec![]);
     if let Some((certificate, key)) = client {
         // One file may hold both: each part is passed on only once.
         let certificate = blocks(certificate, |label| label == "CERTIFICATE");
@@ -78,7 +79,14 @@ fn tls(access: &Access) -> Result<rustls::ClientConfig, kube::Error> {
         config.auth_info.client_certificate_data = Some(base64(certificate.as_bytes()));
         config.auth_info.client_key_data = Some(base64(key.as_bytes()).into());
     }
-    config.rustls_client_config()
+    let mut tls = config.rustls_client_config()?;
+    if let Some(pem) = roots.as_deref().filter(|_| !insecure) {
+        let parts = x509_parser::pem::Pem::iter_from_buffer(pem).filter_map(Result::ok);
+        let ders = parts.filter(|part| part.label == "CERTIFICATE").map(|part| part.contents.into()).collect();
+        let authorities = Authorities::readable(ders, PeerRole::Server).ok_or(ConnectError::NoAuthority)?;
+        tls.dangerous().set_certificate_verifier(Arc::new(ServerVerifier(authorities)));
+    }
+    Ok(tls)
 }
 
 /// Looks up the API server's name with the C library, which knows every source in nsswitch.conf. It may take longer than a
@@ -174,3 +182,65 @@ const PING_INTERVAL: Duration = Duration::from_secs(15);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+    use rustls::pki_types::{PrivateKeyDer, ServerName};
+    use rustls::{ClientConnection, ServerConfig, ServerConnection};
+
+    use super::*;
+
+    fn access(roots: &str) -> Access {
+        let identity = Identity { roots: Some(roots.into()), client: None, server_name: None, insecure: false };
+        let server = Uri::from_static("https://localhost:6443");
+        Access { server, identity, authorization: None, renew_at: Timestamp::MAX }
+    }
+
+    fn handshake(client: rustls::ClientConfig, server: ServerConfig) -> Result<(), rustls::Error> {
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut client = ClientConnection::new(Arc::new(client), name).unwrap();
+        let mut server = ServerConnection::new(Arc::new(server)).unwrap();
+        while client.is_handshaking() {
+            let mut bytes = vec![];
+            while client.wants_write() {
+                client.write_tls(&mut bytes).unwrap();
+            }
+            server.read_tls(&mut bytes.as_slice()).unwrap();
+            server.process_new_packets()?;
+            bytes.clear();
+            while server.wants_write() {
+                server.write_tls(&mut bytes).unwrap();
+            }
+            client.read_tls(&mut bytes.as_slice()).unwrap();
+            client.process_new_packets()?;
+        }
+        Ok(())
+    }
+
+    /// As `openssl req -x509` makes it.
+    #[test]
+    fn a_self_signed_api_server_is_trusted_if_its_certificate_is_the_authority() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let served = |params: &CertificateParams| {
+            let key = KeyPair::generate().unwrap();
+            let certificate = params.self_signed(&key).unwrap();
+            let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+            let server = ServerConfig::builder().with_no_client_auth();
+            (certificate.pem(), server.with_single_cert(vec![certificate.der().clone()], key).unwrap())
+        };
+        let ((pem, server), (other, _)) = (served(&params), served(&params));
+        handshake(tls(&access(&pem)).unwrap(), server.clone()).unwrap();
+        let error = handshake(tls(&access(&other)).unwrap(), server).unwrap_err().to_string();
+        assert!(error.contains("the certificate of the API server is refused"), "{error}");
+    }
+
+    #[test]
+    fn an_authority_without_a_certificate_is_named() {
+        let error = tls(&access("-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n")).unwrap_err();
+        assert!(error.to_string().contains("certificate-authority"), "{error}");
+    }
+}

@@ -13,6 +13,7 @@
 //! This crate makes no decision about a pod. Every call has a deadline, every retry a cap, every queue a bound: a server that is
 //! unreachable, throttles, or sends malformed responses only causes delay.
 
+pub mod authorities;
 pub mod certificates;
 pub mod client;
 mod error;
@@ -36,6 +37,7 @@ mod certificate_pair;
 mod connect;
 mod credential_plugin;
 mod object_read;
+mod server_verifier;
 mod staleness;
 mod trimmed;
 mod watch_cache;

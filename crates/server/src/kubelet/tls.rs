@@ -23,7 +23,7 @@ mod client_chain;
 mod reload;
 mod self_signed;
 
-use authorities::Authorities;
+use authorities::ClientAuthorities;
 pub(super) use client_chain::ClientChain;
 use reload::{FilePart, FileStamps, file_stamps};
 use self_signed::load_or_create;
@@ -231,7 +231,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 fn authorities(files: &TlsFiles) -> Result<Option<Arc<dyn ClientCertVerifier>>, TlsError> {
     let Some(path) = &files.client_ca else { return Ok(None) };
     let wrong = |source| TlsError::Certificate { path: path.clone(), source };
-    Ok(Some(Arc::new(Authorities::new(certificates(path)?).map_err(wrong)?)))
+    Ok(Some(Arc::new(ClientAuthorities::new(certificates(path)?).map_err(wrong)?)))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {

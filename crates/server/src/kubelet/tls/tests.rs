@@ -176,7 +176,7 @@ fn ca_with(max: BasicConstraints) -> impl FnOnce(&mut CertificateParams) {
 }
 
 fn is_trusted(trusted: &[&CertificateDer<'static>], chain: &[&CertificateDer<'static>]) -> bool {
-    let trusted = Authorities::new(trusted.iter().copied().cloned().collect()).unwrap();
+    let trusted = ClientAuthorities::new(trusted.iter().copied().cloned().collect()).unwrap();
     let rest: Vec<_> = chain[1..].iter().copied().cloned().collect();
     trusted.verify_client_cert(chain[0], &rest, UnixTime::now()).is_ok()
 }
