@@ -364,6 +364,7 @@ pub(crate) fn operation(call: &Call) -> Option<&'static str> {
         Call::Runtime(RuntimeCall::StartContainer { .. }) => "start_container",
         Call::Runtime(RuntimeCall::StopContainer { .. }) => "stop_container",
         Call::Runtime(RuntimeCall::UpdateContainer { .. }) => "update_container",
+        Call::Runtime(RuntimeCall::UpdateSandbox { .. }) => "update_podsandbox_resources",
         Call::Runtime(RuntimeCall::RemoveContainer { .. }) => "remove_container",
         Call::Runtime(RuntimeCall::ImageStatus { .. }) => "image_status",
         Call::Runtime(RuntimeCall::PullImage { .. }) => "pull_image",

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::host::Pool;
 use crate::name_lookup::NameResolver;
 use crate::objects::{NoApiServer, ObjectClient};
-use crate::translate::{HostView, NodeSettings, RuntimeFeatures};
+use crate::translate::{HostView, NodeSettings, RuntimeFeatures, resized_sandbox};
 
 mod container;
 mod files;
@@ -36,6 +36,7 @@ mod logs;
 mod permits;
 mod probe;
 mod sandbox;
+mod subordinate_ids;
 mod target;
 mod translation_context;
 mod userns;
@@ -206,6 +207,10 @@ impl CallExecutor {
             RuntimeCall::StopContainer { id, timeout, .. } => self.stop_container(&id, timeout, context).await,
             RuntimeCall::UpdateContainer { name, id, resources } => {
                 self.update_container(pod, &name, &id, *resources, context).await
+            }
+            RuntimeCall::UpdateSandbox { id, cpu_shares, cpu_quota_us, memory } => {
+                let resources = resized_sandbox(pod, cpu_shares, cpu_quota_us, memory, &self.settings);
+                self.update_sandbox(pod, &id, resources, context).await
             }
             RuntimeCall::RemoveContainer { name, id } => self.remove_container(pod, &name, &id, context).await,
             RuntimeCall::ImageStatus { image, .. } => {

@@ -32,7 +32,7 @@ pub use error::{MountError, NonRootViolation, ProfileError, TranslateError};
 pub(crate) use mounts::{needs_environment, sub_paths};
 pub use podwright_core::qos::CgroupDriver;
 pub use references::References;
-pub(crate) use resources::container_resources;
+pub(crate) use resources::{container_resources, overhead, resized_sandbox};
 pub use sandbox::sandbox_config;
 
 /// Settings of the node that sandbox and container configurations depend on; constant while the agent runs.

@@ -78,6 +78,11 @@ impl CriError {
         self.code == Code::NotFound
     }
 
+    /// The runtime does not know the call. containerd 2.2 has some that answer with `Unknown`.
+    pub fn is_unimplemented(&self) -> bool {
+        self.code == Code::Unimplemented || (self.code == Code::Other && self.message.contains("not implemented"))
+    }
+
     /// The effect may have happened, or may still happen: observe the object before the call is repeated.
     pub fn in_doubt(&self) -> bool {
         self.in_doubt

@@ -196,6 +196,20 @@ impl RuntimeService for FakeRuntime {
         Box::pin(async move { self.gate("UpdateContainerResources", &subject, timeout).await })
     }
 
+    fn update_pod_sandbox_resources(
+        &self,
+        request: v1::UpdatePodSandboxResourcesRequest,
+        timeout: Duration,
+    ) -> CriFuture<'_, ()> {
+        let limits = |linux: Option<v1::LinuxContainerResources>| {
+            let linux = linux.unwrap_or_default();
+            (linux.cpu_shares, linux.cpu_quota, linux.memory_limit_in_bytes)
+        };
+        let (resources, overhead) = (limits(request.resources), limits(request.overhead));
+        let subject = format!("{} {resources:?} {overhead:?}", request.pod_sandbox_id);
+        Box::pin(async move { self.gate("UpdatePodSandboxResources", &subject, timeout).await })
+    }
+
     fn remove_container(&self, id: &str, timeout: Duration) -> CriFuture<'_, ()> {
         let id = id.to_owned();
         Box::pin(async move { self.gate("RemoveContainer", &id, timeout).await })

@@ -1,13 +1,13 @@
-//! RunPodSandbox, StopPodSandbox, RemovePodSandbox.
+//! RunPodSandbox, StopPodSandbox, RemovePodSandbox, UpdatePodSandboxResources.
 
 use podwright_core::model::{Answer, CallError, Pod, PodUid, SandboxId};
-use podwright_cri::v1::RunPodSandboxRequest;
+use podwright_cri::v1::{LinuxContainerResources, RunPodSandboxRequest, UpdatePodSandboxResourcesRequest};
 use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
 
 use super::permits::PERMIT_TIME_MAX;
 use super::{CallContext, CallExecutor, create_failure, failure};
-use crate::translate::sandbox_config;
+use crate::translate::{overhead, sandbox_config};
 
 impl CallExecutor {
     pub(super) async fn run_sandbox(
@@ -53,6 +53,28 @@ impl CallExecutor {
             Ok(()) => Ok(Answer::Done),
             Err(error) if error.is_not_found() => Ok(Answer::Done),
             Err(error) => Err(failure("KillPodSandboxError", &error)),
+        }
+    }
+
+    /// Before limits of the pod's cgroup change. A runtime that does not know the call has no objection (Go kubelet:
+    /// `updatePodSandboxResources`).
+    pub(super) async fn update_sandbox(
+        &self,
+        pod: &Pod,
+        id: &SandboxId,
+        resources: LinuxContainerResources,
+        context: &CallContext,
+    ) -> Result<Answer, CallError> {
+        context.check_not_cancelled()?;
+        let request = UpdatePodSandboxResourcesRequest {
+            pod_sandbox_id: id.as_str().to_owned(),
+            overhead: Some(overhead(pod, &self.settings)),
+            resources: Some(resources),
+        };
+        match self.runtime.update_pod_sandbox_resources(request, context.limit).await {
+            Ok(()) => Ok(Answer::Done),
+            Err(error) if error.is_unimplemented() => Ok(Answer::Done),
+            Err(error) => Err(failure(None, &error).map_message(|_| error.message.clone())),
         }
     }
 

@@ -8,37 +8,42 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use podwright_core::model::{CallError, PodUid};
 use serde::{Deserialize, Serialize};
 
 use super::files::{blocking, read_bounded};
+use super::subordinate_ids::{BLOCK_IDS, IdBlocks, SubordinateIds, SubordinateIdsError};
 use crate::host::Pool;
 use crate::translate::IdRange;
 
 /// Allocates ranges.
 pub(super) struct UserNamespaceRanges {
     pods_dir: PathBuf,
-    count: u32,
+    ids: SubordinateIds,
+    /// Once they are known.
+    blocks: Arc<OnceLock<IdBlocks>>,
     /// Held while a free range is searched and written.
     allocation: Arc<Mutex<()>>,
 }
 
 impl UserNamespaceRanges {
     pub(super) fn new(pods_dir: PathBuf, max_pods: usize) -> Self {
-        let count = u32::try_from(max_pods).unwrap_or(u32::MAX).min(u32::MAX / LENGTH - 1);
-        Self { pods_dir, count, allocation: Arc::default() }
+        Self { pods_dir, ids: SubordinateIds::new(max_pods), blocks: Arc::default(), allocation: Arc::default() }
     }
 
     /// The range of the pod; allocates one if it has none.
     pub(super) async fn range_of(&self, pool: &Pool, uid: &PodUid, limit: Duration) -> Result<IdRange, CallError> {
-        let (pods_dir, count, allocation) = (self.pods_dir.clone(), self.count, Arc::clone(&self.allocation));
-        let uid = uid.clone();
+        let (pods_dir, ids, uid) = (self.pods_dir.clone(), self.ids.clone(), uid.clone());
+        let (blocks, allocation) = (Arc::clone(&self.blocks), Arc::clone(&self.allocation));
         blocking(pool, "userns", limit, move || {
             let _guard = allocation.lock().map_err(|_| RangeError::Poisoned)?;
-            find_or_allocate(&pods_dir, uid.as_str(), count)
+            find_or_allocate(&pods_dir, uid.as_str(), || match blocks.get() {
+                Some(known) => Ok(*known),
+                None => ids.blocks().map(|found| *blocks.get_or_init(|| found)),
+            })
         })
         .await
     }
@@ -59,6 +64,8 @@ enum RangeError {
     NoMapping { path: PathBuf },
     #[error("write {}: {source}", path.display())]
     Write { path: PathBuf, source: io::Error },
+    #[error("ids for user namespaces: {0}")]
+    Ids(#[from] SubordinateIdsError),
     #[error("no range of user ids is left on this node")]
     Exhausted,
 }
@@ -78,7 +85,11 @@ struct Mapping {
     length: u32,
 }
 
-fn find_or_allocate(pods_dir: &Path, uid: &str, count: u32) -> Result<IdRange, RangeError> {
+fn find_or_allocate(
+    pods_dir: &Path,
+    uid: &str,
+    blocks: impl FnOnce() -> Result<IdBlocks, SubordinateIdsError>,
+) -> Result<IdRange, RangeError> {
     let own = pods_dir.join(uid).join(FILE);
     if let Some(range) = read(&own)? {
         return Ok(range);
@@ -89,12 +100,12 @@ fn find_or_allocate(pods_dir: &Path, uid: &str, count: u32) -> Result<IdRange, R
         // The range of a pod that is missing in the list would be taken for free.
         let pod = pod.map_err(failed)?;
         if let Some(range) = read(&pod.path().join(FILE))? {
-            taken.insert(range.host_id / LENGTH);
+            taken.insert(range.host_id / BLOCK_IDS);
         }
     }
-    // Block 0 contains the host's own ids.
-    let free = (1..=count).find(|block| !taken.contains(block)).ok_or(RangeError::Exhausted)?;
-    let range = IdRange { host_id: free * LENGTH, length: LENGTH };
+    let IdBlocks { first, count } = blocks()?;
+    let free = (first..first + count).find(|block| !taken.contains(block)).ok_or(RangeError::Exhausted)?;
+    let range = IdRange { host_id: free * BLOCK_IDS, length: BLOCK_IDS };
     write(&own, range)?;
     Ok(range)
 }
@@ -125,9 +136,6 @@ fn write(file: &Path, range: IdRange) -> Result<(), RangeError> {
 
 const FILE: &str = "userns";
 
-/// Kubernetes: `userNsLength`, the number of ids of one pod.
-const LENGTH: u32 = 65_536;
-
 const FILE_BYTES_MAX: u64 = 4096;
 
 #[cfg(test)]
@@ -141,7 +149,7 @@ mod tests {
         for uid in ["a", "b", "c"] {
             std::fs::create_dir(pods.join(uid)).unwrap();
         }
-        let range = |uid: &str| find_or_allocate(pods, uid, 2);
+        let range = |uid: &str| find_or_allocate(pods, uid, || Ok(IdBlocks { first: 1, count: 2 }));
         assert_eq!(range("a").unwrap().host_id, 65_536);
         assert_eq!(range("b").unwrap().host_id, 131_072);
         assert_eq!(range("a").unwrap().host_id, 65_536, "a pod keeps its range");
@@ -151,5 +159,8 @@ mod tests {
         std::fs::write(pods.join("b").join(FILE), "{").unwrap();
         std::fs::remove_file(pods.join("c").join(FILE)).unwrap();
         assert!(range("c").is_err(), "an unreadable file may contain any range");
+        std::fs::remove_file(pods.join("b").join(FILE)).unwrap();
+        let granted = |uid: &str| find_or_allocate(pods, uid, || Ok(IdBlocks { first: 7, count: 1 }));
+        assert_eq!(granted("b").unwrap().host_id, 7 * 65_536, "in the range of the node");
     }
 }

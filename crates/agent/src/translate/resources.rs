@@ -57,8 +57,36 @@ pub(super) fn sandbox_resources(pod: &Pod, settings: &NodeSettings) -> LinuxCont
     plain(cpu_request, cpu_limit, bytes(&limits), settings)
 }
 
+/// Limits of the pod's cgroup, without overhead (Go kubelet: `generateUpdatePodSandboxResourcesRequest`). `None`: unlimited.
+pub(crate) fn resized_sandbox(
+    pod: &Pod,
+    cpu_shares: u64,
+    cpu_quota_us: Option<i64>,
+    memory: Option<i64>,
+    settings: &NodeSettings,
+) -> LinuxContainerResources {
+    let overhead = qos::amounts(pod.spec.as_ref().and_then(|spec| spec.overhead.as_ref()));
+    let shares = i64::try_from(cpu_shares).unwrap_or(i64::MAX);
+    let (of_cpu, of_memory) = (millis(&overhead), bytes(&overhead));
+    let cpu_shares = match of_cpu {
+        0 => shares,
+        of_cpu => {
+            let request_millis = shares.saturating_mul(1000).div_euclid(SHARES_PER_CPU) - of_cpu;
+            i64::try_from(qos::milli_cpu_to_shares(request_millis)).unwrap_or(i64::MAX)
+        }
+    };
+    let mut resources = LinuxContainerResources {
+        cpu_shares,
+        memory_limit_in_bytes: memory.map_or(0, |memory| (memory - of_memory).max(0)),
+        ..Default::default()
+    };
+    let of_cpu_us = of_cpu.saturating_mul(CORE_PERIOD_US) / 1000;
+    enforce_cpu(&mut resources, cpu_quota_us.map(|quota| (quota - of_cpu_us).max(QUOTA_US_MIN)), settings);
+    resources
+}
+
 /// The pod's `overhead`, as request and as limit.
-pub(super) fn overhead(pod: &Pod, settings: &NodeSettings) -> LinuxContainerResources {
+pub(crate) fn overhead(pod: &Pod, settings: &NodeSettings) -> LinuxContainerResources {
     let Some(overhead) = pod.spec.as_ref().and_then(|spec| spec.overhead.as_ref()) else {
         return LinuxContainerResources::default();
     };
@@ -105,6 +133,9 @@ fn bytes(amounts: &Amounts) -> i64 {
 
 /// The period of [`qos::milli_cpu_to_quota`].
 const CORE_PERIOD_US: i64 = 100_000;
+
+/// Of cgroup v1.
+const SHARES_PER_CPU: i64 = 1024;
 
 /// The kernel's smallest quota, in microseconds.
 const QUOTA_US_MIN: i64 = 1000;

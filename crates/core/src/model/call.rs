@@ -89,6 +89,17 @@ pub enum RuntimeCall {
         /// Its new resources. A limit that is not given stays.
         resources: Box<ResourceRequirements>,
     },
+    /// CRI UpdatePodSandboxResources, before limits of the pod's cgroup change. A runtime that does not implement it has no objection.
+    UpdateSandbox {
+        /// The sandbox of the pod.
+        id: SandboxId,
+        /// The limits of the pod's cgroup after the change; CPU weight, in shares of cgroup v1.
+        cpu_shares: u64,
+        /// CPU time per period of 100 ms; `None`: unlimited.
+        cpu_quota_us: Option<i64>,
+        /// Bytes of memory; `None`: unlimited.
+        memory: Option<i64>,
+    },
     /// CRI ImageStatus.
     ImageStatus {
         /// The container that needs the image.
@@ -200,6 +211,7 @@ impl Call {
                 RuntimeCall::StopContainer { .. } => "StopContainer",
                 RuntimeCall::RemoveContainer { .. } => "RemoveContainer",
                 RuntimeCall::UpdateContainer { .. } => "UpdateContainerResources",
+                RuntimeCall::UpdateSandbox { .. } => "UpdatePodSandboxResources",
                 RuntimeCall::ImageStatus { .. } => "ImageStatus",
                 RuntimeCall::PullImage { .. } => "PullImage",
                 RuntimeCall::Hook { .. } => "Hook",
@@ -266,7 +278,7 @@ impl RuntimeCall {
             }
             Self::StartContainer { id, .. } | Self::RemoveContainer { id, .. } => CallKey::Instance(id.clone()),
             Self::StopContainer { id, .. } => CallKey::Stop(id.clone()),
-            Self::UpdateContainer { .. } => CallKey::Resize,
+            Self::UpdateContainer { .. } | Self::UpdateSandbox { .. } => CallKey::Resize,
             Self::Hook { kind, id, .. } => CallKey::Hook(id.clone(), *kind),
             Self::Probe { kind, name, .. } => CallKey::Probe(name.clone(), *kind),
         }
@@ -282,7 +294,11 @@ impl RuntimeCall {
             | Self::StopContainer { .. }
             | Self::UpdateContainer { .. }
             | Self::RemoveContainer { .. } => true,
-            Self::ImageStatus { .. } | Self::PullImage { .. } | Self::Hook { .. } | Self::Probe { .. } => false,
+            Self::UpdateSandbox { .. }
+            | Self::ImageStatus { .. }
+            | Self::PullImage { .. }
+            | Self::Hook { .. }
+            | Self::Probe { .. } => false,
         }
     }
 }

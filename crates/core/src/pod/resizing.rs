@@ -9,13 +9,16 @@ use crate::model::{
     ActuatedResources, Call, CallKey, HostCall, MemoryUse, Name, Out, PendingResize, Pod, PodResources,
     ResizeInProgress, ResizeRecord, ResizeRefusal, RunState, RuntimeCall, find_container,
 };
-use crate::resize::{self, Actuation};
+use crate::resize::{self, Actuation, PodCgroupValues};
 
 /// State of the resize in progress. Not journaled.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Resizing {
     /// The memory in use allows the limits that are to be set.
     memory_checked: bool,
+    /// The limits of the pod's cgroup that the runtime has accepted last.
+    #[serde(default)]
+    accepted: Option<PodCgroupValues>,
 }
 
 impl Resizing {
@@ -33,18 +36,39 @@ impl Resizing {
         if let Some(raise) = actuation.raise() {
             // A failure is reported; containers start nevertheless.
             let blocks = facts.calls.failures(&CallKey::Resize) == 0;
-            step.request(raise, HOST_LIMIT);
+            self.change_cgroup(raise, cgroup, step);
             return blocks;
         }
         if actuation.restarts {
             return false;
         }
         match actuation.next() {
-            Some(Call::Host(call)) => drop(step.request(call, HOST_LIMIT)),
+            Some(Call::Host(call)) => self.change_cgroup(call, cgroup, step),
             Some(call) => drop(step.request(call, step.ctx.config.runtime_request_timeout)),
             None => complete(step),
         }
         false
+    }
+
+    /// Requests the change, once the runtime has accepted it: it may have its own bookkeeping, as that of a virtual machine (Go kubelet:
+    /// `setPodCgroupConfig`).
+    fn change_cgroup(&self, change: HostCall, cgroup: &PodCgroupValues, step: &mut PodStep<'_, '_>) {
+        let HostCall::ResizeCgroup { cpu_shares, cpu_quota_us, memory } = change else { return };
+        let values = cgroup.changed(cpu_shares, cpu_quota_us, memory);
+        let sandboxes = step.facts.observed.seen.sandboxes.iter().filter(|sandbox| sandbox.ready);
+        match sandboxes.max_by_key(|sandbox| sandbox.attempt).map(|sandbox| sandbox.id.clone()) {
+            Some(id) if self.accepted.as_ref() != Some(&values) => {
+                let PodCgroupValues { cpu_shares, cpu_quota_us, memory } = values;
+                let call = RuntimeCall::UpdateSandbox { id, cpu_shares, cpu_quota_us, memory };
+                step.request(call, step.ctx.config.runtime_request_timeout);
+            }
+            _ => drop(step.request(change, HOST_LIMIT)),
+        }
+    }
+
+    /// The runtime accepts these limits of the pod's cgroup.
+    pub(super) fn accepted(&mut self, cpu_shares: u64, cpu_quota_us: Option<i64>, memory: Option<i64>) {
+        self.accepted = Some(PodCgroupValues { cpu_shares, cpu_quota_us, memory });
     }
 
     /// Decreases continue only if the memory in use fits into the new limits.
@@ -64,7 +88,7 @@ impl Resizing {
 
     /// A step failed. It is tried again, after memory was read again.
     pub(super) fn failed(&mut self, message: &str, step: &mut PodStep<'_, '_>) {
-        self.memory_checked = false;
+        *self = Self::default();
         let Some(current) = step.facts.record.resize.in_progress.clone() else { return };
         if current.error.as_deref() == Some(message) {
             return;

@@ -94,6 +94,9 @@ impl Progress {
                 step.history(history_text::SANDBOX_CREATED, &format!("{id}, attempt {attempt}"));
             }
             (call @ RuntimeCall::UpdateContainer { .. }, _) => resizing::updated(step.facts, &call),
+            (RuntimeCall::UpdateSandbox { cpu_shares, cpu_quota_us, memory, .. }, _) => {
+                self.resizing.accepted(cpu_shares, cpu_quota_us, memory)
+            }
             (RuntimeCall::Hook { kind, name, id, .. }, _) => {
                 hooks::hook_ended(step.facts, kind, &name, &id, HookState::Done)
             }
@@ -177,7 +180,9 @@ impl Progress {
                 return None;
             }
             RuntimeCall::StartContainer { name, .. } => self.bring_up.start_failed(name, error, step),
-            RuntimeCall::UpdateContainer { .. } => self.resizing.failed(error.message(), step),
+            RuntimeCall::UpdateContainer { .. } | RuntimeCall::UpdateSandbox { .. } => {
+                self.resizing.failed(error.message(), step)
+            }
             RuntimeCall::RunSandbox { .. } => {
                 let message = format!("Failed to create pod sandbox: {}", error.message());
                 step.warn("FailedCreatePodSandBox", None, message);

@@ -139,9 +139,7 @@ impl Setup {
     /// Limits were set by a resize.
     pub(super) fn cgroup_resized(&mut self, cpu_shares: Option<u64>, quota_us: Option<i64>, memory: Option<i64>) {
         if let Some(values) = &mut self.cgroup_values {
-            values.cpu_shares = cpu_shares.unwrap_or(values.cpu_shares);
-            values.cpu_quota_us = quota_us.or(values.cpu_quota_us);
-            values.memory = memory.or(values.memory);
+            *values = values.changed(cpu_shares, quota_us, memory);
         }
     }
 

@@ -115,7 +115,9 @@ pub(super) fn call_in_short(call: &Call) -> String {
 
 fn runtime_call_in_short(name: &str, call: &RuntimeCall) -> String {
     match call {
-        RuntimeCall::StopSandbox { id } | RuntimeCall::RemoveSandbox { id } => format!("{name} {}", brief(id.as_str())),
+        RuntimeCall::StopSandbox { id } | RuntimeCall::RemoveSandbox { id } | RuntimeCall::UpdateSandbox { id, .. } => {
+            format!("{name} {}", brief(id.as_str()))
+        }
         RuntimeCall::UpdateContainer { name: of, id, .. } => format!("{name} {of} {}", brief(id.as_str())),
         RuntimeCall::StopContainer { name: of, id, timeout } => {
             format!("{name} {of} {} ({} s)", brief(id.as_str()), timeout.as_secs())

@@ -26,6 +26,15 @@ impl PodCgroupValues {
         let limits = qos::pod_cgroup(pod, None);
         Self { cpu_shares: limits.cpu_shares, cpu_quota_us: limits.cpu_quota_us, memory: limits.memory_limit }
     }
+
+    /// After [`HostCall::ResizeCgroup`] with these values.
+    pub(crate) fn changed(&self, cpu_shares: Option<u64>, cpu_quota_us: Option<i64>, memory: Option<i64>) -> Self {
+        Self {
+            cpu_shares: cpu_shares.unwrap_or(self.cpu_shares),
+            cpu_quota_us: cpu_quota_us.or(self.cpu_quota_us),
+            memory: memory.or(self.memory),
+        }
+    }
 }
 
 /// A resize in progress, as far as it got.

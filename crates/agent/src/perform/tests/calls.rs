@@ -175,6 +175,35 @@ async fn a_container_is_updated_to_the_resources_of_the_call() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_runtime_is_told_the_limits_of_a_pod_without_its_overhead() {
+    let bench = Bench::new();
+    let memory = Some(3 << 20);
+    let update = Call::Runtime(RuntimeCall::UpdateSandbox {
+        id: "s".into(),
+        cpu_shares: 1024,
+        cpu_quota_us: Some(200_000),
+        memory,
+    });
+    assert_eq!(bench.call(web(), update.clone()).await, Ok(Answer::Done));
+    let told = bench.fake.calls().last().unwrap().clone();
+    assert_eq!(told, "UpdatePodSandboxResources s (1024, 200000, 3145728) (0, 0, 0)");
+    let mut with_overhead = web();
+    with_overhead["overhead"] = json!({"cpu": "500m", "memory": "1Mi"});
+    assert_eq!(bench.call(with_overhead, update.clone()).await, Ok(Answer::Done));
+    let told = bench.fake.calls().last().unwrap().clone();
+    assert_eq!(told, "UpdatePodSandboxResources s (512, 150000, 2097152) (512, 50000, 1048576)");
+    // Also as containerd 2.2 answers.
+    let unknown = CriError::new(Code::Other, "UpdatePodSandboxResources", "not implemented yet");
+    for answer in [CriError::unimplemented("UpdatePodSandboxResources"), unknown] {
+        bench.fake.next("UpdatePodSandboxResources", Step::Fail(answer));
+        assert_eq!(bench.call(web(), update.clone()).await, Ok(Answer::Done));
+    }
+    let refused = CriError::new(Code::Other, "UpdatePodSandboxResources", "the machine has no more memory");
+    bench.fake.next("UpdatePodSandboxResources", Step::Fail(refused));
+    assert_eq!(bench.call(web(), update).await.unwrap_err().message(), "the machine has no more memory");
+}
+
+#[tokio::test(start_paused = true)]
 async fn sandboxes_wait_for_a_permit_and_the_wait_does_not_count_towards_the_limit() {
     let bench = Bench::new();
     let released = Arc::new(tokio::sync::Notify::new());

@@ -216,7 +216,15 @@ pub(super) fn running() -> Lab {
     lab
 }
 
-/// `c cpu 1/2 memory 1Gi/2Gi`: requests and limits of a container; `pod memory 1`: limits of the pod's cgroup.
+fn limits_in_short(of: &str, cpu_shares: Option<u64>, cpu_quota_us: Option<i64>, memory: Option<i64>) -> String {
+    let shares = cpu_shares.map(|n| format!(" shares {n}"));
+    let quota = cpu_quota_us.map(|n| format!(" quota {n}"));
+    let memory = memory.map(|n| format!(" memory {}Mi", n >> 20));
+    [Some(of.to_owned()), shares, quota, memory].into_iter().flatten().collect()
+}
+
+/// `c cpu 1/2 memory 1Gi/2Gi`: requests and limits of a container; `pod memory 1`: limits of the pod's cgroup; `sandbox memory 1`: those that
+/// the runtime is told.
 pub(super) fn resize_in_short(call: &Call) -> Option<String> {
     match call {
         Call::Runtime(RuntimeCall::UpdateContainer { name, resources, .. }) => {
@@ -231,10 +239,10 @@ pub(super) fn resize_in_short(call: &Call) -> Option<String> {
             Some(format!("{name} {} {}", both("cpu"), both("memory")))
         }
         Call::Host(HostCall::ResizeCgroup { cpu_shares, cpu_quota_us, memory }) => {
-            let shares = cpu_shares.map(|n| format!(" shares {n}"));
-            let quota = cpu_quota_us.map(|n| format!(" quota {n}"));
-            let memory = memory.map(|n| format!(" memory {}Mi", n >> 20));
-            Some(["pod".to_owned()].into_iter().chain([shares, quota, memory].into_iter().flatten()).collect())
+            Some(limits_in_short("pod", *cpu_shares, *cpu_quota_us, *memory))
+        }
+        Call::Runtime(RuntimeCall::UpdateSandbox { cpu_shares, cpu_quota_us, memory, .. }) => {
+            Some(limits_in_short("sandbox", Some(*cpu_shares), *cpu_quota_us, *memory))
         }
         _ => None,
     }

@@ -78,8 +78,12 @@ fn reasons(node: &ShutdownLab) -> Vec<&'static str> {
 fn an_increase_begins_with_the_cgroup_of_the_pod_and_a_decrease_ends_with_it() {
     let mut node = running(SMALL, |_| {});
     node.handle(object("a", 2, LARGE, |_| {}));
-    let steps =
-        ["pod shares 2048 quota 300000 memory 300Mi", "c cpu 1/2 memory 200Mi/300Mi", "c cpu 2/3 memory 200Mi/300Mi"];
+    let steps = [
+        "sandbox shares 2048 quota 300000 memory 300Mi",
+        "pod shares 2048 quota 300000 memory 300Mi",
+        "c cpu 1/2 memory 200Mi/300Mi",
+        "c cpu 2/3 memory 200Mi/300Mi",
+    ];
     assert_eq!(node.resizes, steps);
     assert_eq!(reasons(&node), ["ResizeStarted", "ResizeCompleted"]);
     assert_eq!((conditions(&node, "a"), shown(&node)), (vec![], ("300Mi".into(), "200Mi".into())));
@@ -89,8 +93,10 @@ fn an_increase_begins_with_the_cgroup_of_the_pod_and_a_decrease_ends_with_it() {
     node.handle(object("a", 3, SMALL, |_| {}));
     let steps = [
         "c cpu 2/3 memory 100Mi/200Mi",
+        "sandbox shares 2048 quota 300000 memory 200Mi",
         "pod memory 200Mi",
         "c cpu 1/2 memory 100Mi/200Mi",
+        "sandbox shares 1024 quota 200000 memory 200Mi",
         "pod shares 1024 quota 200000",
     ];
     assert_eq!(node.resizes, steps);
@@ -115,7 +121,12 @@ fn a_resize_waits_for_resources_and_is_allocated_when_another_pod_ends() {
     node.resizes.clear();
     let uid = PodUid::from("b");
     node.handle(Event::Source { source: Source::Api, change: SourceChange::Remove(uid) });
-    assert_eq!(node.resizes, ["pod shares 3072 quota 300000", "c cpu 3/3 memory 100Mi/200Mi"]);
+    let steps = [
+        "sandbox shares 3072 quota 300000 memory 200Mi",
+        "pod shares 3072 quota 300000",
+        "c cpu 3/3 memory 100Mi/200Mi",
+    ];
+    assert_eq!(node.resizes, steps);
     assert_eq!(conditions(&node, "a"), []);
 }
 
@@ -141,7 +152,8 @@ fn a_container_whose_policy_wants_it_is_restarted_in_a_cgroup_that_fits() {
     node.resizes.clear();
     node.handle(object("a", 3, LARGE, policy));
     assert_eq!((running_attempt(&node), conditions(&node, "a")), (Some(1), vec![]));
-    assert_eq!(node.resizes, ["pod quota 300000 memory 300Mi"], "the new instance is created with its resources");
+    let steps = ["sandbox shares 2048 quota 300000 memory 300Mi", "pod quota 300000 memory 300Mi"];
+    assert_eq!(node.resizes, steps, "the new instance is created with its resources");
     let killed = node.lab.events.iter().find(|event| event.reason == "Killing").unwrap();
     assert_eq!(killed.message, "Container c resize requires restart");
     assert_eq!(shown(&node), ("300Mi".into(), "200Mi".into()));
@@ -181,8 +193,10 @@ fn an_agent_that_restarts_between_allocation_and_actuation_goes_on() {
     assert_eq!(limit, Some(300 << 20), "its cgroup is not made smaller than its container");
     let steps = [
         "c cpu 2/3 memory 100Mi/200Mi",
+        "sandbox shares 2048 quota 300000 memory 200Mi",
         "pod memory 200Mi",
         "c cpu 1/2 memory 100Mi/200Mi",
+        "sandbox shares 1024 quota 200000 memory 200Mi",
         "pod shares 1024 quota 200000",
     ];
     assert_eq!((next.resizes.as_slice(), conditions(&next, "a")), (steps.map(str::to_owned).as_slice(), vec![]));
@@ -199,6 +213,22 @@ fn sidecars_are_resized_too() {
     };
     let mut node = running(SMALL, sidecar(SMALL));
     node.handle(object("a", 2, SMALL, sidecar([(1, 100), (3, 200)])));
-    assert_eq!(node.resizes, ["pod quota 500000", "s cpu 1/3 memory 100Mi/200Mi"]);
+    let steps = ["sandbox shares 2048 quota 500000 memory 400Mi", "pod quota 500000", "s cpu 1/3 memory 100Mi/200Mi"];
+    assert_eq!(node.resizes, steps);
     assert_eq!(conditions(&node, "a"), []);
+}
+
+#[test]
+fn a_resize_that_the_runtime_refuses_changes_no_limit() {
+    let mut node = running(SMALL, |_| {});
+    node.lab.handle(object("a", 2, LARGE, |_| {}));
+    let is_update = |call: &Call| matches!(call, Call::Runtime(RuntimeCall::UpdateSandbox { .. }));
+    node.lab.answer(is_update, Err(CallError::failed("the machine has no more memory")));
+    let pending: Vec<String> =
+        node.lab.calls.iter().filter_map(|(_, _, call)| super::lab::resize_in_short(call)).collect();
+    assert_eq!(pending, Vec::<String>::new());
+    let message = "the machine has no more memory".to_owned();
+    assert_eq!(conditions(&node, "a"), [("PodResizeInProgress".into(), "Error".into(), message)]);
+    node.after(16);
+    assert_eq!((conditions(&node, "a"), shown(&node)), (vec![], ("300Mi".into(), "200Mi".into())));
 }
