@@ -14,6 +14,7 @@ pub(crate) mod pods;
 
 mod describe_container;
 mod hints;
+mod shortage;
 
 /// Colours by meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

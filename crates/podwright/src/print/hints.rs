@@ -1,7 +1,11 @@
 //! Suggestions for users: one for each reason a pod or container may be waiting for.
 
+use super::shortage::Shortage;
+
 /// The suggestion for this reason, if there is something to do. `message` is the text that came with the reason.
 pub(super) fn for_reason(reason: &str, message: &str) -> Option<&'static str> {
+    let exceeds_node = reason != "OutOfpods" && Shortage::of(message).is_some_and(|shortage| shortage.exceeds_node());
+    let reason = if exceeds_node { EXCEEDS_NODE } else { reason };
     let matches = |rule: &&Hint| {
         let named = rule
             .reasons
@@ -12,6 +16,9 @@ pub(super) fn for_reason(reason: &str, message: &str) -> Option<&'static str> {
     };
     HINTS.iter().find(matches).map(|rule| rule.hint)
 }
+
+/// Stands for `OutOf*` if the node has less than the pod requests.
+const EXCEEDS_NODE: &str = "ExceedsNode";
 
 /// One row of [`HINTS`].
 struct Hint {
@@ -345,6 +352,11 @@ const HINTS: &[Hint] = &[
         &["OutOfpods"],
         "This node runs its maximum number of pods: delete another pod, or raise maxPods in the configuration (--max-pods). The \
          pod starts automatically when there is capacity.",
+    ),
+    hint(
+        &[EXCEEDS_NODE],
+        "Lower the request: the pod would not fit if it were the only one. Of its CPUs, memory and disk space a node reserves some for \
+         itself (kubeReserved, systemReserved, evictionHard).",
     ),
     hint(
         &["OutOf*"],

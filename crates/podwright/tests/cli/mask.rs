@@ -54,6 +54,9 @@ fn counts(line: &str) -> String {
         if words[n - 1..=n] == ["are", "free"] {
             (words[n - 4], words[n - 2]) = ("<n>".into(), "<n>".into());
         }
+        if words[n - 3..n - 1] == ["has", "only"] {
+            words[n - 1] = "<n>".into();
+        }
     }
     words.join(" ")
 }

@@ -271,14 +271,14 @@ pub(crate) fn rejections() -> Vec<Way> {
         way(
             "cpu",
             requests("cpu", "1000"),
-            &["is rejected: OutOfcpu: it requests 1000 CPUs"],
-            "delete another pod, or lower the requests",
+            &["is rejected: OutOfcpu: it requests 1000 CPUs, and this node has only "],
+            "Lower the request: the pod would not fit if it were the only one",
         ),
         way(
             "memory",
             requests("memory", "900Ti"),
-            &["is rejected: OutOfmemory: it requests 900Ti memory"],
-            "delete another pod, or lower the requests",
+            &["is rejected: OutOfmemory: it requests 900Ti memory, and this node has only "],
+            "Lower the request: the pod would not fit if it were the only one",
         ),
         way(
             "node-selector",

@@ -216,10 +216,22 @@ fn a_failing_sidecar_is_a_container_of_its_own() {
 
 #[test]
 fn a_rejected_pod_names_what_is_missing() {
-    let full = "Node didn't have enough resource: cpu, requested: 1000000, used: 100, capacity: 2000";
+    let full = "Node didn't have enough resource: cpu, requested: 2000, used: 100, capacity: 2000";
+    let too_large = "Node didn't have enough resource: cpu, requested: 1000000, used: 100, capacity: 2000";
     let ports = "Node didn't have free ports for the requested pod ports";
     for (reason, message, expected, advice) in [
-        ("OutOfcpu", full, "OutOfcpu: it requests 1000 CPUs, 1.9 of 2 are free", "lower the requests"),
+        (
+            "OutOfcpu",
+            full,
+            "OutOfcpu: it requests 2 CPUs, 1.9 of 2 are free",
+            "delete another pod, or lower the requests",
+        ),
+        (
+            "OutOfcpu",
+            too_large,
+            "OutOfcpu: it requests 1000 CPUs, and this node has only 2 for pods",
+            "Lower the request: the pod would not fit if it were the only one",
+        ),
         ("NodePorts", ports, "NodePorts: host port 80/TCP is used by pod default/other", "Another pod uses"),
         (
             "NodeAffinity",
@@ -251,7 +263,9 @@ fn a_rejected_pod_names_what_is_missing() {
         for (pod, verb) in [(&held, "is"), (&failed, "was")] {
             let text = text(pod, &[]);
             assert!(text.starts_with(&format!("Pod default/web-node {verb} rejected: {expected}\n  → ")), "{text}");
-            assert!(text.replace("\n    ", " ").contains(advice), "{text}");
+            let folded = text.replace("\n    ", " ");
+            assert!(folded.contains(advice), "{text}");
+            assert_eq!(folded.contains("delete another pod"), advice.contains("delete another pod"), "{text}");
         }
     }
 }

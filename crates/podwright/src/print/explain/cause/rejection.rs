@@ -6,6 +6,7 @@ use podwright_core::model::{Pod, history_text};
 use super::Headline;
 use crate::print::amounts::{bytes, cpus};
 use crate::print::plain;
+use crate::print::shortage::Shortage;
 
 /// The message of a pod that was rejected for good begins with this.
 const REJECTED: &str = "Pod was rejected: ";
@@ -55,19 +56,19 @@ fn extended_resource(message: &str) -> Option<String> {
     Some(format!("nothing on this node provides {resource}"))
 }
 
-/// The numbers of the kubelet's message `…: cpu, requested: 1000, used: 100, capacity: 2000` in units that users write.
+/// The numbers of the kubelet's message in units that users write.
 fn shortage(message: &str) -> Option<String> {
-    let (_, numbers) = message.split_once("enough resource: ")?;
-    let (resource, numbers) = numbers.split_once(", requested: ")?;
-    let (requested, numbers) = numbers.split_once(", used: ")?;
-    let (used, capacity) = numbers.split_once(", capacity: ")?;
-    let number = |text: &str| text.trim().parse::<i64>().ok();
-    let (requested, used, capacity) = (number(requested)?, number(used)?, number(capacity)?);
-    let free = capacity.saturating_sub(used).max(0);
-    Some(match resource {
-        "pods" => format!("{used} of at most {capacity} pods run on this node"),
-        "cpu" => format!("it requests {} CPUs, {} of {} are free", cpus(requested), cpus(free), cpus(capacity)),
-        _ => format!("it requests {} {resource}, {} of {} are free", bytes(requested), bytes(free), bytes(capacity)),
+    let shortage = Shortage::of(message)?;
+    let (used, capacity) = (shortage.used, shortage.capacity);
+    if shortage.resource == "pods" {
+        return Some(format!("{used} of at most {capacity} pods run on this node"));
+    }
+    let amount = if shortage.resource == "cpu" { cpus } else { bytes };
+    let what = if shortage.resource == "cpu" { "CPUs" } else { shortage.resource };
+    let requested = format!("it requests {} {what}", amount(shortage.requested));
+    Some(match shortage.exceeds_node() {
+        true => format!("{requested}, and this node has only {} for pods", amount(capacity)),
+        false => format!("{requested}, {} of {} are free", amount(shortage.free()), amount(capacity)),
     })
 }
 
@@ -84,9 +85,14 @@ mod tests {
             )
         };
         for (resource, numbers, expected) in [
-            ("cpu", [1_000_000, 100, 2000], "it requests 1000 CPUs, 1.9 of 2 are free"),
-            ("cpu", [1500, 0, 1250], "it requests 1.5 CPUs, 1.25 of 1.25 are free"),
-            ("memory", [900 << 40, 1 << 30, 7 << 29], "it requests 900Ti memory, 2.5Gi of 3.5Gi are free"),
+            ("cpu", [2000, 100, 2000], "it requests 2 CPUs, 1.9 of 2 are free"),
+            ("cpu", [1500, 0, 1250], "it requests 1.5 CPUs, and this node has only 1.25 for pods"),
+            ("memory", [3 << 30, 1 << 30, 7 << 29], "it requests 3Gi memory, 2.5Gi of 3.5Gi are free"),
+            (
+                "memory",
+                [900 << 40, 1 << 30, 7 << 29],
+                "it requests 900Ti memory, and this node has only 3.5Gi for pods",
+            ),
             ("pods", [1, 110, 110], "110 of at most 110 pods run on this node"),
         ] {
             assert_eq!(shortage(&message(resource, numbers)).as_deref(), Some(expected));
