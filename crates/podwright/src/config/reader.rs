@@ -12,12 +12,13 @@ use super::{
     AgentConfig, Capacity, CgroupConfig, Dirs, EMBEDDED_ENDPOINT, HostFeatures, RuntimeEndpoints, allocatable, cluster,
     configz, engine, eviction, images, logs, network, node, server, sources,
 };
+use crate::run_flags::kubelet_flags::unsupported;
 
 /// Returns the configuration with its warnings, or all errors.
 pub(super) fn read(inputs: &ConfigInputs<'_>, mut diagnostics: Diagnostics) -> Result<AgentConfig, Vec<String>> {
     let to = &mut diagnostics;
     for flag in &inputs.flags.ignored {
-        to.warning(flag, "this kubelet flag is not supported yet and has no effect");
+        to.warning(flag, unsupported(flag));
     }
     let sources = sources::read(inputs, to);
     let unreserved = allocatable::allocatable(inputs, to);

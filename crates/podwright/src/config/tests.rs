@@ -230,7 +230,7 @@ fn flags_override_the_file() {
         node_labels: vec!["zone=a".into(), "disk=".into()],
         listen: Some("127.0.0.1:1".parse().unwrap()),
         as_kubelet: true,
-        ignored: vec!["--kubeconfig".into()],
+        ignored: vec!["--kubeconfig".into(), "--pod-infra-container-image".into()],
         ..RunFlags::default()
     };
     let yaml = "staticPodPath: /file\nstaticPodURL: http://file/\ncontainerRuntimeEndpoint: unix:///file.sock\nreadOnlyPort: 2\n";
@@ -245,7 +245,11 @@ fn flags_override_the_file() {
     assert_eq!((config.node.labels["zone"].as_str(), config.node.labels["disk"].as_str()), ("a", ""));
     assert_eq!(config.listen, Some("127.0.0.1:1".parse().unwrap()));
     assert_eq!(config.dirs.root, Path::new("/var/lib/kubelet"));
-    assert_eq!(config.warnings, ["--kubeconfig: this kubelet flag is not supported yet and has no effect"]);
+    let expected = [
+        "--kubeconfig: this kubelet flag is not supported yet and has no effect",
+        "--pod-infra-container-image: this flag of older kubelets was removed from Kubernetes and has no effect: it can be deleted",
+    ];
+    assert_eq!(config.warnings, expected);
 }
 
 #[test]

@@ -67,6 +67,15 @@ pub(crate) fn split_kubelet_flags(args: Vec<OsString>) -> SplitFlags {
     split
 }
 
+/// What to say about an unsupported flag, which has its leading dashes.
+pub(crate) fn unsupported(flag: &str) -> &'static str {
+    let is_removed = flag.strip_prefix("--").is_some_and(|name| REMOVED.contains(&name));
+    match is_removed {
+        true => "this flag of older kubelets was removed from Kubernetes and has no effect: it can be deleted",
+        false => "this kubelet flag is not supported yet and has no effect",
+    }
+}
+
 /// Flags and the fields they set.
 pub(crate) const FIELD_FLAGS: &[(&str, &str)] = &[
     ("address", "address"),
@@ -146,6 +155,21 @@ const SWITCHES: &[&str] = &[
     "rotate-server-certificates",
     "seccomp-default",
     "serialize-image-pulls",
+];
+
+/// Flags of older kubelets that Kubernetes has removed, and that kubeadm and units still pass. Below, they are among the others.
+const REMOVED: &[&str] = &[
+    "cni-bin-dir",
+    "cni-cache-dir",
+    "cni-conf-dir",
+    "container-runtime",
+    "docker-endpoint",
+    "dynamic-config-dir",
+    "image-pull-progress-deadline",
+    "network-plugin",
+    "network-plugin-mtu",
+    "non-masquerade-cidr",
+    "pod-infra-container-image",
 ];
 
 /// Unsupported boolean flags, from `kubelet --help` of 1.36.
