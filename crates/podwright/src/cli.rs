@@ -25,6 +25,7 @@ mod query_flags;
 mod stream_flags;
 mod takeover_flags;
 mod target;
+mod tips;
 mod top_flags;
 
 pub(crate) use action_flags::{
@@ -199,7 +200,7 @@ impl Cli {
         };
         let matches = Self::definition()
             .try_get_matches_from(&split.own)
-            .map_err(|error| arguments::with_curated_tips(error, &split.own))?;
+            .map_err(|error| tips::with_curated_tips(error, &split.own))?;
         let mut cli = Self::from_arg_matches(&matches)?;
         let flags = match &mut cli.command {
             Command::Run(flags) => Some((&mut **flags, as_kubelet)),
