@@ -17,7 +17,6 @@ mod exec_output;
 pub mod fuzz_api;
 mod handlers;
 pub mod images;
-pub mod machine;
 mod metrics;
 mod objects;
 pub mod plan;
@@ -35,6 +34,9 @@ mod unreadable;
 mod unwritten;
 mod verbs;
 mod views;
+
+/// The decisions of the engine.
+pub use podwright_engine_machine as machine;
 
 pub use engine::{Engine, EngineError, OverlayProbeError};
 pub use settings::{EngineSettings, NetworkSettings, OciRuntime, default_pod_range};

@@ -126,7 +126,7 @@ pub enum ContainerRecordState {
 impl ContainerRecordState {
     /// After a reboot of the host nothing runs: what may have run has ended without a known status.
     #[must_use]
-    pub(crate) fn after_reboot(self, wall_ns: i64) -> Self {
+    pub fn after_reboot(self, wall_ns: i64) -> Self {
         match self {
             Self::Starting | Self::Running => Self::Exited(ExitRecord::unknown(wall_ns)),
             Self::Created | Self::Exited(_) => self,
@@ -134,7 +134,7 @@ impl ContainerRecordState {
     }
 
     /// It was launched, or may have been, and has not ended as far as the record knows.
-    pub(crate) fn may_run(&self) -> bool {
+    pub fn may_run(&self) -> bool {
         matches!(self, Self::Starting | Self::Running)
     }
 }
@@ -298,7 +298,7 @@ impl Container {
     }
 
     /// Its cleanup is in flight.
-    pub(crate) fn is_removing(&self) -> bool {
+    pub fn is_removing(&self) -> bool {
         matches!(self.state, State::Removing { .. })
     }
 
@@ -311,7 +311,7 @@ impl Container {
     }
 
     /// It was killed: an exec would hang while its cgroup is frozen.
-    pub(crate) fn refuses_exec(&self) -> bool {
+    pub fn refuses_exec(&self) -> bool {
         match &self.state {
             State::Running { stop } => stop.is_killed(),
             _ => true,

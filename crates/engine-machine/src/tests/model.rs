@@ -6,7 +6,7 @@ mod world;
 use std::collections::{HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::machine::mutate::{self, MachineMutant};
+use crate::mutate::{self, MachineMutant};
 use world::{Action, Budget, World};
 
 fn hash(world: &World) -> u64 {

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::time::Duration;
 
-use crate::machine::container::SignalPath;
-use crate::machine::*;
+use crate::container::SignalPath;
+use crate::*;
 
 /// One choice.
 #[derive(Clone, Debug, PartialEq, Eq)]

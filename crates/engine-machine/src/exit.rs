@@ -32,7 +32,7 @@ pub enum ExitReason {
 
 impl ExitRecord {
     /// A process that was observed to exit. As in containerd, a counted OOM kill decides the reason whatever the code is.
-    pub(crate) fn of_process(code: i32, oom_killed: bool, finished_at_ns: i64) -> Self {
+    pub fn of_process(code: i32, oom_killed: bool, finished_at_ns: i64) -> Self {
         let reason = match code {
             _ if oom_killed => ExitReason::OomKilled,
             0 => ExitReason::Completed,

@@ -155,7 +155,7 @@ impl SandboxRecordState {
     /// After a reboot of the host only what is on disk is left: the addresses, which a stop releases. A Run that was not complete is
     /// undone as after any crash.
     #[must_use]
-    pub(crate) fn after_reboot(self) -> Self {
+    pub fn after_reboot(self) -> Self {
         let left = |held: SandboxResources| SandboxResources { network: held.network, ..SandboxResources::default() };
         match self {
             Self::Creating(held) => Self::Creating(left(held)),
@@ -164,7 +164,7 @@ impl SandboxRecordState {
     }
 
     /// It may have more than what a reboot leaves.
-    pub(crate) fn may_run(self) -> bool {
+    pub fn may_run(self) -> bool {
         let (Self::Creating(held) | Self::Ready(held) | Self::NotReady(held)) = self;
         !SandboxResources { network: false, ..held }.is_empty()
     }
@@ -329,7 +329,7 @@ impl Sandbox {
     }
 
     /// The CRI shows it: Run is complete, or has failed and could not be undone.
-    pub(crate) fn is_shown(&self) -> bool {
+    pub fn is_shown(&self) -> bool {
         match &self.state {
             State::Creating { .. } | State::Gone => false,
             State::Stopping { teardown, .. } => teardown.failed_run.is_none(),
@@ -347,12 +347,12 @@ impl Sandbox {
     }
 
     /// Its shim is asked to end.
-    pub(crate) fn ends_shim(&self) -> bool {
+    pub fn ends_shim(&self) -> bool {
         matches!(&self.state, State::Stopping { phase: StopPhase::Undo(SandboxStep::ShutDownShim), .. })
     }
 
     /// Its shim, old or new, is not connected yet.
-    pub(crate) fn is_adopting(&self) -> bool {
+    pub fn is_adopting(&self) -> bool {
         match &self.state {
             State::Ready { shim, .. } => *shim == Shim::Adopting,
             State::Stopping { phase, .. } => *phase == StopPhase::Containers { adopting: true },

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::{Container, ContainerEffect, ContainerEvent, ContainerRecordState, Found, Gate, Launch, Search};
 use super::{ShownContainer, SignalPath, State};
-use crate::machine::mutate::{MachineMutant, made};
-use crate::machine::stop::{Stop, answer_all};
-use crate::machine::{ExitRecord, Failure, Lifecycle, MachineEffect, MachineTime, Moment, Refusal, WaiterId};
+use crate::mutate::{MachineMutant, made};
+use crate::stop::{Stop, answer_all};
+use crate::{ExitRecord, Failure, Lifecycle, MachineEffect, MachineTime, Moment, Refusal, WaiterId};
 
 /// A container while it handles an event.
 pub(super) struct ContainerTransitions<'a>(pub(super) &'a mut Container);

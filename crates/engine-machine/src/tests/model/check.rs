@@ -1,7 +1,7 @@
 //! The rules that hold in every state of the model.
 
 use super::world::{Action, Budget, Call, Flight, Process, World, index_of, sandbox_id};
-use crate::machine::*;
+use crate::*;
 
 impl World {
     pub(super) fn check_effect(&mut self, effect: &MachineEffect) {

@@ -41,11 +41,11 @@ pub use stop::Stop;
 use container::Gate;
 
 /// Time since boot, suspended time included.
-pub(crate) type MachineTime = Duration;
+pub type MachineTime = Duration;
 
 /// The time of an event: boot time for deadlines, wall time for what users see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Moment {
+pub struct Moment {
     /// Time since boot.
     pub boot: MachineTime,
     /// Nanoseconds since 1970.
@@ -128,7 +128,7 @@ pub enum Refusal {
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum MachineEvent {
+pub enum MachineEvent {
     /// RunPodSandbox. The id is new.
     Run {
         /// The id of the new sandbox.
@@ -157,7 +157,7 @@ pub(crate) enum MachineEvent {
 
 /// What to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum MachineEffect {
+pub enum MachineEffect {
     /// For a sandbox.
     Sandbox(SandboxId, SandboxEffect),
     /// For a container.
@@ -181,7 +181,7 @@ pub enum Lifecycle {
 
 /// Every sandbox and container of this engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Machines {
+pub struct Machines {
     sandboxes: BTreeMap<SandboxId, Sandbox>,
     containers: BTreeMap<ContainerId, Container>,
     names: Names,
@@ -190,7 +190,7 @@ pub(crate) struct Machines {
 impl Machines {
     /// Takes up the records of an earlier agent. Sandboxes that were being created are undone; ready ones are adopted; containers
     /// that may have a process are asked for.
-    pub(crate) fn restore(
+    pub fn restore(
         sandboxes: Vec<(SandboxId, SandboxKey, SandboxRecordState)>,
         containers: Vec<(ContainerId, ContainerKey, ContainerRecordState)>,
         now: Moment,
@@ -214,7 +214,7 @@ impl Machines {
     }
 
     /// Advances by one event. The only entry point.
-    pub(crate) fn handle(&mut self, event: MachineEvent, now: Moment, out: &mut Vec<MachineEffect>) {
+    pub fn handle(&mut self, event: MachineEvent, now: Moment, out: &mut Vec<MachineEffect>) {
         match event {
             MachineEvent::Run { id, waiter, key, planned } => self.run(id, waiter, key, planned, out),
             MachineEvent::Create { id, waiter, key } => self.create(id, waiter, key, out),
@@ -224,12 +224,12 @@ impl Machines {
     }
 
     /// A sandbox by its id.
-    pub(crate) fn sandbox(&self, id: &SandboxId) -> Option<&Sandbox> {
+    pub fn sandbox(&self, id: &SandboxId) -> Option<&Sandbox> {
         self.sandboxes.get(id)
     }
 
     /// A container by its id.
-    pub(crate) fn container(&self, id: &ContainerId) -> Option<&Container> {
+    pub fn container(&self, id: &ContainerId) -> Option<&Container> {
         self.containers.get(id)
     }
 

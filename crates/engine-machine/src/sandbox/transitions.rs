@@ -8,10 +8,10 @@ use super::{
     AdoptError, FailedRun, RemovePhase, Sandbox, SandboxEffect, SandboxEvent, SandboxRecordState, SandboxStep,
 };
 use super::{Shim, State, StopPhase, Teardown};
-use crate::machine::container::Found;
-use crate::machine::mutate::{MachineMutant, made};
-use crate::machine::stop::answer_all;
-use crate::machine::{ContainerId, Failure, Lifecycle, MachineEffect, MachineTime, WaiterId};
+use crate::container::Found;
+use crate::mutate::{MachineMutant, made};
+use crate::stop::answer_all;
+use crate::{ContainerId, Failure, Lifecycle, MachineEffect, MachineTime, WaiterId};
 
 /// A sandbox while it handles an event.
 pub(super) struct SandboxTransitions<'a>(pub(super) &'a mut Sandbox);
