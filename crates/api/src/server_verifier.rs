@@ -139,7 +139,7 @@ mod tests {
     fn a_server_certificate_in_the_ca_file_is_trusted() {
         let kinds = [IsCa::Ca(BasicConstraints::Unconstrained), IsCa::NoCa, IsCa::ExplicitNoCa];
         for is_ca in kinds {
-            let server = self_signed(|params| params.is_ca = is_ca.clone());
+            let server = self_signed(|params| params.is_ca = is_ca);
             assert_eq!(verdict(&server, &server, "localhost"), "", "{is_ca:?}");
             assert_ne!(verdict(&server, &server, "example.com"), "", "{is_ca:?}: another name");
         }
