@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use podwright_linux::pidfd;
 use podwright_shim::plan::ResolvedUser;
 use podwright_shim::protocol::{DescriptorKind, LaunchReply, ProcessIdentity};
 
@@ -70,6 +71,20 @@ impl ContainerEntry {
         self.descriptors = std::iter::once((DescriptorKind::Pidfd, Arc::new(pidfd))).chain(pty).collect();
         self.record.user = Some(ResolvedUser { uid, gid, groups, home });
         self.record.started_at_ns = i64::try_from(started_at).unwrap_or(i64::MAX);
+    }
+
+    /// A process of the container exists, or existed. The answer to its launch may be lost: without a start time an exit would count
+    /// as that of a failed start, after which another one is tried.
+    pub(crate) fn learn_process(&mut self, process: ProcessIdentity) {
+        self.process = Some(process);
+        self.learn_start(pidfd::started_at_ns(process.start_time));
+    }
+
+    /// Nanoseconds since 1970; what is known already stays.
+    pub(crate) fn learn_start(&mut self, started_at: u64) {
+        if self.record.started_at_ns == 0 {
+            self.record.started_at_ns = i64::try_from(started_at).unwrap_or(i64::MAX);
+        }
     }
 
     /// The pidfd of the init.

@@ -172,14 +172,21 @@ fn observe_process(
         None | Some(Err(RunFileError::Damaged { .. })) => None,
         Some(exited) => exited.map_err(io::Error::other)?,
     };
+    let process = dir.as_ref().map(ContainerDir::process);
+    if let Some(entry) = context.objects().containers.get_mut(id) {
+        entry.learn_start(exited.as_ref().map_or(0, |exited| exited.started_at));
+        if let Some(Ok(Some(process))) = &process {
+            entry.learn_process(*process);
+        }
+    }
     if let Some(exited) = exited {
         return Ok(ProcessState::Exited(exit_record(&exited)));
     }
     let stop_signal_sent = dir.as_ref().is_some_and(|dir| dir.stop_signal_sent().unwrap_or(true));
-    let pidfd = match (held, dir) {
+    let pidfd = match (held, &dir) {
         (Some(held), _) => held,
         (None, None) => return Ok(ProcessState::Gone),
-        (None, Some(dir)) => match dir.process().map_err(io::Error::other)?.map(|process| verified(&process)) {
+        (None, Some(_)) => match process.transpose().map_err(io::Error::other)?.flatten().map(|of| verified(&of)) {
             Some(Ok(pidfd)) => Arc::new(pidfd),
             Some(Err(error)) if !is_gone(&error) => return Err(error),
             // It was launched: that is no failed start, after which another one would be tried.

@@ -2,11 +2,13 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::time::Timespec;
+
+use crate::clock;
 
 /// A process. The descriptor becomes readable when the process has exited.
 #[derive(Debug)]
@@ -92,6 +94,18 @@ pub fn start_time(pid: u32) -> io::Result<u64> {
     parse_start_time(&stat).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat")))
 }
 
+/// When a process with this start time was started, in nanoseconds since 1970. A clock tick is 10 ms.
+pub fn started_at_ns(start_time: u64) -> u64 {
+    let tick = NANOSECONDS / rustix::param::clock_ticks_per_second().max(1);
+    let age = clock::boot_time().saturating_sub(Duration::from_nanos(start_time.saturating_mul(tick)));
+    let started = SystemTime::now().checked_sub(age).unwrap_or(UNIX_EPOCH);
+    let since = started.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// In a second.
+const NANOSECONDS: u64 = 1_000_000_000;
+
 /// Field 22. The command name before it is in parentheses and may itself contain blanks and parentheses.
 fn parse_start_time(stat: &[u8]) -> Option<u64> {
     let after_name = stat.iter().rposition(|&b| b == b')')? + 1;
@@ -122,6 +136,18 @@ mod tests {
         PidFd::open_started(me, started).unwrap();
         assert_eq!(PidFd::open_started(me, started + 1).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert!(PidFd::open(0).is_err());
+    }
+
+    #[test]
+    fn a_process_was_started_when_it_was_started() {
+        let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+        let started = Duration::from_nanos(started_at_ns(start_time(child.id()).unwrap()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let after = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let tick = Duration::from_millis(20);
+        assert!(before < started + tick && started < after + tick, "{before:?} {started:?} {after:?}");
     }
 
     #[test]

@@ -51,10 +51,8 @@ impl Driver {
                 let container = ContainerId(exited.container.clone());
                 let record = recover::exit_record(&exited);
                 // The answer to its launch may be lost.
-                if let Some(entry) = self.context.objects().containers.get_mut(&container)
-                    && entry.record.started_at_ns == 0
-                {
-                    entry.record.started_at_ns = i64::try_from(exited.started_at).unwrap_or(i64::MAX);
+                if let Some(entry) = self.context.objects().containers.get_mut(&container) {
+                    entry.learn_start(exited.started_at);
                 }
                 self.handle(MachineEvent::Container(container, ContainerEvent::Exited(record)), vec![]);
             }

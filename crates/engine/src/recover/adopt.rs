@@ -177,8 +177,8 @@ async fn learn_launch(context: &EngineContext, link: &ShimLink, id: &ContainerId
 }
 
 fn learn_process(context: &EngineContext, id: &ContainerId, process: Option<ProcessIdentity>) {
-    if let Some(entry) = context.objects().containers.get_mut(id) {
-        entry.process = process.or(entry.process);
+    if let (Some(process), Some(entry)) = (process, context.objects().containers.get_mut(id)) {
+        entry.learn_process(process);
     }
 }
 

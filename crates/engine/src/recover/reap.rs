@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use podwright_linux::exit_info::{self, ExitInfo};
+use podwright_linux::pidfd;
 use podwright_shim::protocol::{ExitReport, Exited};
 
 use super::{ExitReporter, OBSERVE_LIMIT, STATUS_PAUSE, container_dir, ended, location, oom_killed, record_of};
@@ -74,8 +75,11 @@ async fn write_exit(context: &Arc<EngineContext>, id: &ContainerId, info: ExitIn
     let (of, pod) = (id.clone(), sandbox.clone());
     let write = move |context: &EngineContext| -> io::Result<()> {
         let oom_kills = u64::from(oom_killed(context, &of));
-        let exited = Exited { container: of.0.clone(), report: Some(report), oom_kills, started_at: 0 };
-        container_dir(context, &pod, &of)?.record_exit(&exited).map_err(io::Error::other)
+        let dir = container_dir(context, &pod, &of)?;
+        let process = dir.process().map_err(io::Error::other)?;
+        let started_at = process.map_or(0, |process| pidfd::started_at_ns(process.start_time));
+        let exited = Exited { container: of.0.clone(), report: Some(report), oom_kills, started_at };
+        dir.record_exit(&exited).map_err(io::Error::other)
     };
     context.blocking(&sandbox, OBSERVE_LIMIT, write).await
 }

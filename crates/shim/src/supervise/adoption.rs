@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use podwright_linux::pidfd::PidFd;
+use podwright_linux::pidfd::{self, PidFd};
 use rustix::event::epoll::EventFlags;
 
 use super::container::{ContainerStage, ContainerStreams, SupervisedContainer};
@@ -119,7 +119,9 @@ fn adopt_container(
     };
     let pidfd =
         shim.poller.watch(pidfd, PollSource::ContainerExit(key), EventFlags::IN).map_err(refuse_io("watch it"))?;
-    container.stage = ContainerStage::Running { pidfd, process, started_at: 0, exit_unknown_since: None };
+    // The answer to its launch may be lost: the agent learns that it was started from its exit, at the latest.
+    let started_at = pidfd::started_at_ns(process.start_time);
+    container.stage = ContainerStage::Running { pidfd, process, started_at, exit_unknown_since: None };
     shim.containers.insert(key, container);
     Ok(())
 }

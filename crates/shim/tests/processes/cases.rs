@@ -481,9 +481,13 @@ fn a_new_shim_adopts_containers() {
     // As the agent does, which is the subreaper.
     let status = waitid(WaitId::PidFd(running.pidfd.as_fd()), WaitIdOptions::EXITED).unwrap().unwrap();
     assert_eq!(status.exit_status(), Some(5));
-    let report = pod.exited("c1").1.report.unwrap();
+    let exited = pod.exited("c1").1;
+    let report = exited.report.unwrap();
     assert!(report.unknown || report.code == 5, "{report:?}");
     println!("exit of an adopted container: {report:?}");
+    // Also if the agent has lost the answer to the launch, it was started.
+    let difference = exited.started_at.abs_diff(running.reply.started_at);
+    assert!(difference < 1_000_000_000, "started at {}, adopted as {}", running.reply.started_at, exited.started_at);
     assert!(pod.logged("c1").contains(&"got".to_owned()));
 }
 
