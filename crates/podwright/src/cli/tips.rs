@@ -179,9 +179,7 @@ fn tip_for_argument(verb: &str, argument: &str, value: &str) -> Option<String> {
         "exec" => Some(format!("write the command after '--': 'exec POD -- {argument}'")),
         "run" => Some(RUN.to_owned()),
         "events" => Some(format!("for the events of a pod, use '--for {argument}'")),
-        "status" => {
-            Some(format!("this is the status of the node; for that of a pod, use 'podwright explain {argument}'"))
-        }
+        "status" => Some("this is the status of the node; for that of a pod, use 'podwright explain NAME'".to_owned()),
         "get" | "describe" if ["node", "nodes", "no"].contains(&value) => {
             Some("this node is shown by 'podwright status' and 'podwright top node'".to_owned())
         }
@@ -271,7 +269,7 @@ mod tests {
             ("podwright exec -e A=b web -- env", "env NAME=VALUE"),
             ("podwright exec -w /tmp web -- pwd", "cd DIR"),
             ("podwright events web", "'--for web'"),
-            ("podwright status web", "'podwright explain web'"),
+            ("podwright status web", "'podwright explain NAME'"),
             ("podwright exec web ls", "write the command after '--': 'exec POD -- ls'"),
         ] {
             let error = Cli::parse_from(line.split_whitespace().map(OsString::from)).unwrap_err().to_string();

@@ -66,7 +66,7 @@ fn ways(hung: &HungMount) -> Vec<Stuck> {
             name: "no-resources",
             spec: changed("resources", json!({"requests": {"memory": "900Ti"}})),
             cause: &["OutOfmemory"],
-            step: "delete another pod",
+            step: "Lower the request",
         },
         Stuck {
             name: "port-taken",
